@@ -1,0 +1,52 @@
+# Everything a person needs, by name. `make help` lists it.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-down test check bench chaos lock wheel clean
+
+help: ## List the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+# The lock is installed with its hashes; the project itself is linked, so that an edit needs no second install.
+$(READY): requirements.lock setup.cfg
+	@$(PYTHON) dev/prerequisites.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@echo "Installing the locked packages …"
+	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY) ## Hydrate a real table through Airflow and Spark, verify it, and leave everything up
+	@$(BIN)/python -m dev.demo up
+
+demo-down: ## End the demo: no process stays
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m dev.demo down; else echo "Nothing is up."; fi
+
+test: check ## All suites, against real services that the run starts and stops itself
+	@$(PYTEST)
+
+check: $(READY) ## Format, lint, types and import contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(READY) ## Benchmarks, side by side in one run (long)
+	@$(BIN)/python -m benchmarks.pg_to_pg
+	@$(BIN)/python -m benchmarks.orchestration
+
+chaos: $(READY) ## The tests that kill, freeze and lock what is running
+	@$(PYTEST) tests/integration/test_copy_path.py tests/integration/test_connect_runner.py tests/integration/test_faucet.py
+
+lock: $(READY) ## Resolve the dependencies anew into requirements.lock
+	@$(BIN)/python -m uv pip compile --quiet --extra dev --generate-hashes --no-header setup.cfg --python-version 3.11 -o requirements.lock
+
+wheel: $(READY) ## Build wheel and sdist into dist/
+	@$(BIN)/python -m build --no-isolation
+
+clean: demo-down ## Remove what was built, downloaded and started
+	@rm -rf .venv .cache .services .demo build dist *.egg-info
