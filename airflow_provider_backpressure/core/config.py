@@ -1,0 +1,75 @@
+"""What a user configures: the budget of a hydration, its mode and its consistency."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+MEBIBYTE = 1024 * 1024
+
+
+class Mode(StrEnum):
+    """How rows enter the target."""
+
+    APPEND = "append"
+    """Rows are added; the target needs no key and must be empty before a new plan."""
+    UPSERT = "upsert"
+    """A row replaces the one with its key; the target has a unique key."""
+
+
+class Consistency(StrEnum):
+    """What the ranges of one snapshot have in common."""
+
+    STATIC = "static"
+    """The user says that the table stands still while it is read."""
+
+
+class Law(StrEnum):
+    """How credits follow pressure."""
+
+    GRADED = "graded"
+    FIXED = "fixed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What one hydration may take. Every bound holds by itself: the tightest wins.
+
+    Raises :class:`InvalidDeclaration` where a bound is zero, negative or not finite.
+    """
+
+    credits: int = 4
+    """Most ranges in flight (submitted, not yet committed by the sink)."""
+    range_rows: int = 1_000_000
+    """Most rows planned into one range."""
+    range_bytes: int = 512 * MEBIBYTE
+    """Most bytes of the source's own row size planned into one range."""
+    range_seconds: float = 10.0
+    """Longest a range is expected to take until its commit, at 100,000 rows a second."""
+    executor_memory: float = 0.8
+    """High mark: share of an executor's memory (heap + overhead) at which admission stops."""
+    executor_memory_low: float = 0.6
+    """Low mark: share below which admission goes on after it was stopped."""
+    commit_seconds: float = 60.0
+    """Time from a range's admission to its commit at which the sink counts as drowned."""
+    signal_deadline: float = 15.0
+    """Seconds after which a polled signal that was not seen closes the gate."""
+    law: Law = Law.GRADED
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        for name in ("credits", "range_rows", "range_bytes"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidDeclaration(f"Budget.{name} must be a whole number of at least 1, not {value!r}.")
+        for name in ("range_seconds", "commit_seconds", "signal_deadline"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not (0 < value < math.inf):
+                raise InvalidDeclaration(f"Budget.{name} must be a number of seconds above 0, not {value!r}.")
+        low, high = self.executor_memory_low, self.executor_memory
+        if not (0 < low < high <= 1):
+            raise InvalidDeclaration(
+                f"Budget needs 0 < executor_memory_low < executor_memory <= 1, not {low!r} and {high!r}."
+            )
+        object.__setattr__(self, "law", Law(self.law))

@@ -1,0 +1,22 @@
+"""How an error of ours travels as text through a system that keeps nothing but the text of an exception."""
+
+import re
+
+from airflow_provider_backpressure import exceptions
+from airflow_provider_backpressure.exceptions import BackpressureError
+
+_MARKED = re.compile(r"\[backpressure:(\w+)\] (.*?) \[/backpressure\]", re.DOTALL)
+
+
+def to_text(error: BackpressureError) -> str:
+    """Return the error's class and sentence in marks that :func:`from_text` finds again inside any other text."""
+    return f"[backpressure:{type(error).__name__}] {' '.join(str(error).split())} [/backpressure]"
+
+
+def from_text(text: str) -> BackpressureError | None:
+    """Return the last error of ours that the text carries, or ``None``."""
+    for name, sentence in reversed(_MARKED.findall(text)):
+        kind = getattr(exceptions, name, None)
+        if isinstance(kind, type) and issubclass(kind, BackpressureError):
+            return kind(sentence)
+    return None

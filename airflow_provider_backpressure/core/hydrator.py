@@ -1,0 +1,269 @@
+"""The lane's loop: next range → permit → submit → await the sink's commit → write it down, several at once."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from enum import Enum
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.hydration import Refusal
+from airflow_provider_backpressure.core.limiter import LEASE_SECONDS, Limiter
+from airflow_provider_backpressure.core.limits import limit_for
+from airflow_provider_backpressure.core.messages import RangeResult, RangeSpec
+from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
+from airflow_provider_backpressure.core.ports import Ledger, Marker, Runner, Sink, Source
+from airflow_provider_backpressure.core.ranges import RangeRecord
+from airflow_provider_backpressure.core.signals import Decision
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.exceptions import RangeFailed, SinkUnavailable, Terminal, Transient
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+READ_INTERVAL = 5.0
+"""Seconds between two looks at the rows that are on their way (part of the statistics, not of the gate)."""
+
+
+class Outcome(Enum):
+    """Why a lane stopped."""
+
+    DONE = "done"
+    """Nothing is left for this lane: every range is committed, or in flight with another lane."""
+    CLOSED = "closed"
+    """The gate stayed closed for the inline wait, with nothing of this lane in flight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneResult:
+    """What a lane did until it stopped."""
+
+    outcome: Outcome
+    committed: int
+    """Ranges committed by this lane in this life."""
+    decision: Decision | None = None
+    """The refusal's decision where the gate was closed."""
+
+
+def spec_for(plan: Plan, record: RangeRecord, source: Source) -> RangeSpec:
+    """Return the message for the latest attempt of a range."""
+    return RangeSpec(
+        hydration_id=record.hydration_id,
+        plan_id=plan.plan_id,
+        epoch=plan.epoch,
+        seq=record.seq,
+        attempt=record.attempt,
+        tag=record.tag or "",
+        path=plan.path,
+        read=plan.read,
+        write=plan.write,
+        slices=(source.slice(plan.read, record.bounds, record.slice_id),),
+        transform=plan.transform,
+    )
+
+
+@dataclass(kw_only=True)
+class Hydrator:
+    """Drains the ranges of one plan through the gate. One instance is one lane's life; it is not shared by threads."""
+
+    hydration_id: str
+    plan: Plan
+    lane: str
+    ledger: Ledger
+    source: Source
+    sink: Sink
+    runner: Runner
+    limiter: Limiter
+    budget: Budget
+    share: int = 1
+    """Most ranges that this lane keeps in flight."""
+    inline_wait: float = 30.0
+    """Seconds to wait at a closed gate before giving the worker slot back."""
+    max_attempts: int = MAX_ATTEMPTS
+    poll: PollPolicy = field(default_factory=PollPolicy)
+    clock: Clock = field(default_factory=SystemClock)
+    on_commit: Callable[[], None] | None = None
+    """Called after each commit in the ledger, for progress lines."""
+    _jobs: dict["Future[RangeResult]", RangeRecord] = field(default_factory=dict)
+    _failures: dict[int, int] = field(default_factory=dict)
+    _committed: int = 0
+    _next_renewal: float = 0.0
+    _next_read: float = 0.0
+
+    def run(self) -> LaneResult:
+        """Loop until nothing is left or the gate stays closed.
+
+        Raises ``RangeFailed`` when a range has used up its attempts and any ``Terminal`` error of one at once; other
+        ranges in flight are settled first, so that no credit is left behind.
+        """
+        self.recover()
+        self.ledger.retry_failed(self.plan.plan_id)
+        closed_since: float | None = None
+        waits = self.poll.waits()
+        while True:
+            refusal = self._admit()
+            if self._jobs:
+                closed_since, waits = None, self.poll.waits()
+                self._await_jobs()
+            elif refusal is None or refusal.exhausted:
+                return LaneResult(outcome=Outcome.DONE, committed=self._committed)
+            else:
+                now = self.clock.monotonic()
+                closed_since = now if closed_since is None else closed_since
+                left = closed_since + self.inline_wait - now
+                if left <= 0:
+                    return LaneResult(outcome=Outcome.CLOSED, committed=self._committed, decision=refusal.decision)
+                self.clock.sleep(min(next(waits), left))
+                self.reap_expired()
+
+    def run_one(self, record: RangeRecord) -> None:
+        """Submit the attempt that this lane holds a permit for, and settle it."""
+        self._submit(record)
+        while self._jobs:
+            self._await_jobs()
+
+    def cancel(self) -> None:
+        """End this lane's jobs and give their credits back, as when its task is marked failed or cleared."""
+        for record in self._jobs.values():
+            self._end(record)
+            self._resolve(record, error="cancelled")
+        self._jobs.clear()
+
+    def recover(self) -> None:
+        """Settle what an earlier life of this lane, or a lane that fell silent, has left in flight."""
+        for record in self.ledger.abandoned(self.hydration_id, lane=self.lane):
+            log.info("Range %s of an earlier attempt is still in flight: ending and settling it.", record.seq)
+            self._end(record)
+            self._resolve(record, error="its lane ended before it was committed")
+
+    def reap_expired(self) -> None:
+        """Settle ranges in flight whose lane fell silent until its lease ran out."""
+        for record in self.ledger.abandoned(self.hydration_id):
+            log.warning("The lease of range %s has run out: ending and settling it.", record.seq)
+            self._end(record)
+            self._resolve(record, error="its lease ran out")
+
+    def _admit(self) -> Refusal | None:
+        """Submit ranges until refused or until this lane's share is in flight; return the refusal, if any."""
+        while len(self._jobs) < self.share:
+            answer = self.limiter.acquire(lane=self.lane, session_id=self.runner.session_id)
+            if isinstance(answer, Refusal):
+                return answer
+            self._submit(answer.range)
+        return None
+
+    def _submit(self, record: RangeRecord) -> None:
+        self._jobs[self.runner.run(spec_for(self.plan, record, self.source))] = record
+
+    def _await_jobs(self) -> None:
+        """Wait until a job ends or it is time to look around, and settle all that ended."""
+        done, _ = wait(self._jobs, timeout=self.poll.maximum, return_when=FIRST_COMPLETED)
+        failure: Exception | None = None
+        for future in done:
+            failure = self._settle(future) or failure
+        self._renew()
+        self._observe()
+        if failure is not None:
+            while self._jobs:
+                for future in wait(self._jobs, timeout=self.poll.maximum, return_when=FIRST_COMPLETED).done:
+                    self._settle(future)
+                self._renew()
+            raise failure
+
+    def _settle(self, future: "Future[RangeResult]") -> Exception | None:
+        """Write down what became of a job; return the error that must stop the lane, if any."""
+        record, error = self._jobs[future], future.exception()
+        memory = future.result().peak_memory_bytes if error is None else None
+        try:
+            marker = self._marker(record)
+        except SinkUnavailable as unavailable:
+            # Nobody knows yet whether it was committed: the credit stays out, and a later life of the lane resolves it.
+            del self._jobs[future]
+            return unavailable
+        del self._jobs[future]
+        if marker is not None:
+            self._commit(record, marker, memory)
+            return None
+        if error is None:
+            error = RangeFailed(f"Range {record.seq} ended without a commit in the sink.")
+        if not isinstance(error, Exception):
+            raise error
+        self._failures[record.seq] = self._failures.get(record.seq, 0) + 1
+        last = isinstance(error, Terminal) or self._failures[record.seq] >= self.max_attempts
+        log.warning("Attempt %s of range %s failed: %s", record.attempt, record.seq, error)
+        self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error), fail=last)
+        if not last:
+            return None
+        if isinstance(error, Terminal):
+            return error
+        failed = RangeFailed(f"Range {record.seq} failed {self._failures[record.seq]} times; the last time: {error}")
+        failed.__cause__ = error
+        return failed
+
+    def _marker(self, record: RangeRecord) -> Marker | None:
+        def look() -> dict[str, Marker] | None:
+            try:
+                return self.sink.markers(record.plan_id, [record.slice_id])
+            except SinkUnavailable as error:
+                log.warning("The sink does not answer; range %s stays in flight meanwhile: %s", record.seq, error)
+                self._renew()
+                return None
+
+        found = self.poll.until(look, timeout=LEASE_SECONDS, clock=self.clock)
+        if found is None:
+            raise SinkUnavailable(f"The sink did not say within {LEASE_SECONDS:g} s whether range {record.seq} is in.")
+        marker = found.get(record.slice_id)
+        # A revoked marker keeps late attempts out; it commits nothing.
+        return None if marker is None or marker.revoked else marker
+
+    def _commit(self, record: RangeRecord, marker: Marker, memory_bytes: int | None) -> None:
+        """Let the ledger follow the sink."""
+        decision = self.limiter.last
+        if self.ledger.commit(
+            record.plan_id,
+            record.seq,
+            worker=self.lane,
+            attempt=marker.attempt,
+            rows=marker.rows,
+            bytes=marker.bytes,
+            checksum=marker.checksum,
+            limit=limit_for(self.budget.law),
+            pressure=decision.pressure if decision else 0.0,
+            memory_bytes=memory_bytes,
+        ):
+            self._committed += 1
+            if self.on_commit:
+                self.on_commit()
+
+    def _end(self, record: RangeRecord) -> None:
+        """End an attempt wherever it still runs: its Spark job, then its connections in the sink."""
+        if record.session_id and record.tag:
+            self.runner.interrupt(record.session_id, record.tag)
+        self.sink.end_attempts(record.plan_id, record.slice_id)
+
+    def _resolve(self, record: RangeRecord, *, error: str) -> None:
+        """Commit or release a range whose attempt has been ended, as the sink's marker says."""
+        marker = self._marker(record)
+        if marker is not None:
+            self._commit(record, marker, None)
+        else:
+            self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=error)
+
+    def _renew(self) -> None:
+        now = self.clock.monotonic()
+        if now >= self._next_renewal:
+            self.ledger.renew(self.hydration_id, lane=self.lane, lease_seconds=LEASE_SECONDS)
+            self._next_renewal = now + LEASE_SECONDS / 4
+
+    def _observe(self) -> None:
+        now = self.clock.monotonic()
+        if now < self._next_read:
+            return
+        self._next_read = now + READ_INTERVAL
+        try:
+            rows = self.sink.rows_in_flight(self.plan.plan_id)
+        except Transient as error:
+            log.warning("Rows on their way are not known: %s", error)
+            return
+        mine = sum(rows.get(record.slice_id, 0) for record in self._jobs.values())
+        self.ledger.record_read(self.hydration_id, worker=self.lane, in_flight_rows=mine)

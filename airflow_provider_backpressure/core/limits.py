@@ -1,0 +1,52 @@
+"""Laws by which the number of credits follows the pressure. Pure: one completed range, one step."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from airflow_provider_backpressure.core.config import Law
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+
+class Limit(Protocol):
+    """Estimates how many ranges may be in flight."""
+
+    def after(self, credits: int, pressure: float, maximum: int) -> int:
+        """Return the credits after a completed range, within ``[1, maximum]``."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradedLimit:
+    """Grow by one below ``grow``, hold to ``hold``, shrink by one below 1.0, halve from there on."""
+
+    grow: float = 0.4
+    hold: float = 0.7
+
+    def __post_init__(self) -> None:
+        """Refuse marks out of order."""
+        if not 0 < self.grow <= self.hold < 1:
+            raise InvalidDeclaration(f"GradedLimit needs 0 < grow <= hold < 1, not {self.grow} and {self.hold}.")
+
+    def after(self, credits: int, pressure: float, maximum: int) -> int:
+        """See :meth:`Limit.after`."""
+        if pressure < self.grow:
+            credits += 1
+        elif pressure >= 1.0:
+            credits //= 2
+        elif pressure > self.hold:
+            credits -= 1
+        return max(1, min(credits, maximum))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedLimit:
+    """Always the configured maximum."""
+
+    def after(self, credits: int, pressure: float, maximum: int) -> int:
+        """See :meth:`Limit.after`."""
+        return max(1, maximum)
+
+
+def limit_for(law: Law) -> Limit:
+    """Return the limit that a budget's law names."""
+    return GradedLimit() if law is Law.GRADED else FixedLimit()

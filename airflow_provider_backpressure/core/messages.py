@@ -1,0 +1,183 @@
+"""Messages between Airflow's side and Spark's: versioned JSON without secrets."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column by its name and the database's own spelling of its type (``numeric(15,2)``)."""
+
+    name: str
+    type: str
+    nullable: bool = True
+    collation: str | None = None
+    """How the source orders a text key by which ranges are cut; another order has other rows in the same bounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """What one Spark task copies: the statement that reads exactly these rows, made by the source."""
+
+    slice_id: str
+    query: str
+    bounds: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadSpec:
+    """The source as a task needs it. ``kind`` names the reader; the endpoint travels apart from the message."""
+
+    kind: str
+    conn_id: str
+    columns: tuple[Column, ...]
+    place: str | None = None
+    """What names the table by whatever address it is reached, so that a sink can refuse to write into its source."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteSpec:
+    """The sink as a task needs it. Table names are quoted and qualified by the sink that made them."""
+
+    kind: str
+    conn_id: str
+    target: str
+    columns: tuple[Column, ...]
+    """The target's columns in the order in which rows arrive, with the target's types."""
+    mode: str
+    key: tuple[str, ...]
+    """Columns of the unique key that ``upsert`` goes by; may be empty under ``append``."""
+    plan_table: str
+    commit_table: str
+    fence: str
+    """The target's key in ``plan_table``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transform:
+    """What the frame path does between reader and writer.
+
+    ``sql``: a SELECT over the view ``source``. ``python``: ``module:callable`` taking and giving a DataFrame, or an
+    empty reference where the runner was handed the callable itself.
+    """
+
+    sql: str | None = None
+    python: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeSpec:
+    """One attempt of one range, as it is submitted."""
+
+    hydration_id: str
+    plan_id: str
+    epoch: int
+    seq: int
+    attempt: int
+    tag: str
+    path: str
+    """``copy`` or ``frame``."""
+    read: ReadSpec
+    write: WriteSpec
+    slices: tuple[Slice, ...]
+    transform: Transform | None = None
+
+    def to_json(self) -> str:
+        """Return the message with its version."""
+        return json.dumps({"version": VERSION, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> "RangeSpec":
+        """Read a message; :class:`InvalidDeclaration` for another version or a missing field."""
+        value = _object(text)
+        try:
+            read, write, transform = value.pop("read"), value.pop("write"), value.pop("transform")
+            return cls(
+                read=ReadSpec(columns=columns_from_json(read.pop("columns")), **read),
+                write=WriteSpec(columns=columns_from_json(write.pop("columns")), key=tuple(write.pop("key")), **write),
+                slices=tuple(Slice(**piece) for piece in value.pop("slices")),
+                transform=Transform(**transform) if transform else None,
+                **value,
+            )
+        except (KeyError, TypeError) as error:
+            raise InvalidDeclaration(f"This is not a range specification of version {VERSION}: {error}.") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChecksumSpec:
+    """A piece of a table to be counted and hashed where the executors are. ``query`` selects it, ordered as written."""
+
+    kind: str
+    conn_id: str
+    query: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceResult:
+    """What a task says of its slice. Only the sink's marker decides; this adds what the marker does not hold."""
+
+    slice_id: str
+    rows: int
+    bytes: int
+    checksum: str
+    """``<algorithm>:<16 hex digits>``: sum modulo 2^64 of row hashes, see ``spark/checksum.py``."""
+    read_seconds: float = 0.0
+    write_seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    """Peak resident memory of the task's own process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeResult:
+    """What came of an attempt."""
+
+    plan_id: str
+    seq: int
+    attempt: int
+    slices: tuple[SliceResult, ...] = field(default=())
+
+    @property
+    def rows(self) -> int:
+        """Rows written, over all slices."""
+        return sum(piece.rows for piece in self.slices)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes moved, over all slices."""
+        return sum(piece.bytes for piece in self.slices)
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Memory that the tasks took together, at the most."""
+        return sum(piece.peak_memory_bytes for piece in self.slices)
+
+    def to_json(self) -> str:
+        """Return the message with its version."""
+        return json.dumps({"version": VERSION, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> "RangeResult":
+        """Read a message; :class:`InvalidDeclaration` for another version or a missing field."""
+        value = _object(text)
+        try:
+            return cls(slices=tuple(SliceResult(**piece) for piece in value.pop("slices")), **value)
+        except (KeyError, TypeError) as error:
+            raise InvalidDeclaration(f"This is not a range result of version {VERSION}: {error}.") from error
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict) or value.pop("version", None) != VERSION:
+        raise InvalidDeclaration(f"A message of another version than {VERSION} arrived: both sides need one release.")
+    return value
+
+
+def columns_from_json(values: list[dict[str, Any]]) -> tuple[Column, ...]:
+    """Build columns from their JSON objects."""
+    return tuple(Column(**value) for value in values)

@@ -1,0 +1,194 @@
+"""The planner: everything that is checked and written down before the first row moves."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.messages import Column, Transform, WriteSpec
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Ledger, Runner, Sink, Source
+from airflow_provider_backpressure.core.snapshot import Plan, Snapshot, fingerprint
+from airflow_provider_backpressure.exceptions import LedgerRefused, RunnerRefused, SinkRefused, SourceRefused
+
+ASSUMED_ROWS_PER_SECOND = 100_000.0
+"""What one range is expected to move per second."""
+NEEDED_MODULES = ("psycopg", "pyarrow", "xxhash")
+"""What a task imports on the executors."""
+
+
+class Verdict(Enum):
+    """What a run of the DAG finds to do."""
+
+    PLANNED = "planned"
+    """A new plan was made."""
+    RESUMED = "resumed"
+    """The plan of an earlier run is not complete: its ranges go on."""
+    UNCHANGED = "unchanged"
+    """Everything is committed and the source has not moved: nothing to do."""
+    MOVED = "moved"
+    """Everything is committed but the source, declared static, holds another number of rows now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A planner's answer."""
+
+    verdict: Verdict
+    hydration: Hydration
+    plan: Plan
+    ranges: int
+    """Ranges of the plan, in all."""
+    note: str = ""
+    """One sentence for the log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What a plan would be, before anything is written."""
+
+    snapshot: Snapshot
+    write: WriteSpec
+    path: str
+    range_rows: int
+    executors: ExecutorEnvironment
+
+
+def rows_per_range(budget: Budget, row_bytes: float, rows_per_second: float = ASSUMED_ROWS_PER_SECOND) -> int:
+    """Return the rows of one range: the tightest of the bounds in rows, bytes and expected seconds, at least one."""
+    by_bytes = budget.range_bytes / max(row_bytes, 1.0)
+    by_seconds = budget.range_seconds * rows_per_second
+    return max(1, int(min(budget.range_rows, by_bytes, by_seconds)))
+
+
+def choose_path(read: Sequence[Column], write: Sequence[Column], transform: Transform | None) -> str:
+    """Return ``copy`` where rows may pass undecoded: same columns, identical types, no transform; else ``frame``."""
+    same = [(column.name, column.type) for column in read] == [(column.name, column.type) for column in write]
+    return "copy" if same and transform is None else "frame"
+
+
+def check_modules(found: ExecutorEnvironment, cluster: str) -> None:
+    """Raise ``RunnerRefused`` where the executors lack a package that every task imports."""
+    missing = [name for name in NEEDED_MODULES if found.modules.get(name) is None]
+    if missing:
+        raise RunnerRefused(
+            f"The executors of {cluster} lack the Python package{'s' * (len(missing) > 1)} "
+            f"{', '.join(missing)}: install on every executor what `pip install {' '.join(missing)}` brings."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """Plans one hydration. All checks come first and change nothing; then sink, then ledger are written."""
+
+    source: Source
+    sink: Sink
+    runner: Runner
+    ledger: Ledger
+    budget: Budget
+    mode: Mode
+    key: tuple[str, ...] = ()
+    """Key of the target under ``upsert``; empty: the source's own."""
+    transform: Transform | None = None
+    environment: str = "default"
+    owner: str
+    cluster: str
+
+    def preview(self) -> Preview:
+        """Check source, executors and sink. Raises the ``Terminal`` error of the first that refuses."""
+        snapshot = self.source.snapshot()
+        executors = self._probe()
+        read = self.source.read_spec(snapshot)
+        columns = self.runner.describe(read, self.transform) if self.transform else read.columns
+        write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key)
+        return Preview(
+            snapshot=snapshot,
+            write=write,
+            path=choose_path(read.columns, write.columns, self.transform),
+            range_rows=rows_per_range(self.budget, snapshot.row_bytes),
+            executors=executors,
+        )
+
+    def plan(self, *, restart: bool = False) -> Planned:
+        """Plan anew, resume what is open, or find nothing to do. ``restart`` asks for a new plan in any case."""
+        hydration = self.ledger.register(
+            environment=self.environment,
+            source_identity=self.source.identity,
+            sink_identity=self.sink.identity,
+            owner=self.owner,
+            cluster=self.cluster,
+            credits=self.budget.credits,
+        )
+        preview = self.preview()
+        if hydration.plan is not None and not restart:
+            return self._go_on(hydration, hydration.plan, preview)
+        return self._begin(hydration, preview)
+
+    def _probe(self) -> ExecutorEnvironment:
+        found = self.runner.probe()
+        check_modules(found, self.cluster)
+        return found
+
+    def _begin(self, hydration: Hydration, preview: Preview) -> Planned:
+        if self.mode is Mode.APPEND and self.sink.holds_rows():
+            raise SinkRefused(
+                f"The target {preview.write.target} already holds rows, and a new plan in append mode would add to "
+                f"them: empty it first, or use mode='upsert'."
+            )
+        snapshot = preview.snapshot
+        draft = Plan(
+            plan_id=uuid.uuid4().hex,
+            epoch=0,
+            source_identity=self.source.identity,
+            sink_identity=self.sink.identity,
+            consistency=snapshot.consistency,
+            mode=self.mode,
+            frontier=dict(snapshot.frontier),
+            fingerprint=fingerprint(snapshot.columns),
+            total=snapshot.total,
+            total_exact=snapshot.total_exact,
+            path=preview.path,
+            read=self.source.read_spec(snapshot),
+            write=preview.write,
+            transform=self.transform,
+        )
+        self.sink.prepare(preview.write)
+        plan = replace(draft, epoch=self.sink.begin(draft))
+        ranges = self.ledger.save_plan(hydration.id, plan, self.source.ranges(snapshot, rows=preview.range_rows))
+        return Planned(
+            verdict=Verdict.PLANNED,
+            hydration=self.ledger.hydration(hydration.id),
+            plan=plan,
+            ranges=ranges,
+            note=f"{ranges} ranges of at most {preview.range_rows:,} rows by the {plan.path} path",
+        )
+
+    def _go_on(self, hydration: Hydration, plan: Plan, preview: Preview) -> Planned:
+        if fingerprint(preview.snapshot.columns) != plan.fingerprint:
+            raise SourceRefused(
+                f"The columns of {self.source.identity} are not those of plan {plan.plan_id}: trigger the DAG with "
+                '{"backpressure": "restart"} to plan anew.'
+            )
+        if self.sink.epoch(plan.plan_id) is None:
+            raise LedgerRefused(
+                f"The target {plan.write.target} does not know plan {plan.plan_id}: the ledger or the target was "
+                'restored or another plan took the target; trigger the DAG with {"backpressure": "restart"}.'
+            )
+        counts = self.ledger.counts(plan.plan_id)
+        if counts.open or hydration.phase is not Phase.STEADY_STATE:
+            verdict, note = Verdict.RESUMED, f"{counts.committed} of {counts.total} ranges are committed already"
+        elif (
+            preview.snapshot.total_exact and preview.snapshot.total != sum(plan.frontier.values()) and plan.total_exact
+        ):
+            verdict, note = (
+                Verdict.MOVED,
+                (
+                    f"{self.source.identity} holds {preview.snapshot.total} rows, the committed snapshot {plan.total}: "
+                    'a static source has moved; trigger the DAG with {"backpressure": "restart"} to read it again'
+                ),
+            )
+        else:
+            verdict, note = Verdict.UNCHANGED, "everything is committed and the number of rows has not changed"
+        return Planned(verdict=verdict, hydration=hydration, plan=plan, ranges=counts.total, note=note)

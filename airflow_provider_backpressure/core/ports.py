@@ -1,0 +1,300 @@
+"""Ports: what the domain asks of the world. Each has a real implementation and an in-memory one (``testing``)."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from airflow_provider_backpressure.core.hydration import GateState, Hydration, Permit, RangeCounts
+from airflow_provider_backpressure.core.limits import Limit
+from airflow_provider_backpressure.core.messages import (
+    ChecksumSpec,
+    Column,
+    RangeResult,
+    RangeSpec,
+    ReadSpec,
+    Slice,
+    SliceResult,
+    Transform,
+    WriteSpec,
+)
+from airflow_provider_backpressure.core.ranges import Bounds, PlannedRange, RangeRecord, RangeState
+from airflow_provider_backpressure.core.signals import Decision, MemoryReading
+from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
+from airflow_provider_backpressure.core.statistics import WorkerStatistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marker:
+    """A slice's commit as the sink has it; it became visible together with the slice's rows."""
+
+    plan_id: str
+    slice_id: str
+    epoch: int
+    attempt: int
+    bounds: Mapping[str, Any]
+    rows: int
+    bytes: int
+    checksum: str
+    committed_at: datetime
+    revoked: bool = False
+
+
+class Source(Protocol):
+    """An upstream, opened. Errors: ``SourceRefused``, ``SourceUnavailable``."""
+
+    identity: str
+
+    def snapshot(self) -> Snapshot:
+        """Check that everything declared exists and may be read, and say what there is. Reads no rows."""
+        ...
+
+    def ranges(self, snapshot: Snapshot, *, rows: int) -> Iterator[PlannedRange]:
+        """Yield half-open ranges that cover the snapshot, none expected above ``rows`` rows; none where it is empty."""
+        ...
+
+    def read_spec(self, snapshot: Snapshot) -> ReadSpec:
+        """Return what the tasks of every range need."""
+        ...
+
+    def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
+        """Return the slice with the statement that reads exactly these bounds."""
+        ...
+
+    def close(self) -> None:
+        """Give connections back; idempotent."""
+        ...
+
+
+class Sink(Protocol):
+    """A downstream target, opened. Errors: ``SinkRefused``, ``SinkUnavailable``."""
+
+    identity: str
+
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str]) -> WriteSpec:
+        """Check that rows of these columns may go into the target, or that it can be created. Changes nothing."""
+        ...
+
+    def prepare(self, write: WriteSpec) -> None:
+        """Create what is missing: the target and the plan and marker tables. Idempotent."""
+        ...
+
+    def holds_rows(self) -> bool:
+        """Whether the target exists and has at least one row."""
+        ...
+
+    def begin(self, plan: Plan) -> int:
+        """Write the plan into the target's plan row and return its newly minted epoch: every older plan is fenced."""
+        ...
+
+    def epoch(self, plan_id: str) -> int | None:
+        """Return the epoch of this plan if it still holds the target's plan row, else ``None``."""
+        ...
+
+    def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
+        """Return the markers of a plan by slice id, of all slices or of those asked for."""
+        ...
+
+    def end_attempts(self, plan_id: str, slice_id: str) -> int:
+        """End every connection of attempts at this slice and return how many there were."""
+        ...
+
+    def rows_in_flight(self, plan_id: str) -> dict[str, int]:
+        """Return rows that running attempts have handed to the sink and not committed yet, by slice id."""
+        ...
+
+    def slice_query(self, write: WriteSpec, bounds: Bounds | None) -> str:
+        """Return the statement that reads the target's rows of these bounds (``None``: all), columns as written."""
+        ...
+
+    def close(self) -> None:
+        """Give connections back; idempotent."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorEnvironment:
+    """What a probe found on the executors."""
+
+    python: str
+    """``major.minor``."""
+    modules: Mapping[str, str | None]
+    """Version by module name; ``None`` where it cannot be imported."""
+
+
+class Runner(Protocol):
+    """The way to Spark. Errors: ``RunnerRefused``, ``RunnerUnavailable``, ``RangeFailed``."""
+
+    session_id: str
+    """Stands in the ledger before each submission, so that another process can find and end the job."""
+
+    def probe(self) -> ExecutorEnvironment:
+        """Run a task on the executors that looks at what is there."""
+        ...
+
+    def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:
+        """Return the columns that the transform makes, by analysis, without reading a row; types as PostgreSQL's."""
+        ...
+
+    def run(self, spec: RangeSpec) -> Future[RangeResult]:
+        """Submit an attempt; the future ends with its result, or with ``RangeFailed`` or a ``Terminal`` error."""
+        ...
+
+    def checksum(self, spec: ChecksumSpec) -> Future[SliceResult]:
+        """Count and hash a piece of a table on the executors."""
+        ...
+
+    def interrupt(self, session_id: str, tag: str) -> None:
+        """Stop the job with this tag, also one that another process submitted; nothing where there is none."""
+        ...
+
+    def memory(self) -> MemoryReading | None:
+        """Return the live memory of the fullest executor, or ``None`` where it cannot be seen."""
+        ...
+
+    def close(self) -> None:
+        """End the session; idempotent."""
+        ...
+
+
+class LedgerReader(Protocol):
+    """Reading the ledger. Errors: ``LedgerUnavailable``; ``LedgerRefused`` where its tables are missing."""
+
+    def hydration(self, hydration_id: str) -> Hydration:
+        """Return one; ``LedgerRefused`` where there is none of that id."""
+        ...
+
+    def find(self, *, environment: str, source_identity: str, sink_identity: str) -> Hydration | None:
+        """Return the hydration of this source and sink."""
+        ...
+
+    def hydrations(self) -> list[Hydration]:
+        """Return all, the latest changed first."""
+        ...
+
+    def gate(self, hydration_id: str) -> GateState:
+        """Return the gate's state in one read."""
+        ...
+
+    def counts(self, plan_id: str) -> RangeCounts:
+        """Count a plan's ranges by state."""
+        ...
+
+    def ranges(
+        self, plan_id: str, *, states: Sequence[RangeState] | None = None, after_seq: int = -1, limit: int | None = None
+    ) -> list[RangeRecord]:
+        """Return ranges in the order of ``seq``, paged by ``after_seq`` and ``limit``."""
+        ...
+
+    def range(self, plan_id: str, seq: int) -> RangeRecord:
+        """Return one range; ``LedgerRefused`` where there is none."""
+        ...
+
+    def abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
+        """Return admitted ranges whose lease has run out, and all that ``lane`` holds (from an earlier life of it)."""
+        ...
+
+    def statistics(self, hydration_id: str) -> list[WorkerStatistics]:
+        """Return the statistics, one row per worker."""
+        ...
+
+    def rate(self, hydration_id: str, *, seconds: float = 60.0) -> float | None:
+        """Return rows committed per second over the latest samples; ``None`` with fewer than two."""
+        ...
+
+
+class Ledger(LedgerReader, Protocol):
+    """Writing the ledger. Every method is one short transaction."""
+
+    def register(
+        self, *, environment: str, source_identity: str, sink_identity: str, owner: str, cluster: str, credits: int
+    ) -> Hydration:
+        """Return the hydration of this source and sink, made where it is missing.
+
+        The configured credits and cluster are taken over; ``LedgerRefused`` names the owner where it is another one.
+        """
+        ...
+
+    def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
+        """Store a new plan with its ranges and return their number. Statistics begin anew with the plan's total."""
+        ...
+
+    def admit(
+        self,
+        hydration_id: str,
+        *,
+        lane: str,
+        session_id: str,
+        lease_seconds: float,
+        memory_bytes: int = 0,
+        seq: int | None = None,
+    ) -> Permit | None:
+        """Give the next planned range (or ``seq``) a credit under the hydration's row lock, or ``None``.
+
+        ``None`` while paused, while every credit is in flight, and where no such range is planned. The permit's
+        range has a new attempt number and tag. Asked for a ``seq`` that this very lane holds already under an unexpired
+        lease and whose attempt has no session yet (``session_id`` empty at reservation), the reservation becomes the
+        permit: same attempt, lease renewed, session written.
+        """
+        ...
+
+    def renew(self, hydration_id: str, *, lane: str, lease_seconds: float) -> int:
+        """Renew the leases of every range that the lane has in flight and return how many there are."""
+        ...
+
+    def commit(
+        self,
+        plan_id: str,
+        seq: int,
+        *,
+        worker: str,
+        attempt: int,
+        rows: int,
+        bytes: int,
+        checksum: str,
+        limit: Limit,
+        pressure: float,
+        memory_bytes: int | None = None,
+    ) -> bool:
+        """Write down that the sink has committed a range; ``False`` where that was written already.
+
+        In the same transaction the credit comes back, the worker's statistics grow, credits follow the limit's law,
+        commit latency and memory per range are learned (moving mean; moving maximum), and a sample is kept.
+        """
+        ...
+
+    def release(self, plan_id: str, seq: int, *, attempt: int, error: str, fail: bool = False) -> bool:
+        """Take the credit back from an attempt that came to nothing: planned again, or failed. ``False`` if not its."""
+        ...
+
+    def retry_failed(self, plan_id: str) -> int:
+        """Plan failed ranges again, as a person's retry of the task means it; return how many there were."""
+        ...
+
+    def finish(self, hydration_id: str) -> Hydration:
+        """Go to steady state where every range of the plan is committed; the total becomes exact. Idempotent.
+
+        ``LedgerRefused`` where a range is still open.
+        """
+        ...
+
+    def record_decision(self, hydration_id: str, decision: Decision) -> None:
+        """Keep the gate's latest decision with all its reasons."""
+        ...
+
+    def record_read(self, hydration_id: str, *, worker: str, in_flight_rows: int) -> None:
+        """Keep what a worker has read beyond what is committed; ``snapshot_read`` never goes back."""
+        ...
+
+    def pause(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
+        """Close the gate by hand; who, when and why stay in the control table."""
+        ...
+
+    def resume(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
+        """Take the hand off again."""
+        ...
+
+    def close(self) -> None:
+        """Give connections back; idempotent."""
+        ...

@@ -1,0 +1,36 @@
+"""The line that says how far a hydration is: bar, percentage, rows, rate and the time that is left."""
+
+from airflow_provider_backpressure.core.statistics import Progress, eta_seconds
+
+WIDTH = 24
+
+
+def bar(percent: float, width: int = WIDTH) -> str:
+    """Return a bar of ``width`` characters; it is full at 100 % only."""
+    done = int(width * max(0.0, min(100.0, percent)) / 100.0)
+    return "#" * done + "-" * (width - done)
+
+
+def duration(seconds: float) -> str:
+    """Return ``m:ss`` or ``h:mm:ss``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def line(progress: Progress, rows_per_second: float | None) -> str:
+    """Return one line of text; what is not known yet is left out or called unknown, never shown as 0."""
+    percent = progress.percent
+    if percent is None:
+        parts = [f"{progress.committed:,} rows of an unknown total"]
+    else:
+        about = "" if progress.total_exact else "about "
+        # Rounded down: 100.0 % is shown when everything is committed, not before.
+        shown = int(percent * 10) / 10
+        parts = [f"[{bar(percent)}] {shown:5.1f} %", f"{progress.committed:,} of {about}{progress.total:,} rows"]
+    if rows_per_second is not None:
+        parts.append(f"{rows_per_second:,.0f} rows/s")
+        left = eta_seconds(progress, rows_per_second)
+        if left is not None:
+            parts.append(f"ETA {duration(left)}")
+    return "  ".join(parts)

@@ -1,0 +1,145 @@
+"""Ranges: bounded, half-open pieces of a snapshot that cover it without gap or overlap."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from airflow_provider_backpressure.exceptions import IllegalTransition, InvalidDeclaration
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyBounds:
+    """Half-open piece ``[start, end)`` of a key's order in the source; ``None`` is the open end on that side.
+
+    The values are text as the source prints them: only the source knows their order (collation, numeric text), so a
+    piece is made from consecutive boundaries by :func:`cover` rather than checked for its order here.
+    """
+
+    column: str
+    start: str | None
+    end: str | None
+
+    def __post_init__(self) -> None:
+        """Refuse the empty piece."""
+        if self.start is not None and self.start == self.end:
+            raise InvalidDeclaration(f"The range [{self.start}, {self.end}) of {self.column} is empty.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object with its kind."""
+        return {"kind": "key", "column": self.column, "start": self.start, "end": self.end}
+
+
+Bounds = KeyBounds
+
+
+def bounds_from_json(value: dict[str, Any]) -> Bounds:
+    """Build bounds from :meth:`KeyBounds.to_json`; :class:`InvalidDeclaration` for an unknown kind."""
+    if value.get("kind") != "key":
+        raise InvalidDeclaration(f"Bounds of kind {value.get('kind')!r} are not known to this version.")
+    return KeyBounds(column=value["column"], start=value["start"], end=value["end"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRange:
+    """One range as the planner cuts it. ``rows`` and ``bytes`` are what the source's statistics let expect."""
+
+    seq: int
+    bounds: Bounds
+    rows: int
+    bytes: int
+
+
+def cover(column: str, boundaries: Iterable[str], *, rows: int, row_bytes: float) -> Iterator[PlannedRange]:
+    """Yield ranges that cover the whole key: before the first boundary, between each two, and from the last on.
+
+    ``boundaries`` are in the source's order; a repeated one is passed over. ``rows`` is the expected rows of each.
+    """
+    start: str | None = None
+    seq = 0
+    for end in boundaries:
+        if end == start:
+            continue
+        yield PlannedRange(
+            seq=seq, bounds=KeyBounds(column=column, start=start, end=end), rows=rows, bytes=int(rows * row_bytes)
+        )
+        start, seq = end, seq + 1
+    yield PlannedRange(
+        seq=seq, bounds=KeyBounds(column=column, start=start, end=None), rows=rows, bytes=int(rows * row_bytes)
+    )
+
+
+class RangeState(StrEnum):
+    """Where a range is on its way."""
+
+    PLANNED = "planned"
+    """Waits for a credit."""
+    ADMITTED = "admitted"
+    """Holds a credit under a lease; a job for it may be running."""
+    COMMITTED = "committed"
+    """The sink has committed it: the credit is back."""
+    FAILED = "failed"
+    """Every attempt failed; the hydration stops until a person acts."""
+    REVOKED = "revoked"
+    """Re-cut, skipped or cancelled: a revoked marker in the sink keeps late attempts out."""
+
+
+LEGAL: dict[RangeState, frozenset[RangeState]] = {
+    # The sink's marker wins: one found later commits a range that the ledger had set back or given up.
+    RangeState.PLANNED: frozenset({RangeState.ADMITTED, RangeState.COMMITTED, RangeState.REVOKED}),
+    RangeState.ADMITTED: frozenset({RangeState.COMMITTED, RangeState.PLANNED, RangeState.FAILED, RangeState.REVOKED}),
+    RangeState.FAILED: frozenset({RangeState.PLANNED, RangeState.COMMITTED, RangeState.REVOKED}),
+    RangeState.COMMITTED: frozenset(),
+    RangeState.REVOKED: frozenset(),
+}
+
+
+def advance(state: RangeState, to: RangeState) -> RangeState:
+    """Return ``to`` where the step is legal; :class:`IllegalTransition` otherwise."""
+    if to not in LEGAL[state]:
+        raise IllegalTransition(f"A range cannot go from {state} to {to}.")
+    return to
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeRecord:
+    """One range as the ledger has it. Times are aware UTC datetimes by the ledger database's clock."""
+
+    hydration_id: str
+    plan_id: str
+    seq: int
+    bounds: Bounds
+    state: RangeState
+    planned_rows: int
+    planned_bytes: int
+    attempt: int = 0
+    """Number of the latest attempt; 0 before the first."""
+    lane: str | None = None
+    session_id: str | None = None
+    tag: str | None = None
+    """Names the latest attempt everywhere: Spark tag, ``application_name`` in the sink. See :func:`attempt_tag`."""
+    lease_until: datetime | None = None
+    memory_bytes: int = 0
+    """Executor memory reserved for it while in flight."""
+    rows: int | None = None
+    bytes: int | None = None
+    checksum: str | None = None
+    error: str | None = None
+    admitted_at: datetime | None = None
+    committed_at: datetime | None = None
+
+    @property
+    def slice_id(self) -> str:
+        """Key of its marker in the sink, beside the plan; the attempt is never part of it."""
+        return slice_id(self.seq)
+
+
+def slice_id(seq: int, index: int = 0) -> str:
+    """Return the id of a range's slice, unique within its plan and short enough for ``application_name``."""
+    return f"{seq}.{index}"
+
+
+def attempt_tag(plan_id: str, slice_id: str, attempt: int) -> str:
+    """Return ``bp:<plan>:<slice>:<attempt>``, at most 63 bytes (PostgreSQL cuts longer application names)."""
+    return f"bp:{plan_id}:{slice_id}:{attempt}"

@@ -1,0 +1,156 @@
+"""Signals: measured pressures from 0 to 1 and above, each with its figures, and the gate's decision over them.
+
+Sensors, lanes, triggers and the command line call these same pure functions.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+GIBIBYTE = 1024**3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signal:
+    """One pressure. ``utilisation`` of 1.0 and above closes the gate."""
+
+    name: str
+    utilisation: float
+    sentence: str
+    """The reason with its figures, as shown to people."""
+    learned: bool = False
+    """Known only from finished work: neutral while idle, so it cannot lock the gate shut."""
+    measured: bool = True
+    """Counts as pressure. A person's hand and spent credits close the gate but measure nothing."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether this signal alone closes the gate."""
+        return self.utilisation >= 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the signal as a JSON object."""
+        return {
+            "name": self.name,
+            "utilisation": round(self.utilisation, 4) if math.isfinite(self.utilisation) else None,
+            "sentence": self.sentence,
+            "closed": self.closed,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The gate's answer: open or closed, by all signals, not just the first."""
+
+    open: bool
+    pressure: float
+    """The highest measured utilisation."""
+    signals: tuple[Signal, ...]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Sentences of every signal that closes the gate, the strongest first; empty when open."""
+        if self.open:
+            return ()
+        closing = sorted((signal for signal in self.signals if signal.closed), key=lambda signal: -signal.utilisation)
+        return tuple(signal.sentence for signal in closing)
+
+
+def decide(signals: Iterable[Signal], *, in_flight: int) -> Decision:
+    """Return the gate's decision.
+
+    With nothing in flight only signals that are observed, not learned, may close it: one probe range goes through,
+    so the gate cannot lock itself shut by a reading that only a range could renew.
+    """
+    every = tuple(signals)
+    binding = [signal for signal in every if in_flight > 0 or not signal.learned]
+    return Decision(
+        open=not any(signal.closed for signal in binding),
+        pressure=max((signal.utilisation for signal in every if signal.measured), default=0.0),
+        signals=every,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryReading:
+    """Resident memory of the fullest executor (JVM and Python, whole process tree) at one moment."""
+
+    used_bytes: int
+    limit_bytes: int
+    """Heap and overhead."""
+    age_seconds: float
+    """How long ago the executor reported it."""
+    executor: str = "driver"
+
+
+def live_memory(reading: MemoryReading | None, *, high: float, low: float, was_closed: bool, deadline: float) -> Signal:
+    """Return the second line: closed at ``high``, open again only below ``low``, closed when unseen for ``deadline``.
+
+    ``was_closed`` is whether the last decision was closed by this signal: between the marks it keeps its state.
+    """
+    name = "executor memory"
+    if reading is None or reading.age_seconds > deadline:
+        seen = "never seen" if reading is None else f"not seen for {reading.age_seconds:.0f} s"
+        return Signal(name=name, utilisation=1.0, sentence=f"executor memory {seen}, deadline {deadline:g} s")
+    share = reading.used_bytes / reading.limit_bytes if reading.limit_bytes > 0 else math.inf
+    mark = low if was_closed else high
+    sentence = (
+        f"executor memory {share:.0%} of {reading.limit_bytes / GIBIBYTE:.1f} GiB on {reading.executor} "
+        f"{'>=' if share >= mark else '<'} {mark:.0%}"
+    )
+    return Signal(name=name, utilisation=share / mark, sentence=sentence)
+
+
+def predicted_memory(
+    *, baseline_bytes: int, reserved_bytes: int, next_bytes: int | None, limit_bytes: int | None, high: float
+) -> Signal:
+    """Return the first line: would baseline, what is in flight and the next range fit the budget?
+
+    ``next_bytes`` is what finished ranges of that size took, ``None`` before the first; ``limit_bytes`` is one
+    executor's heap and overhead, ``None`` where the cluster does not tell.
+    """
+    name = "predicted memory"
+    if next_bytes is None or not limit_bytes:
+        return Signal(name=name, utilisation=0.0, sentence="predicted memory not learned yet", learned=True)
+    budget = limit_bytes * high
+    # Below one "would fit exactly" must stay open, so the ratio is taken over the budget plus one byte.
+    utilisation = (baseline_bytes + reserved_bytes + next_bytes) / (budget + 1)
+    sentence = (
+        f"predicted memory {(baseline_bytes + reserved_bytes + next_bytes) / GIBIBYTE:.2f} GiB "
+        f"({baseline_bytes / GIBIBYTE:.2f} baseline + {reserved_bytes / GIBIBYTE:.2f} in flight "
+        f"+ {next_bytes / GIBIBYTE:.2f} next) {'>' if utilisation >= 1 else '<='} {budget / GIBIBYTE:.2f} GiB budget"
+    )
+    return Signal(name=name, utilisation=utilisation, sentence=sentence, learned=True)
+
+
+def sink_commit(latency_seconds: float | None, *, oldest_seconds: float | None, threshold: float) -> Signal:
+    """Return how the sink keeps up: time from admission to commit of late ranges, or the oldest one still waiting.
+
+    ``latency_seconds`` is a moving mean over committed ranges (``None`` before the first); ``oldest_seconds`` is the
+    age of the oldest range in flight (``None`` with none), so that a sink that commits nothing is seen too.
+    """
+    worst = max(latency_seconds or 0.0, oldest_seconds or 0.0)
+    utilisation = worst / threshold
+    what = "oldest uncommitted range" if (oldest_seconds or 0.0) > (latency_seconds or 0.0) else "commit latency"
+    sentence = f"{what} {worst:.1f} s {'>=' if utilisation >= 1 else '<'} {threshold:g} s"
+    return Signal(name="sink commit", utilisation=utilisation, sentence=sentence, learned=True)
+
+
+def hand(paused_by: str | None, why: str | None = None) -> Signal:
+    """Return a person's hand on the tap."""
+    if paused_by is None:
+        return Signal(name="hand", utilisation=0.0, sentence="not paused", measured=False)
+    sentence = f"paused by {paused_by}" + (f": {why}" if why else "")
+    return Signal(name="hand", utilisation=1.0, sentence=sentence, measured=False)
+
+
+def credits_taken(in_flight: int, credits: int) -> Signal:
+    """Return the credits as a reason. It tells whether one is left; it is no measure of pressure below that."""
+    taken = in_flight >= credits
+    return Signal(
+        name="credits",
+        utilisation=1.0 if taken else 0.0,
+        sentence=f"{in_flight} of {credits} credits in flight",
+        measured=False,
+    )

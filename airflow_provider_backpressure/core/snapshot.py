@@ -1,0 +1,79 @@
+"""What a source holds at a frontier, and the plan made from it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.frontier import Key
+from airflow_provider_backpressure.core.messages import Column, ReadSpec, Transform, WriteSpec, columns_from_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A source's answer to "what is there?", before anything is read."""
+
+    source_identity: str
+    """Names the source across runs and connections, without secrets: ``postgres://host:port/db/schema.table``."""
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    """Columns of the source's unique key by which ranges are cut."""
+    frontier: Mapping[Key, int]
+    """Rows per table, offsets per partition …: what must be committed for the snapshot to be complete."""
+    total: int | None
+    """Rows or offsets in all; ``None`` where unknown, never 0 for unknown."""
+    total_exact: bool
+    row_bytes: float
+    """Mean size of a row by the source's statistics, in bytes."""
+    consistency: Consistency
+
+
+def fingerprint(columns: tuple[Column, ...]) -> str:
+    """Return the digest of a schema: a plan is only good for the columns it was made for."""
+    text = json.dumps([[column.name, column.type] for column in columns])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One plan: identity, fence and what every range of it shares.
+
+    Kept whole in the ledger; identity, fence, consistency, frontier and fingerprint also stand in the sink's plan row.
+    """
+
+    plan_id: str
+    """32 hex digits, a UUID per plan."""
+    epoch: int
+    """Minted in the sink; a newer plan of the same target has a higher one."""
+    source_identity: str
+    sink_identity: str
+    consistency: Consistency
+    mode: Mode
+    frontier: Mapping[Key, int]
+    fingerprint: str
+    total: int | None
+    total_exact: bool
+    path: str
+    """``copy`` or ``frame``."""
+    read: ReadSpec
+    write: WriteSpec
+    transform: Transform | None = None
+
+    def to_json(self) -> str:
+        """Return the plan as JSON; it holds connection names, no secrets."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Read what :meth:`to_json` wrote."""
+        value = json.loads(text)
+        read, write, transform = value.pop("read"), value.pop("write"), value.pop("transform")
+        return cls(
+            read=ReadSpec(columns=columns_from_json(read.pop("columns")), **read),
+            write=WriteSpec(columns=columns_from_json(write.pop("columns")), key=tuple(write.pop("key")), **write),
+            transform=Transform(**transform) if transform else None,
+            consistency=Consistency(value.pop("consistency")),
+            mode=Mode(value.pop("mode")),
+            **value,
+        )

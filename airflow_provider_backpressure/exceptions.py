@@ -1,0 +1,87 @@
+"""Every error this package raises.
+
+::
+
+    BackpressureError
+    ├── Terminal                  asking again changes nothing; the sentence says what to change
+    │   ├── InvalidDeclaration    a budget, range, table name or message that cannot be meant
+    │   ├── SourceRefused         no such table, no right, no key, a type that cannot be carried
+    │   ├── SinkRefused           a target that does not fit, no right, rows already there
+    │   ├── RunnerRefused         executors without a driver, another Python, a broken transform
+    │   ├── LedgerRefused         tables missing, hydration owned by another DAG, unknown hydration
+    │   ├── PlanSuperseded        the target's fence names a newer plan: this one must not write
+    │   ├── VerificationFailed    source and sink differ; the ranges are named
+    │   └── IllegalTransition     a state machine was asked for a step it does not have
+    └── Transient                 the same request may go well later
+        ├── SourceUnavailable
+        ├── SinkUnavailable
+        ├── RunnerUnavailable
+        ├── LedgerUnavailable
+        └── RangeFailed           one attempt of one range; carries its cause
+
+Whether to retry is the type, never a flag.
+"""
+
+
+class BackpressureError(Exception):
+    """Base of the tree. ``str()`` is one sentence, free of secrets, fit to be shown to a user."""
+
+
+class Terminal(BackpressureError):
+    """Asking again changes nothing."""
+
+
+class InvalidDeclaration(Terminal, ValueError):
+    """A value that cannot be meant."""
+
+
+class SourceRefused(Terminal):
+    """The source cannot be read as declared."""
+
+
+class SinkRefused(Terminal):
+    """The target cannot be written as declared."""
+
+
+class RunnerRefused(Terminal):
+    """Spark is there but cannot run our ranges."""
+
+
+class LedgerRefused(Terminal):
+    """The ledger is there but cannot serve."""
+
+
+class PlanSuperseded(Terminal):
+    """The target's plan row names a newer epoch."""
+
+
+class VerificationFailed(Terminal):
+    """Source and sink differ."""
+
+
+class IllegalTransition(Terminal):
+    """A state machine was asked for a step it does not have."""
+
+
+class Transient(BackpressureError):
+    """The same request may go well later."""
+
+
+class SourceUnavailable(Transient):
+    """The source does not answer."""
+
+
+class SinkUnavailable(Transient):
+    """The sink does not answer."""
+
+
+class RunnerUnavailable(Transient):
+    """Spark does not answer."""
+
+
+class LedgerUnavailable(Transient):
+    """The ledger does not answer."""
+
+
+class RangeFailed(Transient):
+    """One attempt of one range failed."""

@@ -1,0 +1,295 @@
+"""In-memory implementations of the ports, for tests of this package and of those who build on it.
+
+They keep the contracts of :mod:`airflow_provider_backpressure.core.ports`; the conformance suites run over them too.
+"""
+
+import json
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.messages import (
+    ChecksumSpec,
+    Column,
+    RangeResult,
+    RangeSpec,
+    ReadSpec,
+    Slice,
+    SliceResult,
+    Transform,
+    WriteSpec,
+)
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Marker
+from airflow_provider_backpressure.core.ranges import Bounds, KeyBounds, PlannedRange, bounds_from_json, cover
+from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
+from airflow_provider_backpressure.ledger.memory import MemoryLedger as MemoryLedger
+
+COLUMNS = (Column(name="id", type="bigint", nullable=False),)
+
+
+class ManualClock:
+    """A clock that moves only when it is slept on or told to; ``on_sleep`` lets a test act meanwhile."""
+
+    def __init__(self, on_sleep: Callable[[float], None] | None = None) -> None:
+        self.now = 0.0
+        self.on_sleep = on_sleep
+
+    def monotonic(self) -> float:
+        """See ``Clock.monotonic``."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Move on without waiting."""
+        self.now += seconds
+        if self.on_sleep:
+            self.on_sleep(seconds)
+
+
+def _within(key: int, bounds: Bounds) -> bool:
+    return (bounds.start is None or key >= int(bounds.start)) and (bounds.end is None or key < int(bounds.end))
+
+
+def _checksum(keys: Sequence[int]) -> str:
+    return f"memory:{sum(key * 2654435761 + 1 for key in keys) % 2**64:016x}"
+
+
+@dataclass(kw_only=True)
+class MemorySource:
+    """A table of one integer key, given in ascending order."""
+
+    keys: Sequence[int]
+    identity: str = "memory://source"
+    columns: tuple[Column, ...] = COLUMNS
+
+    def snapshot(self) -> Snapshot:
+        """See ``Source.snapshot``."""
+        return Snapshot(
+            source_identity=self.identity,
+            columns=self.columns,
+            key=("id",),
+            frontier={self.identity: len(self.keys)},
+            total=len(self.keys),
+            total_exact=True,
+            row_bytes=8.0,
+            consistency=Consistency.STATIC,
+        )
+
+    def ranges(self, snapshot: Snapshot, *, rows: int) -> Iterator[PlannedRange]:
+        """See ``Source.ranges``."""
+        if not self.keys:
+            return iter(())
+        boundaries = (str(self.keys[at]) for at in range(rows, len(self.keys), rows))
+        return cover("id", boundaries, rows=rows, row_bytes=snapshot.row_bytes)
+
+    def read_spec(self, snapshot: Snapshot) -> ReadSpec:
+        """See ``Source.read_spec``."""
+        return ReadSpec(kind="memory", conn_id="source", columns=snapshot.columns)
+
+    def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
+        """See ``Source.slice``; the query is the bounds' JSON."""
+        return Slice(slice_id=slice_id, query=json.dumps(bounds.to_json()), bounds=bounds.to_json())
+
+    def read(self, query: str) -> list[int]:
+        """Return the keys that a slice's query selects."""
+        bounds = bounds_from_json(json.loads(query))
+        start = 0 if bounds.start is None else bisect_left(self.keys, int(bounds.start))
+        end = len(self.keys) if bounds.end is None else bisect_left(self.keys, int(bounds.end))
+        return list(self.keys[start:end])
+
+    def close(self) -> None:
+        """See ``Source.close``."""
+
+
+@dataclass(kw_only=True)
+class MemorySink:
+    """A keyless target: rows are a list, so that a doubled row shows."""
+
+    identity: str = "memory://sink"
+    rows: list[int] = field(default_factory=list)
+    plan: Plan | None = None
+    last_epoch: int = 0
+    ended: list[str] = field(default_factory=list)
+    """Slices whose attempts were ended, in order."""
+    _markers: dict[tuple[str, str], Marker] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str]) -> WriteSpec:
+        """See ``Sink.fit``."""
+        if any(column.type != "bigint" for column in columns):
+            raise SinkRefused("The memory sink takes bigint columns only.")
+        return WriteSpec(
+            kind="memory",
+            conn_id="sink",
+            target="rows",
+            columns=tuple(columns),
+            mode=mode,
+            key=tuple(key),
+            plan_table="plan",
+            commit_table="commit",
+            fence="rows",
+        )
+
+    def prepare(self, write: WriteSpec) -> None:
+        """See ``Sink.prepare``."""
+
+    def holds_rows(self) -> bool:
+        """See ``Sink.holds_rows``."""
+        return bool(self.rows)
+
+    def begin(self, plan: Plan) -> int:
+        """See ``Sink.begin``."""
+        with self._lock:
+            self.last_epoch += 1
+            self.plan = plan
+            return self.last_epoch
+
+    def epoch(self, plan_id: str) -> int | None:
+        """See ``Sink.epoch``."""
+        return self.last_epoch if self.plan is not None and self.plan.plan_id == plan_id else None
+
+    def commit(self, spec: RangeSpec, piece: Slice, keys: Sequence[int]) -> Marker:
+        """Make a slice's rows and marker visible in one step, or refuse: what a writer in Spark does."""
+        with self._lock:
+            if self.epoch(spec.plan_id) != spec.epoch:
+                raise PlanSuperseded(f"Plan {spec.plan_id} no longer holds the target.")
+            known = self._markers.get((spec.plan_id, piece.slice_id))
+            if known is not None:
+                return known
+            self.rows.extend(keys)
+            marker = Marker(
+                plan_id=spec.plan_id,
+                slice_id=piece.slice_id,
+                epoch=spec.epoch,
+                attempt=spec.attempt,
+                bounds=piece.bounds,
+                rows=len(keys),
+                bytes=8 * len(keys),
+                checksum=_checksum(keys),
+                committed_at=datetime.now(UTC),
+            )
+            self._markers[spec.plan_id, piece.slice_id] = marker
+            return marker
+
+    def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
+        """See ``Sink.markers``."""
+        with self._lock:
+            if slice_ids is not None:
+                found = ((key, self._markers.get((plan_id, key))) for key in slice_ids)
+                return {key: marker for key, marker in found if marker is not None}
+            return {key: marker for (plan, key), marker in self._markers.items() if plan == plan_id}
+
+    def end_attempts(self, plan_id: str, slice_id: str) -> int:
+        """See ``Sink.end_attempts``."""
+        self.ended.append(slice_id)
+        return 0
+
+    def rows_in_flight(self, plan_id: str) -> dict[str, int]:
+        """See ``Sink.rows_in_flight``."""
+        return {}
+
+    def slice_query(self, write: WriteSpec, bounds: Bounds | None) -> str:
+        """See ``Sink.slice_query``."""
+        return json.dumps((bounds or KeyBounds(column="id", start=None, end=None)).to_json())
+
+    def read(self, query: str) -> list[int]:
+        """Return the keys that a slice query selects."""
+        bounds = bounds_from_json(json.loads(query))
+        with self._lock:
+            return [key for key in self.rows if _within(key, bounds)]
+
+    def close(self) -> None:
+        """See ``Sink.close``."""
+
+
+@dataclass(kw_only=True)
+class MemoryRunner:
+    """Copies from a :class:`MemorySource` into a :class:`MemorySink`, at once or when a test says so."""
+
+    source: MemorySource
+    sink: MemorySink
+    session_id: str = "memory-session"
+    held: bool = False
+    """Keep jobs pending until :meth:`complete`; else each is done when it is submitted."""
+    reading: MemoryReading | None = field(
+        default_factory=lambda: MemoryReading(used_bytes=0, limit_bytes=2**30, age_seconds=0.0)
+    )
+    failures: dict[int, list[Exception]] = field(default_factory=dict)
+    """Errors to raise, by range, one per attempt, before the sink is written."""
+    submitted: list[RangeSpec] = field(default_factory=list)
+    interrupted: list[str] = field(default_factory=list)
+    modules: Mapping[str, str | None] = field(default_factory=lambda: {"psycopg": "3", "pyarrow": "15", "xxhash": "3"})
+    _pending: list[tuple[RangeSpec, "Future[RangeResult]"]] = field(default_factory=list)
+
+    def probe(self) -> ExecutorEnvironment:
+        """See ``Runner.probe``."""
+        return ExecutorEnvironment(python="3.11", modules=self.modules)
+
+    def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:
+        """See ``Runner.describe``."""
+        return read.columns
+
+    def run(self, spec: RangeSpec) -> "Future[RangeResult]":
+        """See ``Runner.run``."""
+        future: Future[RangeResult] = Future()
+        self.submitted.append(spec)
+        self._pending.append((spec, future))
+        if not self.held:
+            self.complete()
+        return future
+
+    def complete(self, count: int | None = None) -> int:
+        """Carry out pending jobs, the oldest first, and return how many there were."""
+        todo = self._pending[: len(self._pending) if count is None else count]
+        del self._pending[: len(todo)]
+        for spec, future in todo:
+            self._carry_out(spec, future)
+        return len(todo)
+
+    def _carry_out(self, spec: RangeSpec, future: "Future[RangeResult]") -> None:
+        errors = self.failures.get(spec.seq)
+        if errors:
+            future.set_exception(errors.pop(0))
+            return
+        try:
+            results = tuple(self._copy(spec, piece) for piece in spec.slices)
+        except (PlanSuperseded, RangeFailed) as error:
+            future.set_exception(error)
+            return
+        future.set_result(RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=results))
+
+    def _copy(self, spec: RangeSpec, piece: Slice) -> SliceResult:
+        marker = self.sink.commit(spec, piece, self.source.read(piece.query))
+        return SliceResult(
+            slice_id=piece.slice_id,
+            rows=marker.rows,
+            bytes=marker.bytes,
+            checksum=marker.checksum,
+            peak_memory_bytes=2**20,
+        )
+
+    def checksum(self, spec: ChecksumSpec) -> "Future[SliceResult]":
+        """See ``Runner.checksum``; the connection id says whether source or sink is read."""
+        side: Any = self.sink if spec.conn_id == "sink" else self.source
+        keys = side.read(spec.query)
+        future: Future[SliceResult] = Future()
+        future.set_result(SliceResult(slice_id="", rows=len(keys), bytes=8 * len(keys), checksum=_checksum(keys)))
+        return future
+
+    def interrupt(self, session_id: str, tag: str) -> None:
+        """See ``Runner.interrupt``: pending jobs of this tag never run."""
+        self.interrupted.append(tag)
+        self._pending = [(spec, future) for spec, future in self._pending if spec.tag != tag]
+
+    def memory(self) -> MemoryReading | None:
+        """See ``Runner.memory``."""
+        return self.reading
+
+    def close(self) -> None:
+        """See ``Runner.close``."""

@@ -1,0 +1,149 @@
+"""Signals, the decision over them, and the law of the credits."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_backpressure.core.config import Budget, Law
+from airflow_provider_backpressure.core.hydration import GateState
+from airflow_provider_backpressure.core.limiter import gate_decision
+from airflow_provider_backpressure.core.limits import FixedLimit, GradedLimit, limit_for
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.signals import (
+    MemoryReading,
+    decide,
+    hand,
+    live_memory,
+    predicted_memory,
+    sink_commit,
+)
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+
+def reading(share: float, age: float = 0.0) -> MemoryReading:
+    """Return a reading of one executor of 1 GiB."""
+    return MemoryReading(used_bytes=round(share * 10**6), limit_bytes=10**6, age_seconds=age, executor="3")
+
+
+def live(value: MemoryReading | None, *, was_closed: bool = False):
+    """Return the live signal at the statement's marks."""
+    return live_memory(value, high=0.8, low=0.6, was_closed=was_closed, deadline=15)
+
+
+def state(**changes) -> GateState:
+    """Return an open gate with one credit taken, changed as given."""
+    values = {
+        "phase": Phase.HYDRATION,
+        "credits": 4,
+        "in_flight": 1,
+        "waiting": 1,
+        "reserved_bytes": 0,
+        "oldest_seconds": 1.0,
+        "commit_seconds": 1.0,
+        "range_memory_bytes": 1000,
+        "paused_by": None,
+        "paused_why": None,
+        "memory_closed": False,
+    }
+    return GateState(**{**values, **changes})
+
+
+@pytest.mark.statement("T6")
+@pytest.mark.parametrize(
+    ("share", "was_closed", "closed"),
+    [(0.79, False, False), (0.80, False, True), (0.70, True, True), (0.60, True, True), (0.59, True, False)],
+)
+def test_live_memory_stops_at_the_high_mark_and_goes_on_below_the_low_one(share, was_closed, closed):
+    """T6: 0.80 stops, below 0.60 goes on, between the marks the gate stays as it is."""
+    signal = live(reading(share), was_closed=was_closed)
+    assert signal.closed is closed
+    assert f"{share:.0%}" in signal.sentence
+
+
+@pytest.mark.statement("T6")
+def test_memory_not_seen_closes_the_gate_with_that_reason():
+    """T6: a signal not seen for 15 s is 1.0, and says so."""
+    assert not live(reading(0.1, age=15)).closed
+    late = live(reading(0.1, age=16))
+    assert late.closed
+    assert "not seen for 16 s" in late.sentence
+    assert "never seen" in live(None).sentence
+
+
+@pytest.mark.statement("T6")
+def test_a_past_peak_never_holds_the_gate_closed():
+    """T6: only the present reading counts, however high an earlier one was."""
+    assert live(reading(0.95)).closed
+    assert not live(reading(0.10), was_closed=True).closed
+
+
+@pytest.mark.statement("T6")
+def test_prediction_decides_before_the_memory_is_taken():
+    """T6: baseline, in flight and the next range together must fit the budget."""
+    facts = {"baseline_bytes": 300, "reserved_bytes": 400, "limit_bytes": 1000, "high": 0.8}
+    assert not predicted_memory(next_bytes=100, **facts).closed
+    refused = predicted_memory(next_bytes=101, **facts)
+    assert refused.closed
+    assert "budget" in refused.sentence
+    assert predicted_memory(next_bytes=None, **facts).utilisation == 0.0
+
+
+@pytest.mark.statement("T2")
+def test_a_sink_that_commits_nothing_is_seen_by_its_oldest_range():
+    """T2: the age of what is in flight is a reading too, not only what was committed."""
+    assert not sink_commit(1.0, oldest_seconds=59, threshold=60).closed
+    stuck = sink_commit(1.0, oldest_seconds=61, threshold=60)
+    assert stuck.closed
+    assert "oldest uncommitted range 61.0 s >= 60 s" in stuck.sentence
+    assert sink_commit(None, oldest_seconds=None, threshold=60).utilisation == 0
+
+
+def test_all_reasons_are_kept_not_just_the_first():
+    """A closed gate names each signal that closes it."""
+    decision = gate_decision(
+        state(paused_by="ada", paused_why="lunch", in_flight=4, oldest_seconds=99.0), reading(0.9), Budget()
+    )
+    assert not decision.open
+    text = " | ".join(decision.reasons)
+    for part in ("paused by ada: lunch", "4 of 4 credits in flight", "99.0 s >= 60 s", "executor memory 90% of"):
+        assert part in text
+
+
+def test_the_gate_cannot_lock_itself_shut():
+    """With nothing in flight learned signals do not bind: one probe range goes through."""
+    drowned = state(in_flight=0, oldest_seconds=None, commit_seconds=900.0, range_memory_bytes=2**60)
+    assert gate_decision(drowned, reading(0.1), Budget()).open
+    assert not gate_decision(drowned, reading(0.9), Budget()).open
+    assert not gate_decision(state(in_flight=1, commit_seconds=900.0), reading(0.1), Budget()).open
+
+
+def test_a_hand_and_spent_credits_close_the_gate_but_are_no_pressure():
+    """Credits do not halve because a person paused or because they are in use."""
+    decision = gate_decision(state(paused_by="ada", in_flight=4), reading(0.1), Budget())
+    assert not decision.open
+    assert decision.pressure < 0.4
+    assert decide([hand("ada")], in_flight=0).reasons == ("paused by ada",)
+
+
+@pytest.mark.parametrize(
+    ("pressure", "after"), [(0.0, 5), (0.39, 5), (0.4, 4), (0.7, 4), (0.71, 3), (0.99, 3), (1.0, 2), (9.0, 2)]
+)
+def test_the_graded_law(pressure, after):
+    """Below 0.4 grow by one, to 0.7 hold, to 1.0 shrink by one, from there halve."""
+    assert GradedLimit().after(4, pressure, maximum=8) == after
+
+
+@given(st.integers(1, 100), st.floats(0, 10), st.integers(1, 100))
+def test_credits_stay_between_one_and_the_configured(credits, pressure, maximum):
+    """Never more than configured, never fewer than one."""
+    assert 1 <= GradedLimit().after(credits, pressure, maximum) <= maximum
+    assert FixedLimit().after(credits, pressure, maximum) == maximum
+
+
+def test_laws_are_chosen_by_the_budget():
+    """The graded law is the default."""
+    assert isinstance(limit_for(Budget().law), GradedLimit)
+    assert isinstance(limit_for(Budget(law="fixed").law), FixedLimit)
+    assert Budget(law="fixed").law is Law.FIXED
+    with pytest.raises(InvalidDeclaration):
+        GradedLimit(grow=0.9, hold=0.5)

@@ -1,0 +1,365 @@
+"""The lane's loop over the in-memory ports: admission, commit, retry, recovery, a closed gate."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.hydration import Permit, Refusal
+from airflow_provider_backpressure.core.hydrator import Hydrator, Outcome
+from airflow_provider_backpressure.core.limiter import Limiter
+from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.planner import Planner, Verdict
+from airflow_provider_backpressure.core.polling import PollPolicy
+from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.verification import Verifier, Verify
+from airflow_provider_backpressure.exceptions import (
+    LedgerRefused,
+    PlanSuperseded,
+    RangeFailed,
+    RunnerRefused,
+    SinkRefused,
+    SinkUnavailable,
+    SourceRefused,
+)
+from airflow_provider_backpressure.testing import ManualClock, MemoryLedger, MemoryRunner, MemorySink, MemorySource
+
+POLL = PollPolicy(initial=0.001, maximum=0.005)
+
+
+class Bench:
+    """One hydration over in-memory ports."""
+
+    def __init__(self, rows: int = 100, *, range_rows: int = 10, credits: int = 3) -> None:
+        self.source = MemorySource(keys=list(range(rows)))
+        self.sink = MemorySink()
+        self.runner = MemoryRunner(source=self.source, sink=self.sink)
+        self.ledger = MemoryLedger()
+        self.budget = Budget(credits=credits, range_rows=range_rows)
+        self.plan(restart=False)
+
+    def planner(self, **changes) -> Planner:
+        values = {
+            "source": self.source,
+            "sink": self.sink,
+            "runner": self.runner,
+            "ledger": self.ledger,
+            "budget": self.budget,
+            "mode": Mode.APPEND,
+            "owner": "dag",
+            "cluster": "spark",
+        }
+        return Planner(**{**values, **changes})
+
+    def plan(self, *, restart: bool):
+        self.planned = self.planner().plan(restart=restart)
+        self.id, self.plan_id = self.planned.hydration.id, self.planned.plan.plan_id
+        return self.planned
+
+    def lane(self, name: str = "lane", **changes) -> Hydrator:
+        values = {
+            "hydration_id": self.id,
+            "plan": self.planned.plan,
+            "lane": name,
+            "ledger": self.ledger,
+            "source": self.source,
+            "sink": self.sink,
+            "runner": self.runner,
+            "limiter": Limiter(
+                ledger=self.ledger, hydration_id=self.id, budget=self.budget, memory=lambda: self.runner.memory()
+            ),
+            "budget": self.budget,
+            "share": self.budget.credits,
+            "poll": POLL,
+            "clock": ManualClock(),
+        }
+        return Hydrator(**{**values, **changes})
+
+    def states(self) -> dict[RangeState, int]:
+        counts: dict[RangeState, int] = {}
+        for record in self.ledger.ranges(self.plan_id):
+            counts[record.state] = counts.get(record.state, 0) + 1
+        return counts
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def during_waits(lane: Hydrator, act: Callable[[], object]) -> None:
+    """Call ``act`` each time the lane looks around while jobs are in flight."""
+    renew = lane._renew
+    lane._renew = lambda: (renew(), act())[0]
+
+
+def test_everything_arrives_once_and_in_bounded_flight(bench):
+    """Ten ranges, three credits: all rows once, statistics equal to the total, phase by the formula."""
+    result = bench.lane().run()
+    assert result.outcome is Outcome.DONE
+    assert result.committed == 10
+    assert sorted(bench.sink.rows) == list(range(100))
+    progress = total_progress(bench.ledger.statistics(bench.id))
+    assert (progress.committed, progress.total, progress.percent) == (100, 100, 100.0)
+    assert bench.ledger.finish(bench.id).phase is Phase.STEADY_STATE
+
+
+@pytest.mark.statement("T1", "T2")
+def test_the_commit_opens_the_gate_the_submission_does_not(bench):
+    """T1, T2: with a sink that commits nothing exactly W jobs are submitted; each commit admits exactly one more."""
+    bench.runner.held = True
+    lane, seen = bench.lane(), []
+
+    def look() -> None:
+        gate = bench.ledger.gate(bench.id)
+        assert gate.in_flight <= 3
+        seen.append((len(bench.runner.submitted), bench.ledger.counts(bench.plan_id).committed))
+        if len(seen) > 5:
+            bench.runner.complete(1)
+
+    during_waits(lane, look)
+    lane.run()
+    assert seen[:6] == [(3, 0)] * 6
+    assert all(submitted - committed <= 3 for submitted, committed in seen)
+    assert len(bench.runner.submitted) == 10
+    assert sorted(bench.sink.rows) == list(range(100))
+
+
+def test_an_attempt_that_fails_is_retried_and_nothing_doubles(bench):
+    """A transient failure is tried again under the next attempt number."""
+    bench.runner.failures[4] = [RangeFailed("the executor was lost")]
+    bench.lane().run()
+    assert sorted(bench.sink.rows) == list(range(100))
+    assert bench.ledger.range(bench.plan_id, 4).attempt == 2
+
+
+def test_a_range_that_uses_up_its_attempts_stops_the_lane_and_a_retry_goes_on(bench):
+    """The others in flight are settled first; the task's retry plans the failed one again."""
+    bench.runner.failures[0] = [RangeFailed("poison")] * 3
+    with pytest.raises(RangeFailed, match="Range 0 failed 3 times; the last time: poison"):
+        bench.lane().run()
+    assert bench.ledger.gate(bench.id).in_flight == 0
+    assert bench.ledger.range(bench.plan_id, 0).state is RangeState.FAILED
+    with pytest.raises(LedgerRefused):
+        bench.ledger.finish(bench.id)
+    bench.lane().run()
+    assert sorted(bench.sink.rows) == list(range(100))
+
+
+def test_a_terminal_error_is_not_tried_again(bench):
+    """A superseded plan stops at once."""
+    bench.runner.failures[0] = [PlanSuperseded("a newer plan holds the target")]
+    with pytest.raises(PlanSuperseded):
+        bench.lane().run()
+    assert bench.ledger.range(bench.plan_id, 0).attempt == 1
+
+
+def test_a_commit_whose_answer_was_lost_counts_by_the_sinks_marker(bench):
+    """The job reports failure after its commit: the marker wins and the range is not read again."""
+    carry_out = bench.runner._carry_out
+
+    def lose_the_answer(spec, future):
+        if spec.seq == 2 and spec.attempt == 1:
+            for piece in spec.slices:
+                bench.sink.commit(spec, piece, bench.source.read(piece.query))
+            future.set_exception(RangeFailed("connection reset"))
+        else:
+            carry_out(spec, future)
+
+    bench.runner._carry_out = lose_the_answer
+    bench.lane().run()
+    assert sorted(bench.sink.rows) == list(range(100))
+    assert bench.ledger.range(bench.plan_id, 2).attempt == 1
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["after the sink's commit", "before the sink's commit"])
+def test_a_killed_lane_is_resumed_by_its_next_life(bench, committed):
+    """X2 in small: what was in flight is ended by tag and settled by the markers, not blindly read again."""
+    bench.runner.held = True
+    lane = bench.lane()
+
+    def die():
+        raise SystemExit
+
+    during_waits(lane, die)
+    with pytest.raises(SystemExit):
+        lane.run()
+    in_flight = bench.ledger.ranges(bench.plan_id, states=[RangeState.ADMITTED])
+    assert len(in_flight) == 3
+    if committed:
+        bench.runner.complete()
+    bench.runner.held = False
+    before = len(bench.runner.submitted)
+    bench.lane().run()
+    assert sorted(bench.sink.rows) == list(range(100))
+    assert set(bench.runner.interrupted) == {record.tag for record in in_flight}
+    assert {record.slice_id for record in in_flight} <= set(bench.sink.ended)
+    assert len(bench.runner.submitted) - before == (7 if committed else 10)
+
+
+def test_a_lane_that_fell_silent_is_reaped_by_another_once_its_lease_is_over(bench):
+    """A credit is a lease: it comes back, but only after the attempt has been ended and the marker read."""
+    permit = bench.ledger.admit(bench.id, lane="silent", session_id="gone", lease_seconds=0)
+    assert isinstance(permit, Permit)
+    bench.lane().run()
+    assert sorted(bench.sink.rows) == list(range(100))
+    assert permit.range.tag in bench.runner.interrupted
+
+
+@pytest.mark.statement("P11")
+def test_a_closed_gate_gives_the_lane_back_with_all_reasons(bench):
+    """P11: with nothing in flight the lane waits inline for a bounded time and then stops, saying why."""
+    bench.ledger.pause(bench.id, who="ada", why="maintenance")
+    clock = ManualClock()
+    result = bench.lane(clock=clock).run()
+    assert result.outcome is Outcome.CLOSED
+    assert result.decision is not None
+    assert "paused by ada: maintenance" in result.decision.reasons
+    assert clock.now == pytest.approx(30.0)
+    assert bench.runner.submitted == []
+
+
+def test_a_gate_that_opens_during_the_inline_wait_needs_no_deferral(bench):
+    """A short pause costs no worker slot change."""
+    bench.ledger.pause(bench.id, who="ada")
+    clock = ManualClock()
+    clock.on_sleep = lambda _: bench.ledger.resume(bench.id, who="ada") if clock.now > 5 else None
+    assert bench.lane(clock=clock).run().outcome is Outcome.DONE
+
+
+@pytest.mark.statement("T6")
+def test_executor_memory_at_the_high_mark_admits_nothing(bench):
+    """T6: the live reading is the second line; below the low mark the lane goes on."""
+    bench.runner.reading = MemoryReading(used_bytes=81, limit_bytes=100, age_seconds=0)
+    result = bench.lane().run()
+    assert result.outcome is Outcome.CLOSED
+    assert any("executor memory 81%" in reason for reason in result.decision.reasons)
+    bench.runner.reading = MemoryReading(used_bytes=70, limit_bytes=100, age_seconds=0)
+    assert bench.lane().run().outcome is Outcome.CLOSED
+    bench.runner.reading = MemoryReading(used_bytes=59, limit_bytes=100, age_seconds=0)
+    assert bench.lane().run().outcome is Outcome.DONE
+
+
+def test_two_lanes_share_the_credits_and_double_nothing(bench):
+    """What one lane holds the other does not get."""
+    bench.runner.held = True
+    first, second = bench.lane("first", share=2), bench.lane("second", share=2)
+    first._admit()
+    second._admit()
+    assert len(bench.runner.submitted) == 3
+    bench.runner.held = False
+    bench.runner.complete()
+    for lane in (first, second):
+        lane._await_jobs()
+        lane.run()
+    assert sorted(bench.sink.rows) == list(range(100))
+
+
+def test_a_sink_that_is_away_keeps_the_credit_out_until_it_can_say(bench):
+    """Nobody guesses: without the marker's word the range stays in flight, and the next life resolves it."""
+    lane = bench.lane()
+    markers = bench.sink.markers
+    bench.sink.markers = lambda *_: (_ for _ in ()).throw(SinkUnavailable("the sink does not answer"))
+    with pytest.raises(SinkUnavailable):
+        lane.run()
+    assert bench.ledger.gate(bench.id).in_flight == 3
+    bench.sink.markers = markers
+    bench.lane().run()
+    assert sorted(bench.sink.rows) == list(range(100))
+
+
+def test_cancelling_gives_every_credit_back(bench):
+    """Marked failed or cleared: jobs are ended by tag, credits return."""
+    bench.runner.held = True
+    lane = bench.lane()
+    lane._admit()
+    lane.cancel()
+    assert bench.ledger.gate(bench.id).in_flight == 0
+    assert len(bench.runner.interrupted) == 3
+    assert bench.states() == {RangeState.PLANNED: 10}
+
+
+def test_an_empty_source_is_hydrated_at_once():
+    """No ranges, 100 %, steady state."""
+    bench = Bench(rows=0)
+    assert bench.planned.ranges == 0
+    assert bench.lane().run().outcome is Outcome.DONE
+    assert bench.ledger.finish(bench.id).phase is Phase.STEADY_STATE
+    assert total_progress(bench.ledger.statistics(bench.id)).percent == 100.0
+
+
+def test_a_second_run_resumes_or_finds_nothing_to_do(bench):
+    """The plan of the first run goes on; once complete, the source is only compared."""
+    assert bench.planned.verdict is Verdict.PLANNED
+    assert bench.plan(restart=False).verdict is Verdict.RESUMED
+    bench.lane().run()
+    bench.ledger.finish(bench.id)
+    assert bench.plan(restart=False).verdict is Verdict.UNCHANGED
+    bench.source.keys = list(range(101))
+    moved = bench.plan(restart=False)
+    assert moved.verdict is Verdict.MOVED
+    assert "101 rows" in moved.note
+
+
+def test_a_restart_fences_the_old_plan(bench):
+    """A late attempt of the old plan is refused by the sink itself."""
+    old = bench.lane()
+    bench.plan(restart=True)
+    with pytest.raises(PlanSuperseded):
+        old.run()
+    bench.lane().run()
+    assert sorted(bench.sink.rows) == list(range(100))
+
+
+@pytest.mark.statement("X5")
+def test_what_cannot_work_is_refused_before_a_row_moves(bench):
+    """X5: rows already there, a type that does not fit, a changed schema, missing drivers, a second owner."""
+    bench.sink.rows.append(1)
+    with pytest.raises(SinkRefused, match="already holds rows"):
+        bench.plan(restart=True)
+    bench.sink.rows.clear()
+    with pytest.raises(LedgerRefused, match="dag"):
+        bench.planner(owner="another_dag").plan()
+    runner = replace(bench.runner, modules={"psycopg": None, "pyarrow": "15", "xxhash": None})
+    with pytest.raises(RunnerRefused, match="psycopg, xxhash"):
+        bench.planner(runner=runner).plan()
+    bench.source.columns = (Column(name="id", type="text"),)
+    with pytest.raises(SinkRefused, match="bigint"):
+        bench.plan(restart=False)
+    bench.source.columns = (Column(name="other", type="bigint"),)
+    with pytest.raises(SourceRefused, match="columns"):
+        bench.plan(restart=False)
+    assert bench.runner.submitted == []
+
+
+def test_verification_names_the_range_that_differs(bench):
+    """Count and checksum per range; a lost and a changed row are found where they are."""
+    bench.lane().run()
+    verifier = Verifier(plan=bench.planned.plan, source=bench.source, sink=bench.sink, runner=bench.runner)
+    ranges = bench.ledger.ranges(bench.plan_id)
+    report = verifier.verify(ranges, Verify.FULL)
+    assert report.equal
+    assert (report.rows, report.ranges) == (100, 10)
+    bench.sink.rows.remove(15)
+    bench.sink.rows[bench.sink.rows.index(42)] = 43
+    report = verifier.verify(ranges, Verify.TARGET)
+    assert [mismatch.seq for mismatch in report.mismatches] == [1, 4]
+    assert "holds 9 rows, 10 were committed" in report.mismatches[0].sentence
+    assert "checksum" in report.mismatches[1].sentence
+    bench.source.keys = list(range(99))
+    assert any("source holds 9 rows" in each.sentence for each in verifier.verify(ranges, Verify.FULL).mismatches)
+
+
+def test_a_refusal_is_a_value(bench):
+    """Nothing left to admit is told apart from a closed gate."""
+    limiter = bench.lane().limiter
+    for _ in range(3):
+        assert isinstance(limiter.acquire(lane="x", session_id="s"), Permit)
+    refusal = limiter.acquire(lane="x", session_id="s")
+    assert isinstance(refusal, Refusal)
+    assert refusal.decision.reasons == ("3 of 3 credits in flight",)
+    assert not refusal.exhausted

@@ -1,0 +1,181 @@
+"""Values that cannot be built wrong: budgets, ranges, messages, states."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_backpressure.core import phases, ranges
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import (
+    Column,
+    RangeResult,
+    RangeSpec,
+    ReadSpec,
+    Slice,
+    SliceResult,
+    Transform,
+    WriteSpec,
+)
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.planner import rows_per_range
+from airflow_provider_backpressure.core.polling import PollPolicy
+from airflow_provider_backpressure.core.ranges import KeyBounds, RangeState, attempt_tag, cover, slice_id
+from airflow_provider_backpressure.exceptions import IllegalTransition, InvalidDeclaration
+from airflow_provider_backpressure.testing import ManualClock
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("credits", 0),
+        ("credits", -1),
+        ("credits", 1.5),
+        ("credits", True),
+        ("range_rows", 0),
+        ("range_bytes", -5),
+        ("range_seconds", 0),
+        ("range_seconds", float("inf")),
+        ("commit_seconds", -1),
+        ("signal_deadline", 0),
+        ("executor_memory", 0),
+        ("executor_memory", 1.2),
+        ("executor_memory_low", 0.9),
+    ],
+)
+def test_a_budget_of_zero_or_less_is_refused_by_name(name, value):
+    """X5: one clear sentence that names the bound and the value."""
+    with pytest.raises(InvalidDeclaration, match=name) as refused:
+        Budget(**{name: value})
+    assert repr(value) in str(refused.value)
+
+
+def test_the_tightest_bound_of_a_range_wins():
+    """Rows, bytes and expected seconds each bound a range."""
+    budget = Budget(range_rows=1000, range_bytes=10_000, range_seconds=10)
+    assert rows_per_range(budget, row_bytes=1, rows_per_second=1_000_000) == 1000
+    assert rows_per_range(budget, row_bytes=100, rows_per_second=1_000_000) == 100
+    assert rows_per_range(budget, row_bytes=1, rows_per_second=5) == 50
+    assert rows_per_range(budget, row_bytes=1e9, rows_per_second=5) == 1
+
+
+@given(st.lists(st.integers(0, 50), max_size=20), st.integers(1, 1000))
+def test_cover_has_no_gap_and_no_overlap(values, rows):
+    """Half-open ranges from consecutive boundaries hold every key exactly once."""
+    pieces = list(cover("id", [str(value) for value in sorted(values)], rows=rows, row_bytes=2))
+    assert pieces[0].bounds.start is None
+    assert pieces[-1].bounds.end is None
+    assert [piece.seq for piece in pieces] == list(range(len(pieces)))
+    assert all(before.bounds.end == after.bounds.start for before, after in pairwise(pieces))
+    for key in range(-1, 52):
+        holding = [
+            piece
+            for piece in pieces
+            if (piece.bounds.start is None or key >= int(piece.bounds.start))
+            and (piece.bounds.end is None or key < int(piece.bounds.end))
+        ]
+        assert len(holding) == 1
+
+
+def test_an_empty_range_cannot_be_built():
+    """[5, 5) holds nothing."""
+    with pytest.raises(InvalidDeclaration, match="empty"):
+        KeyBounds(column="id", start="5", end="5")
+
+
+def test_an_attempt_tag_fits_into_an_application_name():
+    """PostgreSQL cuts application names at 63 bytes, and a cut one would end other attempts."""
+    assert len(attempt_tag("f" * 32, slice_id(9_999_999_999, 99), 9_999)) <= 63
+
+
+@pytest.mark.parametrize("state", RangeState)
+def test_illegal_steps_of_a_range_raise(state):
+    """Only the table's steps exist; nothing leaves committed or revoked."""
+    for to in RangeState:
+        if to in ranges.LEGAL[state]:
+            assert ranges.advance(state, to) is to
+        else:
+            with pytest.raises(IllegalTransition):
+                ranges.advance(state, to)
+    assert ranges.LEGAL[RangeState.COMMITTED] == frozenset()
+
+
+def test_illegal_steps_of_a_hydration_raise():
+    """A hydration never goes back to its first phase."""
+    assert phases.advance(Phase.HYDRATION, Phase.STEADY_STATE) is Phase.STEADY_STATE
+    with pytest.raises(IllegalTransition):
+        phases.advance(Phase.STEADY_STATE, Phase.HYDRATION)
+
+
+SPEC = RangeSpec(
+    hydration_id="h",
+    plan_id="p",
+    epoch=3,
+    seq=7,
+    attempt=2,
+    tag="bp:p:7.0:2",
+    path="copy",
+    read=ReadSpec(kind="postgres", conn_id="shop", columns=(Column(name='a"b', type="numeric(15,2)"),)),
+    write=WriteSpec(
+        kind="postgres",
+        conn_id="warehouse",
+        target='"raw"."t"',
+        columns=(Column(name='a"b', type="numeric(15,2)", nullable=False),),
+        mode="upsert",
+        key=('a"b',),
+        plan_table="p",
+        commit_table="c",
+        fence="raw.t",
+    ),
+    slices=(Slice(slice_id="7.0", query="SELECT 'é😀'", bounds={"kind": "key", "start": None, "end": "9"}),),
+    transform=Transform(sql="SELECT 1"),
+)
+
+
+def test_messages_survive_json():
+    """What is submitted is what arrives."""
+    assert RangeSpec.from_json(SPEC.to_json()) == SPEC
+    result = RangeResult(
+        plan_id="p", seq=7, attempt=2, slices=(SliceResult(slice_id="7.0", rows=5, bytes=50, checksum="x:00"),)
+    )
+    assert RangeResult.from_json(result.to_json()) == result
+    assert (result.rows, result.bytes) == (5, 50)
+
+
+@pytest.mark.parametrize("text", ['{"version": 99}', "[]", '{"version": 1, "read": {}}'])
+def test_messages_of_another_version_are_refused(text):
+    """Two releases that do not understand each other say so."""
+    with pytest.raises(InvalidDeclaration):
+        RangeSpec.from_json(text)
+
+
+@pytest.mark.statement("X5")
+def test_an_endpoint_never_shows_its_password():
+    """X5: neither repr nor address holds the secret."""
+    endpoint = Endpoint(conn_id="c", host="h", port=1, database="d", user="u", password="hunter2")
+    assert "hunter2" not in repr(endpoint) + str(endpoint) + endpoint.address
+    seen = Endpoint(conn_id="c", host="h", port=1, database="d", user="u", executor_host="inner", executor_port=2)
+    assert seen.for_executors().address == "inner:2/d"
+
+
+def test_polling_waits_longer_and_longer_up_to_its_maximum():
+    """One policy for everybody, on an injected clock."""
+    clock, looks = ManualClock(), []
+
+    def look():
+        looks.append(clock.now)
+        return "found" if clock.now >= 5 else None
+
+    assert PollPolicy(initial=1, factor=2, maximum=2).until(look, timeout=10, clock=clock) == "found"
+    assert looks == [0, 1, 3, 5]
+    assert PollPolicy().until(lambda: None, timeout=3, clock=clock) is None
+    assert clock.now == 8
+
+
+def test_a_policy_that_would_spin_is_refused():
+    """Zero seconds between two looks is a busy loop."""
+    with pytest.raises(InvalidDeclaration):
+        PollPolicy(initial=0)
