@@ -1,0 +1,154 @@
+"""The database under the ledger: its engine, its transactions, and its errors in our words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable
+
+WAIT_SECONDS = 30
+"""Longest wait for a lock, for SQLite's file, and for a client that fell silent within a transaction."""
+CONNECT_SECONDS = 10
+
+_MISSING_TABLE = {"42P01", "1146"}
+_MISSING_COLUMN = {"42703", "1054"}
+_NO_RIGHT = {"42501", "1142", "1143"}
+
+
+def normalised(url: str | URL) -> URL:
+    """Return the URL with the driver that this package brings along."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() in ("postgres", "postgresql"):
+        return parsed.set(drivername="postgresql+psycopg")
+    return parsed
+
+
+def make_engine(url: str | URL) -> Engine:
+    """Return an engine with a small pool and bounded waits; connects to nothing yet."""
+    url = normalised(url)
+    if url.get_backend_name() == "sqlite":
+        engine = sa.create_engine(url, connect_args={"timeout": WAIT_SECONDS})
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+        return engine
+    arguments: dict[str, Any] = {}
+    if url.get_backend_name() == "postgresql":
+        arguments = {
+            name: value
+            for name, value in (("connect_timeout", CONNECT_SECONDS), ("application_name", "backpressure ledger"))
+            if name not in url.query
+        }
+    engine = sa.create_engine(url, pool_size=2, max_overflow=6, pool_pre_ping=True, connect_args=arguments)
+    if engine.dialect.name == "postgresql":
+        sa.event.listen(engine, "connect", _prepare_postgresql)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: Any) -> None:
+    connection.execute("PRAGMA journal_mode = WAL").close()
+
+
+_SESSION = {
+    # A process that freezes within a transaction holds the row lock no longer than this.
+    "lock_timeout": f"{WAIT_SECONDS}s",
+    "idle_in_transaction_session_timeout": f"{WAIT_SECONDS}s",
+    # Every frequent statement is a look into an index. After a million ranges came in at once the server still plans by
+    # the statistics of a small table, and would read them all at each step.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+}
+
+
+def _prepare_postgresql(connection: Any, _: Any) -> None:
+    connection.autocommit = True
+    for name, value in _SESSION.items():
+        connection.execute(f"SET {name} = '{value}'")
+    connection.autocommit = False
+
+
+def _begin_immediate(connection: Connection) -> None:
+    """Take SQLite's write lock at once: a lock taken only at the first write could be refused after a read."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+class Database:
+    """One database; connects when it is first used. Safe to share among threads, not across a fork."""
+
+    def __init__(self, source: str | URL | Engine) -> None:
+        self._own = not isinstance(source, Engine)
+        self.engine = source if isinstance(source, Engine) else make_engine(source)
+        if self.engine.dialect.name == "sqlite":
+            self._reads = self.engine
+            self._writes = self.engine.execution_options()
+            sa.event.listen(self._writes, "begin", _begin_immediate)
+        else:
+            self._reads = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+            self._writes = self.engine.execution_options(isolation_level="READ COMMITTED")
+
+    @property
+    def address(self) -> str:
+        """Where it is, without secrets."""
+        url = self.engine.url
+        if url.host is None:
+            return url.database or "memory"
+        return f"{url.host}{f':{url.port}' if url.port else ''}/{url.database}"
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Give a connection for single statements, each of which sees one moment."""
+        with self.translated(), self._reads.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Give a connection within one transaction: READ COMMITTED, or SQLite's write lock."""
+        with self.translated(), self._writes.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Give the connections back that this object has opened."""
+        if self._own:
+            self.engine.dispose()
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn the database's errors into ``LedgerRefused`` and ``LedgerUnavailable``, with their cause."""
+        try:
+            yield
+        except (SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error) as error:
+            raise self._in_our_words(error) from error
+
+    def _in_our_words(self, error: Exception) -> BackpressureError:
+        driver = (error.orig or error) if isinstance(error, DBAPIError) else error
+        code, reason = _code(driver), self._reason(driver)
+        if code in _MISSING_TABLE or "no such table" in reason:
+            return LedgerRefused(f"The ledger's tables are missing in {self.address}: run `airflow db migrate`.")
+        if code in _MISSING_COLUMN or "no such column" in reason or "has no column" in reason:
+            return LedgerRefused(f"The ledger in {self.address} is of another version: run `airflow db migrate`.")
+        if code in _NO_RIGHT:
+            return LedgerRefused(
+                f"The ledger's role has too few rights in {self.address} ({reason}): "
+                "`airflow backpressure grants` prints what it needs."
+            )
+        library = self.engine.dialect.loaded_dbapi
+        broken = isinstance(error, DBAPIError) and error.connection_invalidated
+        if broken or isinstance(driver, (library.OperationalError, library.InterfaceError, PoolTimeout)):
+            return LedgerUnavailable(f"The ledger in {self.address} does not answer: {reason}.")
+        return LedgerRefused(f"The ledger in {self.address} refused a statement: {reason}.")
+
+    def _reason(self, error: BaseException) -> str:
+        """Return the error's first line without the password, should a driver ever print it."""
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        password = self.engine.url.password
+        return (first.replace(str(password), "***") if password else first).rstrip(". ")
+
+
+def _code(error: BaseException) -> str | None:
+    """Return PostgreSQL's SQLSTATE or MySQL's error number."""
+    if error.args and isinstance(error.args[0], int):
+        return str(error.args[0])
+    return getattr(error, "sqlstate", None)

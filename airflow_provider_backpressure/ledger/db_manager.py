@@ -1,0 +1,32 @@
+"""The ledger's tables within Airflow's metadata database: ``airflow db migrate``, ``check-migrations``, ``reset``."""
+
+from airflow.utils.db_manager import BaseDBManager
+from alembic import command
+from alembic.config import Config
+
+from airflow_provider_backpressure.ledger.migration import ALEMBIC_INI, MIGRATIONS
+from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
+
+
+class BackpressureDBManager(BaseDBManager):
+    """Named in provider info as ``db-managers``; Airflow calls it."""
+
+    metadata = metadata
+    version_table_name = VERSION_TABLE
+    migration_dir = str(MIGRATIONS)
+    alembic_file = str(ALEMBIC_INI)
+    supports_table_dropping = True
+
+    def get_alembic_config(self) -> Config:
+        """Return the configuration with Airflow's own engine, so that its connect arguments hold here too."""
+        config: Config = super().get_alembic_config()  # type: ignore[no-untyped-call]
+        config.attributes["engine"] = self.session.get_bind().engine
+        return config
+
+    def downgrade(self, to_revision: str, from_revision: str | None = None, show_sql_only: bool = False) -> None:
+        """Go back to an earlier revision, or print the statements that would."""
+        config = self.get_alembic_config()
+        if show_sql_only:
+            command.downgrade(config, revision=f"{from_revision or 'head'}:{to_revision}", sql=True)
+        else:
+            command.downgrade(config, revision=to_revision)

@@ -1,0 +1,38 @@
+"""Bringing a ledger outside Airflow's metadata database to the newest revision. Does not import Airflow."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy.engine import URL
+
+from airflow_provider_backpressure.ledger.database import Database
+
+HERE = Path(__file__).parent
+MIGRATIONS = HERE / "migrations"
+ALEMBIC_INI = HERE / "alembic.ini"
+
+
+def migrate(url: str | URL, revision: str = "head") -> None:
+    """Upgrade the ledger at ``url``, from nothing or from any earlier revision. Idempotent.
+
+    ``LedgerUnavailable`` where the database does not answer, ``LedgerRefused`` where the role may not create tables.
+    """
+    _run(url, revision, command.upgrade)
+
+
+def downgrade(url: str | URL, revision: str) -> None:
+    """Go back to an earlier revision; ``base`` drops the ledger's tables and all that they hold."""
+    _run(url, revision, command.downgrade)
+
+
+def _run(url: str | URL, revision: str, run: Callable[[Config, str], None]) -> None:
+    database = Database(url)
+    config = Config(ALEMBIC_INI)
+    config.attributes["engine"] = database.engine
+    try:
+        with database.translated():
+            run(config, revision)
+    finally:
+        database.close()

@@ -1,0 +1,133 @@
+"""The ledger's tables. Their names are promises; migrations/ holds the way to them.
+
+There are no foreign keys: their checks would slow the planning of a million ranges down and would wait for the row lock
+under which credits are given out.
+"""
+
+import sqlalchemy as sa
+
+from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.ledger.sqltypes import LongText, Unsigned64, UtcDateTime
+
+VERSION_TABLE = "alembic_version_backpressure"
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+hydration = sa.Table(
+    "backpressure_hydration",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    # Digest of environment, source and sink: an index over the three would be too long for MySQL.
+    sa.Column("identity", sa.String(64), nullable=False, unique=True),
+    sa.Column("environment", sa.String(250), nullable=False),
+    sa.Column("source_identity", sa.Text, nullable=False),
+    sa.Column("sink_identity", sa.Text, nullable=False),
+    sa.Column("owner", sa.String(512), nullable=False),
+    sa.Column("cluster", sa.String(250), nullable=False),
+    sa.Column("phase", sa.String(16), nullable=False),
+    sa.Column("plan_id", sa.String(32)),
+    sa.Column("plan", LongText),
+    # Every planned range of the plan has this sequence number or a higher one.
+    sa.Column("next_seq", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("credits", sa.Integer, nullable=False),
+    sa.Column("credits_max", sa.Integer, nullable=False),
+    sa.Column("paused_by", sa.String(512)),
+    sa.Column("paused_why", sa.Text),
+    sa.Column("decision", sa.Text),
+    sa.Column("commit_seconds", sa.Double),
+    sa.Column("range_memory_bytes", sa.BigInteger),
+    sa.Column("sampled_at", UtcDateTime),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Column("hydrated_at", UtcDateTime),
+)
+
+range_ = sa.Table(
+    "backpressure_range",
+    metadata,
+    sa.Column("plan_id", sa.String(32), primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("hydration_id", sa.String(32), nullable=False),
+    sa.Column("bounds", sa.Text, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False, server_default=RangeState.PLANNED.value),
+    sa.Column("planned_rows", sa.BigInteger, nullable=False),
+    sa.Column("planned_bytes", sa.BigInteger, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("lane", sa.String(512)),
+    sa.Column("session_id", sa.String(250)),
+    sa.Column("tag", sa.String(250)),
+    sa.Column("lease_until", UtcDateTime),
+    sa.Column("memory_bytes", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("committed_rows", Unsigned64),
+    sa.Column("committed_bytes", Unsigned64),
+    sa.Column("checksum", sa.String(250)),
+    sa.Column("error", sa.Text),
+    sa.Column("admitted_at", UtcDateTime),
+    sa.Column("committed_at", UtcDateTime),
+)
+
+UNSETTLED = (RangeState.ADMITTED, RangeState.FAILED)
+"""States in which few ranges are at a time. The index holds only these, and all others where a database has no partial
+indexes: work per range does not grow with the plan, and planning fills the primary key alone."""
+
+is_unsettled = range_.c.state.in_([sa.literal_column(f"'{state.value}'") for state in UNSETTLED])
+"""Constants, not parameters: a planner has to prove that the index serves."""
+
+sa.Index(
+    "ix_backpressure_range_unsettled",
+    range_.c.hydration_id,
+    range_.c.state,
+    postgresql_where=is_unsettled,
+    sqlite_where=is_unsettled,
+)
+
+statistics = sa.Table(
+    "backpressure_source_statistics",
+    metadata,
+    sa.Column("hydration_id", sa.String(32), primary_key=True),
+    sa.Column("worker_id", sa.String(512), primary_key=True),
+    sa.Column("snapshot_total", Unsigned64),
+    sa.Column("snapshot_total_exact", sa.Boolean, nullable=False),
+    sa.Column("snapshot_progress", Unsigned64, nullable=False),
+    sa.Column("snapshot_read", Unsigned64, nullable=False),
+    sa.Column("upstream_rate", sa.Double),
+    sa.Column("process_rate", sa.Double),
+    sa.Column("offset_known", Unsigned64),
+    sa.Column("offset_committed", Unsigned64),
+    sa.Column("messages_received", Unsigned64, nullable=False),
+    sa.Column("bytes_received", Unsigned64, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+)
+
+sample = sa.Table(
+    "backpressure_sample",
+    metadata,
+    sa.Column("hydration_id", sa.String(32), primary_key=True),
+    sa.Column("plan_id", sa.String(32), primary_key=True),
+    sa.Column("at", UtcDateTime, primary_key=True),
+    sa.Column("committed_rows", Unsigned64, nullable=False),
+    sa.Column("read_rows", Unsigned64, nullable=False),
+    sa.Column("in_flight", sa.Integer, nullable=False),
+    sa.Column("credits", sa.Integer, nullable=False),
+    sa.Column("pressure", sa.Double),
+    sa.Column("memory_used", sa.BigInteger),
+    sa.Column("memory_limit", sa.BigInteger),
+)
+
+control = sa.Table(
+    "backpressure_control",
+    metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("hydration_id", sa.String(32), nullable=False, index=True),
+    sa.Column("at", UtcDateTime, nullable=False),
+    sa.Column("who", sa.String(512), nullable=False),
+    sa.Column("action", sa.String(64), nullable=False),
+    sa.Column("why", sa.Text),
+    sa.Column("values", sa.Text),
+)

@@ -1,0 +1,75 @@
+"""Storing the ranges of a new plan: a million of them in seconds, streamed."""
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_backpressure.core.ranges import PlannedRange
+from airflow_provider_backpressure.ledger.models import range_
+
+BATCH = 5_000
+"""Ranges per statement, or per piece of a COPY stream (about 1 MiB)."""
+
+
+def add_ranges(connection: Connection, ranges: Iterable[PlannedRange], *, hydration_id: str, plan_id: str) -> int:
+    """Store planned ranges as they come and return their number; the rest of a row is the table's defaults."""
+    batches = _batches(ranges)
+    if connection.dialect.name == "postgresql":
+        return _copy(connection, batches, hydration_id=hydration_id, plan_id=plan_id)
+    return _insert(connection, batches, hydration_id=hydration_id, plan_id=plan_id)
+
+
+def _batches(ranges: Iterable[PlannedRange]) -> Iterator[list[PlannedRange]]:
+    iterator = iter(ranges)
+    while batch := list(islice(iterator, BATCH)):
+        yield batch
+
+
+def _copy(connection: Connection, batches: Iterator[list[PlannedRange]], *, hydration_id: str, plan_id: str) -> int:
+    number = 0
+    driver: Any = connection.connection.driver_connection
+    with (
+        driver.cursor() as cursor,
+        cursor.copy(
+            f"COPY {range_.name} (hydration_id, plan_id, seq, bounds, planned_rows, planned_bytes) FROM STDIN"
+        ) as copy,
+    ):
+        for batch in batches:
+            copy.write("".join([_line(planned, f"{hydration_id}\t{plan_id}\t") for planned in batch]))
+            number += len(batch)
+    return number
+
+
+def _line(planned: PlannedRange, keys: str) -> str:
+    """Return a line of COPY's text format. JSON escapes control characters itself, so backslashes alone are special."""
+    bounds = _json(planned).replace("\\", "\\\\")
+    return f"{keys}{planned.seq}\t{bounds}\t{planned.rows}\t{planned.bytes}\n"
+
+
+def _insert(connection: Connection, batches: Iterator[list[PlannedRange]], *, hydration_id: str, plan_id: str) -> int:
+    number = 0
+    for batch in batches:
+        connection.execute(
+            sa.insert(range_),
+            [
+                {
+                    "hydration_id": hydration_id,
+                    "plan_id": plan_id,
+                    "seq": planned.seq,
+                    "bounds": _json(planned),
+                    "planned_rows": planned.rows,
+                    "planned_bytes": planned.bytes,
+                }
+                for planned in batch
+            ],
+        )
+        number += len(batch)
+    return number
+
+
+def _json(planned: PlannedRange) -> str:
+    return json.dumps(planned.bounds.to_json())

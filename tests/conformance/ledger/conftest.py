@@ -1,0 +1,37 @@
+"""One suite over every ledger: in memory, SQLite, PostgreSQL. The port's docstrings are what is tested."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_provider_backpressure.core.ports import Ledger
+from airflow_provider_backpressure.testing import MemoryLedger
+from tests.conformance.ledger.support import Subject, address, opened_sql
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
+def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
+    """Each ledger there is, empty."""
+    if request.param == "memory":
+        memory = MemoryLedger()
+        acts = lambda: [(act.who, act.action, act.why) for act in memory.controls]  # noqa: E731
+        yield Subject(ledger=memory, another=lambda: memory, audit=acts)
+    elif request.param == "sqlite":
+        yield from opened_sql(f"sqlite:///{tmp_path / 'ledger.db'}")
+    else:
+        yield from opened_sql(address(request.getfixturevalue("database")))
+
+
+@pytest.fixture
+def ledger(subject: Subject) -> Ledger:
+    return subject.ledger
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | sa.URL:
+    """A database without the ledger's tables."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'empty.db'}"
+    return address(request.getfixturevalue("database"))

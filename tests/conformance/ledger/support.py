@@ -1,0 +1,174 @@
+"""What every test of a ledger needs: the subject, a plan, and short ways to take and to commit a range."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.hydration import Permit
+from airflow_provider_backpressure.core.limits import FixedLimit
+from airflow_provider_backpressure.core.messages import Column, ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.ports import Ledger
+from airflow_provider_backpressure.core.ranges import KeyBounds, PlannedRange
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.ledger import models
+from airflow_provider_backpressure.ledger.migration import migrate
+from airflow_provider_backpressure.ledger.store import SqlLedger
+
+LEASE = 60.0
+LIMIT = FixedLimit()
+
+
+def address(endpoint: Endpoint, **changes: Any) -> sa.URL:
+    """Return the URL of a PostgreSQL database."""
+    values = {"username": endpoint.user, "password": endpoint.password, "host": endpoint.host, "port": endpoint.port}
+    return sa.URL.create("postgresql", database=endpoint.database, **{**values, **changes})
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """A ledger under test, and what the port does not show of it."""
+
+    ledger: Ledger
+    another: Callable[[], Ledger]
+    """The same ledger as another process opens it."""
+    audit: Callable[[], list[tuple[str, str, str | None]]]
+    """Who, action and why of each act of a person."""
+
+
+def opened_sql(url: str | sa.URL) -> Iterator[Subject]:
+    migrate(url)
+    opened: list[SqlLedger] = []
+
+    def another() -> SqlLedger:
+        opened.append(SqlLedger(url))
+        return opened[-1]
+
+    def audit() -> list[tuple[str, str, str | None]]:
+        engine = sa.create_engine(sa.make_url(url).set(drivername=driver(url)), poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            table = models.control
+            rows = connection.execute(sa.select(table.c.who, table.c.action, table.c.why).order_by(table.c.id))
+            return [tuple(row) for row in rows]
+
+    yield Subject(ledger=another(), another=another, audit=audit)
+    for ledger in opened:
+        ledger.close()
+
+
+def driver(url: str | sa.URL) -> str:
+    return "sqlite" if sa.make_url(url).get_backend_name() == "sqlite" else "postgresql+psycopg"
+
+
+def register(ledger: Ledger, **changes: Any) -> str:
+    values = {
+        "environment": "test",
+        "source_identity": "postgres://shop:5432/shop/public.orders",
+        "sink_identity": "postgres://warehouse:5432/warehouse/raw.orders",
+        "owner": "orders",
+        "cluster": "spark_default",
+        "credits": 3,
+    }
+    return ledger.register(**{**values, **changes}).id
+
+
+def make_plan(**changes: Any) -> Plan:
+    columns = (Column(name="id", type="bigint", nullable=False), Column(name='odd "\\\t name', type="text"))
+    write = WriteSpec(
+        kind="postgres",
+        conn_id="warehouse",
+        target='"raw"."orders"',
+        columns=columns,
+        mode="append",
+        key=("id",),
+        plan_table="raw.backpressure_plan",
+        commit_table="raw.backpressure_commit",
+        fence="raw.orders",
+    )
+    values = {
+        "plan_id": uuid.uuid4().hex,
+        "epoch": 1,
+        "source_identity": "s",
+        "sink_identity": "k",
+        "consistency": Consistency.STATIC,
+        "mode": Mode.APPEND,
+        "frontier": {"public.orders": 100},
+        "fingerprint": "0123456789abcdef",
+        "total": 100,
+        "total_exact": True,
+        "path": "copy",
+        "read": ReadSpec(kind="postgres", conn_id="shop", columns=columns),
+        "write": write,
+    }
+    return Plan(**{**values, **changes})
+
+
+def cut(number: int, rows: int = 10) -> Iterator[PlannedRange]:
+    for seq in range(number):
+        bounds = KeyBounds(column="id", start=str(seq * rows), end=str((seq + 1) * rows))
+        yield PlannedRange(seq=seq, bounds=bounds, rows=rows, bytes=rows * 100)
+
+
+def planned(ledger: Ledger, number: int = 10, *, credits: int = 3, **plan: Any) -> tuple[str, str]:
+    """Register a hydration with a plan of so many ranges; return both ids."""
+    hydration_id = register(ledger, credits=credits)
+    return hydration_id, replan(ledger, hydration_id, number, **plan)
+
+
+def replan(ledger: Ledger, hydration_id: str, number: int = 10, **changes: Any) -> str:
+    plan = make_plan(**changes)
+    assert ledger.save_plan(hydration_id, plan, cut(number)) == number
+    return plan.plan_id
+
+
+def admit(ledger: Ledger, hydration_id: str, **changes: Any) -> Permit | None:
+    values = {"lane": "lane", "session_id": "session", "lease_seconds": LEASE}
+    return ledger.admit(hydration_id, **{**values, **changes})
+
+
+def take(ledger: Ledger, hydration_id: str, **changes: Any) -> Any:
+    """Admit a range that must be there for the taking."""
+    permit = admit(ledger, hydration_id, **changes)
+    assert permit is not None
+    return permit.range
+
+
+def commit(ledger: Ledger, plan_id: str, seq: int, **changes: Any) -> bool:
+    values = {
+        "worker": "lane",
+        "attempt": 1,
+        "rows": 10,
+        "bytes": 1000,
+        "checksum": "xxh:0123456789abcdef",
+        "limit": LIMIT,
+        "pressure": 0.5,
+    }
+    return ledger.commit(plan_id, seq, **{**values, **changes})
+
+
+def eventually(found: Callable[[], Any], *, timeout: float = 20.0) -> Any:
+    """Return what ``found`` gives as soon as it is true; fail after the deadline."""
+    deadline = time.monotonic() + timeout
+    while not (value := found()):
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.02)
+    return value
+
+
+def in_threads(number: int, act: Callable[[int], Any]) -> list[Any]:
+    """Start ``act`` in so many threads at the same moment and return what came of each."""
+    start = threading.Barrier(number)
+
+    def run(index: int) -> Any:
+        start.wait(timeout=30)
+        return act(index)
+
+    with ThreadPoolExecutor(number) as pool:
+        return list(pool.map(run, range(number)))

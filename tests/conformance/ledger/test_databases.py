@@ -1,0 +1,118 @@
+"""A database that cannot serve says so in one sentence."""
+
+import uuid
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
+from airflow_provider_backpressure.ledger import models
+from airflow_provider_backpressure.ledger.migration import migrate
+from airflow_provider_backpressure.ledger.store import SqlLedger
+from tests.conformance.ledger.support import address, driver, planned, register, take
+
+
+@pytest.mark.statement("X5")
+def test_missing_tables_say_what_to_do(url):
+    """X5: one clear sentence, of a terminal kind, with its cause."""
+    ledger = SqlLedger(url)
+    for ask in (lambda: register(ledger), ledger.hydrations, lambda: ledger.gate("0" * 32)):
+        with pytest.raises(LedgerRefused, match=r"tables are missing in .*: run `airflow db migrate`") as caught:
+            ask()
+        assert caught.value.__cause__ is not None
+    ledger.close()
+
+
+def test_tables_of_another_release_say_what_to_do(url):
+    migrate(url)
+    engine = sa.create_engine(sa.make_url(url).set(drivername=driver(url)), poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE backpressure_hydration DROP COLUMN sampled_at"))
+    ledger = SqlLedger(url)
+    with pytest.raises(LedgerRefused, match="another version: run `airflow db migrate`"):
+        register(ledger)
+    ledger.close()
+
+
+def test_a_ledger_is_migrated_twice_without_harm(url):
+    migrate(url)
+    ledger = SqlLedger(url)
+    hydration_id = register(ledger)
+    migrate(url)
+    assert ledger.hydration(hydration_id).id == hydration_id
+    ledger.close()
+
+
+def test_a_caller_keeps_an_engine_of_its_own(url):
+    """Only the ledger's own transactions take SQLite's write lock, and closing the ledger leaves the engine alone."""
+    migrate(url)
+    engine = sa.create_engine(sa.make_url(url).set(drivername=driver(url)))
+    ledger = SqlLedger(engine)
+    hydration_id, _ = planned(ledger, 2)
+    with engine.connect() as connection:
+        assert connection.execute(sa.select(models.hydration.c.id)).scalar_one() == hydration_id
+        assert take(ledger, hydration_id).seq == 0
+    pool = engine.pool
+    ledger.close()
+    assert engine.pool is pool
+    engine.dispose()
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.integration
+def test_a_refused_login_shows_no_password(database):
+    """X5: the sentence names the place; the password stands nowhere, in no cause either."""
+    ledger = SqlLedger(address(database, password="hunter-two"))
+    with pytest.raises(LedgerUnavailable, match=r"does not answer: .*password authentication failed") as caught:
+        ledger.hydrations()
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hunter-two" not in f"{error!r} {error}"
+        error = error.__cause__
+    assert f"{database.port}/{database.database}" in str(caught.value)
+    assert "hunter-two" not in repr(ledger)
+
+
+@pytest.mark.statement("X5")
+def test_an_unreachable_ledger_is_unavailable(tmp_path):
+    """X5: unreachable host, missing folder."""
+    for url in ("postgresql://u:hunter-two@127.0.0.1:1/nowhere", f"sqlite:///{tmp_path}/no/such/folder.db"):
+        with pytest.raises(LedgerUnavailable, match="does not answer") as caught:
+            SqlLedger(url).hydrations()
+        assert "hunter-two" not in str(caught.value)
+        assert caught.value.__cause__ is not None
+
+
+@pytest.mark.integration
+def test_a_role_without_rights_is_told_where_to_get_them(database):
+    import psycopg
+
+    migrate(address(database))
+    with psycopg.connect(
+        host=database.host, port=database.port, user=database.user, password=database.password, dbname=database.database
+    ) as connection:
+        name = f"poor_{uuid.uuid4().hex[:8]}"
+        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'poor'")
+    ledger = SqlLedger(address(database, username=name, password="poor"))
+    with pytest.raises(LedgerRefused, match=r"too few rights .*airflow backpressure grants"):
+        ledger.hydrations()
+    ledger.close()
+
+
+@pytest.mark.integration
+def test_a_lost_connection_is_unavailable_and_the_next_call_goes_well(database):
+    """A server that ended our sessions: the pool notices by itself."""
+    import psycopg
+
+    migrate(address(database))
+    ledger = SqlLedger(address(database))
+    hydration_id = register(ledger)
+    parameters = {"host": database.host, "port": database.port, "user": database.user, "password": database.password}
+    with psycopg.connect(dbname=database.database, autocommit=True, **parameters) as connection:
+        ended = connection.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ).fetchone()
+        assert ended[0] > 0
+    assert ledger.hydration(hydration_id).id == hydration_id
+    ledger.close()

@@ -1,0 +1,206 @@
+"""Registering, finding and steering a hydration; the gate's state; the end."""
+
+import json
+
+import pytest
+
+from airflow_provider_backpressure.core.limits import GradedLimit
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.signals import Decision, Signal
+from airflow_provider_backpressure.exceptions import LedgerRefused
+from tests.conformance.ledger.support import (
+    admit,
+    commit,
+    cut,
+    eventually,
+    in_threads,
+    make_plan,
+    planned,
+    register,
+    replan,
+    take,
+)
+
+
+def test_a_hydration_is_bound_to_environment_source_and_sink(ledger):
+    first = register(ledger)
+    assert register(ledger) == first
+    others = {
+        register(ledger, environment="other"),
+        register(ledger, source_identity="other"),
+        register(ledger, sink_identity="other"),
+    }
+    assert len(others | {first}) == 4
+    assert len(first) == 32
+    assert len(ledger.hydrations()) == 4
+
+
+def test_a_new_hydration_has_all_its_credits_and_no_plan(ledger):
+    found = ledger.hydration(register(ledger, credits=5))
+    assert (found.credits, found.credits_max, found.phase, found.plan) == (5, 5, Phase.HYDRATION, None)
+    assert (found.owner, found.cluster, found.decision, found.hydrated_at) == ("orders", "spark_default", None, None)
+    assert found.created_at.utcoffset() is not None
+    assert found.created_at.utcoffset().total_seconds() == 0
+
+
+def test_a_hydration_is_found_by_its_identities(ledger):
+    hydration_id = register(ledger, source_identity="s", sink_identity="k")
+    assert ledger.find(environment="test", source_identity="s", sink_identity="k").id == hydration_id
+    assert ledger.find(environment="test", source_identity="k", sink_identity="s") is None
+
+
+def test_the_latest_changed_hydration_comes_first(ledger):
+    one, two = register(ledger, source_identity="1"), register(ledger, source_identity="2")
+    eventually(lambda: replan(ledger, one) and [found.id for found in ledger.hydrations()] == [one, two])
+
+
+def test_a_second_owner_is_refused_by_name(ledger):
+    register(ledger)
+    with pytest.raises(LedgerRefused, match="owned by orders: other may not"):
+        register(ledger, owner="other")
+
+
+def test_a_hydration_that_does_not_exist_is_refused(ledger):
+    for ask in (
+        lambda: ledger.hydration("0" * 32),
+        lambda: ledger.gate("0" * 32),
+        lambda: admit(ledger, "0" * 32),
+        lambda: ledger.finish("0" * 32),
+        lambda: ledger.pause("0" * 32, who="me"),
+        lambda: ledger.save_plan("0" * 32, make_plan(), cut(1)),
+        lambda: ledger.record_read("0" * 32, worker="w", in_flight_rows=1),
+        lambda: ledger.record_decision("0" * 32, Decision(open=True, pressure=0.0, signals=())),
+    ):
+        with pytest.raises(LedgerRefused, match="no hydration 0000"):
+            ask()
+
+
+def test_configured_credits_and_cluster_are_taken_over_at_once(ledger):
+    """A raised maximum is given at once; a lowered one binds at once."""
+    hydration_id, plan_id = planned(ledger, credits=4)
+    take(ledger, hydration_id)
+    commit(ledger, plan_id, 0, limit=GradedLimit(), pressure=1.0)
+    assert ledger.hydration(hydration_id).credits == 2
+    register(ledger, credits=4)
+    assert ledger.hydration(hydration_id).credits == 2, "unchanged configuration changes nothing"
+    register(ledger, credits=3)
+    assert (ledger.hydration(hydration_id).credits, ledger.hydration(hydration_id).credits_max) == (2, 3)
+    register(ledger, credits=1, cluster="other")
+    found = ledger.hydration(hydration_id)
+    assert (found.credits, found.credits_max, found.cluster) == (1, 1, "other")
+    register(ledger, credits=8)
+    assert ledger.hydration(hydration_id).credits == 8
+
+
+def test_many_that_register_at_once_get_one_hydration(subject):
+    ledgers = [subject.another() for _ in range(4)]
+    assert len(set(in_threads(4, lambda index: register(ledgers[index])))) == 1
+
+
+def test_the_gate_tells_everything_in_one_read(ledger):
+    hydration_id, plan_id = planned(ledger, 3)
+    state = ledger.gate(hydration_id)
+    assert (state.phase, state.credits, state.in_flight, state.waiting) == (Phase.HYDRATION, 3, 0, 1)
+    assert (state.reserved_bytes, state.oldest_seconds, state.paused_by, state.memory_closed) == (0, None, None, False)
+    for memory in (100, 20, 3):
+        take(ledger, hydration_id, memory_bytes=memory)
+    state = ledger.gate(hydration_id)
+    assert (state.in_flight, state.waiting, state.reserved_bytes) == (3, 0, 123)
+    first = state.oldest_seconds
+    eventually(lambda: ledger.gate(hydration_id).oldest_seconds > first)
+    commit(ledger, plan_id, 0)
+    assert ledger.gate(hydration_id).reserved_bytes == 23
+    ledger.release(plan_id, 1, attempt=1, error="again")
+    assert (ledger.gate(hydration_id).in_flight, ledger.gate(hydration_id).waiting) == (1, 1)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_latest_decision_is_kept_with_all_its_reasons(ledger, closed):
+    hydration_id = register(ledger)
+    signals = (
+        Signal(name="sink commit", utilisation=float("inf"), sentence="commit latency ∞", learned=True),
+        Signal(name="executor memory", utilisation=1.2 if closed else 0.4, sentence="executor memory 96 % of 1 GiB"),
+    )
+    ledger.record_decision(hydration_id, Decision(open=False, pressure=float("inf"), signals=signals))
+    kept = ledger.hydration(hydration_id).decision
+    assert json.loads(json.dumps(kept, allow_nan=False)) == {
+        "open": False,
+        "pressure": None,
+        "signals": [signal.to_json() for signal in signals],
+    }
+    assert ledger.gate(hydration_id).memory_closed is closed
+
+
+def test_a_persons_hand_closes_the_gate_and_leaves_its_trace(subject):
+    ledger = subject.ledger
+    hydration_id, plan_id = planned(ledger)
+    take(ledger, hydration_id)
+    reserved = take(ledger, hydration_id, session_id="")
+    ledger.pause(hydration_id, who="ada", why="the sink is being vacuumed")
+    state, found = ledger.gate(hydration_id), ledger.hydration(hydration_id)
+    assert (state.paused_by, state.paused_why) == ("ada", "the sink is being vacuumed")
+    assert (found.paused_by, found.paused_why) == ("ada", "the sink is being vacuumed")
+    assert admit(ledger, hydration_id) is None
+    assert admit(ledger, hydration_id, seq=reserved.seq) is None, "a reservation waits too"
+    assert commit(ledger, plan_id, 0) is True, "what is in flight goes on"
+    ledger.resume(hydration_id, who="bob")
+    assert (ledger.gate(hydration_id).paused_by, ledger.gate(hydration_id).paused_why) == (None, None)
+    assert take(ledger, hydration_id, seq=reserved.seq).attempt == 1
+    assert subject.audit() == [("ada", "pause", "the sink is being vacuumed"), ("bob", "resume", None)]
+
+
+def test_a_hydration_is_finished_when_every_range_is_committed(ledger):
+    hydration_id, plan_id = planned(ledger, 3, total=30)
+    with pytest.raises(LedgerRefused, match="Range 0 is still planned"):
+        ledger.finish(hydration_id)
+    for seq in range(3):
+        take(ledger, hydration_id)
+        with pytest.raises(LedgerRefused, match="is still"):
+            ledger.finish(hydration_id)
+        commit(ledger, plan_id, seq)
+    found = ledger.finish(hydration_id)
+    assert (found.phase, found.hydrated_at is not None) == (Phase.STEADY_STATE, True)
+    assert ledger.gate(hydration_id).phase is Phase.STEADY_STATE
+    assert ledger.finish(hydration_id) == found, "idempotent"
+
+
+def test_a_failed_range_is_still_open(ledger):
+    hydration_id, plan_id = planned(ledger, 1)
+    take(ledger, hydration_id)
+    ledger.release(plan_id, 0, attempt=1, error="broken", fail=True)
+    with pytest.raises(LedgerRefused, match="Range 0 is still failed"):
+        ledger.finish(hydration_id)
+
+
+def test_a_hydration_without_a_plan_cannot_be_finished(ledger):
+    with pytest.raises(LedgerRefused, match="has no plan yet"):
+        ledger.finish(register(ledger))
+
+
+def test_an_earlier_plans_ranges_do_not_hold_up_the_end(ledger):
+    hydration_id, _ = planned(ledger, 2)
+    take(ledger, hydration_id)
+    second = replan(ledger, hydration_id, 1)
+    commit(ledger, second, 0)
+    assert ledger.finish(hydration_id).phase is Phase.STEADY_STATE
+
+
+@pytest.mark.statement("T8")
+def test_a_new_plan_after_the_end_is_a_rehydration(ledger):
+    """T8: hydration -> steady_state -> rehydration -> steady_state; hydrated only where the plan is committed."""
+    hydration_id, plan_id = planned(ledger, 1)
+    commit(ledger, plan_id, 0)
+    ledger.finish(hydration_id)
+    again = replan(ledger, hydration_id, 1)
+    found = ledger.hydration(hydration_id)
+    assert (found.phase, found.hydrated_at) == (Phase.REHYDRATION, None)
+    with pytest.raises(LedgerRefused, match="is still planned"):
+        ledger.finish(hydration_id)
+    commit(ledger, again, 0)
+    assert ledger.finish(hydration_id).phase is Phase.STEADY_STATE
+
+
+def test_closing_twice_is_no_error(ledger):
+    register(ledger)
+    ledger.close()
+    ledger.close()

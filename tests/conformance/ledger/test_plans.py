@@ -1,0 +1,95 @@
+"""Saving a plan and its ranges."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from airflow_provider_backpressure.core.hydration import RangeCounts
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.ranges import KeyBounds, PlannedRange, RangeState
+from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.exceptions import LedgerRefused, SourceUnavailable
+from tests.conformance.ledger.support import admit, commit, cut, make_plan, planned, register, replan, take
+
+
+def test_a_plan_comes_back_as_it_was_saved(ledger):
+    hydration_id, plan = register(ledger), make_plan(frontier={"a": 2**64 - 1}, total=None, total_exact=False)
+    ledger.save_plan(hydration_id, plan, cut(3))
+    assert ledger.hydration(hydration_id).plan == plan
+
+
+def test_ranges_come_back_in_order_and_by_page(ledger):
+    _, plan_id = planned(ledger, 25)
+    records = ledger.ranges(plan_id)
+    assert [record.seq for record in records] == list(range(25))
+    assert [record.seq for record in ledger.ranges(plan_id, after_seq=9, limit=5)] == [10, 11, 12, 13, 14]
+    assert ledger.ranges(plan_id, states=[RangeState.COMMITTED, RangeState.FAILED]) == []
+    assert ledger.ranges("0" * 32) == []
+    assert ledger.range(plan_id, 7) == records[7]
+    assert records[7].bounds == KeyBounds(column="id", start="70", end="80")
+    assert (records[7].planned_rows, records[7].planned_bytes, records[7].attempt) == (10, 1000, 0)
+    assert (records[7].state, records[7].rows, records[7].tag) == (RangeState.PLANNED, None, None)
+    with pytest.raises(LedgerRefused, match="no range 25"):
+        ledger.range(plan_id, 25)
+
+
+def test_boundaries_may_hold_any_text(ledger):
+    texts = ["\\", "\\N", "\\.", "a\tb", "a\nb\r", "'", '"', "ä€𝄞", "", "{}", "\x01", "%s", ":name"]
+    bounds = [KeyBounds(column="k\\", start=text, end=None) for text in texts]
+    bounds.append(KeyBounds(column="k", start=None, end="x"))
+    hydration_id, plan = register(ledger), make_plan()
+    ledger.save_plan(
+        hydration_id, plan, (PlannedRange(seq=seq, bounds=b, rows=0, bytes=0) for seq, b in enumerate(bounds))
+    )
+    assert [record.bounds for record in ledger.ranges(plan.plan_id)] == bounds
+
+
+def test_a_plan_without_ranges_is_finished_at_once(ledger):
+    """An empty source: nothing to admit, and hydrated."""
+    hydration_id, plan_id = planned(ledger, 0, total=0)
+    assert admit(ledger, hydration_id) is None
+    assert ledger.gate(hydration_id).waiting == 0
+    assert ledger.finish(hydration_id).phase is Phase.STEADY_STATE
+    assert ledger.counts(plan_id) == RangeCounts()
+
+
+def test_a_plan_whose_ranges_cannot_be_cut_leaves_nothing_behind(ledger):
+    hydration_id, first = planned(ledger, 2)
+    broken = make_plan()
+
+    def breaking() -> Iterable[PlannedRange]:
+        yield from cut(6000)
+        raise SourceUnavailable("the source went away")
+
+    with pytest.raises(SourceUnavailable, match="the source went away"):
+        ledger.save_plan(hydration_id, broken, breaking())
+    assert ledger.ranges(broken.plan_id) == []
+    assert ledger.hydration(hydration_id).plan.plan_id == first
+
+
+def test_a_plan_is_saved_once(ledger):
+    hydration_id, plan = register(ledger), make_plan()
+    ledger.save_plan(hydration_id, plan, cut(2))
+    with pytest.raises(LedgerRefused):
+        ledger.save_plan(hydration_id, plan, cut(2))
+
+
+def test_a_second_plan_takes_the_place_of_the_first(ledger):
+    """Statistics begin anew; the earlier plan's ranges stay, and what is in flight of them still holds its credit."""
+    hydration_id, first = planned(ledger, 5)
+    take(ledger, hydration_id)
+    held = take(ledger, hydration_id)
+    commit(ledger, first, 0)
+    second = replan(ledger, hydration_id, 4, total=40)
+    assert ledger.hydration(hydration_id).plan.plan_id == second
+    assert ledger.counts(first) == RangeCounts(planned=3, admitted=1, committed=1)
+    assert [(row.worker_id, row.snapshot_total) for row in ledger.statistics(hydration_id)] == [("plan", 40)]
+    assert ledger.gate(hydration_id).in_flight == 1
+    assert [record.plan_id for record in ledger.abandoned(hydration_id, lane="lane")] == [first]
+    assert take(ledger, hydration_id).plan_id == second
+    assert take(ledger, hydration_id).seq == 1
+    assert admit(ledger, hydration_id) is None, "the earlier plan's range holds the third credit"
+    assert commit(ledger, first, held.seq) is True
+    assert ledger.range(first, held.seq).state is RangeState.COMMITTED
+    assert total_progress(ledger.statistics(hydration_id)).committed == 0
+    assert take(ledger, hydration_id).seq == 2
