@@ -1,0 +1,77 @@
+"""How a connection to PostgreSQL is made: what libpq is told, and the settings every session of ours has."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.postgres.errors import Errors
+
+SESSION_SETTINGS: Mapping[str, str] = {
+    # Values travel as text in boundaries, casts and filters: both sides have to print and read them alike.
+    "client_encoding": "UTF8",
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "xmloption": "content",
+    "lc_monetary": "C",
+    "standard_conforming_strings": "on",
+}
+READ_ONLY: Mapping[str, str] = {"default_transaction_read_only": "on"}
+CONTROL = "backpressure control"
+"""``application_name`` of the control side; ``bp:`` is kept for attempts, which may be ended."""
+
+_LIBPQ: Mapping[str, str] = {
+    "connect_timeout": "10",
+    "keepalives": "1",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    # Without it a peer that went away in mid-send holds the socket for a quarter of an hour.
+    "tcp_user_timeout": "60000",
+}
+
+
+def connect(
+    endpoint: Endpoint,
+    *,
+    errors: Errors,
+    application_name: str,
+    settings: Mapping[str, str] | None = None,
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """Return an open connection in autocommit, with :data:`SESSION_SETTINGS` and ``settings`` set for its session.
+
+    Raises ``errors.refused`` where the server says no (password, database, unknown option), ``errors.unavailable``
+    where it does not answer.
+    """
+    parameters: dict[str, Any] = {
+        **_LIBPQ,
+        **endpoint.options,
+        "host": endpoint.host or None,
+        "port": endpoint.port,
+        "dbname": endpoint.database,
+        "user": endpoint.user,
+        "password": endpoint.password or None,
+        "application_name": application_name,
+    }
+    try:
+        # Prepared statements would break behind a pooler, and are worth little for statements that run once.
+        connection = psycopg.connect(autocommit=True, prepare_threshold=None, **parameters)
+    except psycopg.Error as error:
+        raise errors.at_the_door(error, endpoint) from error
+    with errors.translated(endpoint):
+        connection.execute(_setting({**SESSION_SETTINGS, **(settings or {})}))
+    return connection
+
+
+def _setting(settings: Mapping[str, str]) -> sql.Composed:
+    """Return one statement for all settings: a round trip less each, and poolers know it, unlike start-up options."""
+    calls = [
+        sql.SQL("set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
+        for name, value in settings.items()
+    ]
+    return sql.SQL("SELECT ") + sql.SQL(", ").join(calls)

@@ -1,0 +1,69 @@
+"""psycopg's errors as one sentence of ours, without secrets: refused for good, or unavailable for now."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.exceptions import Terminal, Transient
+
+_PASSING = ("08", "40", "53", "55P03", "57014", "57P", "58")
+"""Classes and codes of SQLSTATE that may be gone the next time: connection, conflict, resources, lock, shutdown."""
+_REFUSED_AT_THE_DOOR = ("authentication failed", "no password supplied", "does not exist", "pg_hba.conf", "permission")
+"""At the door there is no SQLSTATE yet, only libpq's words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """The two errors into which a caller wants PostgreSQL's translated: those of a source, or those of a sink."""
+
+    refused: type[Terminal]
+    unavailable: type[Transient]
+
+    @contextmanager
+    def translated(self, endpoint: Endpoint) -> Iterator[None]:
+        """Raise every psycopg error from inside as one of ours, with its cause kept."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self.of(error, endpoint) from error
+
+    def of(self, error: psycopg.Error, endpoint: Endpoint) -> Terminal | Transient:
+        """Return the translation of a statement's error."""
+        if is_lost(error):
+            return self.unavailable(f"The connection to {where(endpoint)} was lost: {words(error)}.")
+        if (error.sqlstate or "").startswith(_PASSING):
+            return self.unavailable(f"PostgreSQL at {where(endpoint)} could not answer: {words(error)}.")
+        return self.refused(f"PostgreSQL at {where(endpoint)} refused: {words(error)}.")
+
+    def at_the_door(self, error: psycopg.Error, endpoint: Endpoint) -> Terminal | Transient:
+        """Return the translation of a failed attempt to connect."""
+        said = words(error)
+        if isinstance(error, psycopg.ProgrammingError):
+            return self.refused(f"The connection {endpoint.conn_id} has an option that cannot be used: {said}.")
+        if any(sign in said for sign in _REFUSED_AT_THE_DOOR):
+            return self.refused(f"PostgreSQL at {where(endpoint)} does not let {endpoint.user} in: {said}.")
+        return self.unavailable(f"PostgreSQL at {where(endpoint)} cannot be reached: {said}.")
+
+
+def where(endpoint: Endpoint) -> str:
+    """Return the place for a sentence."""
+    return f"{endpoint.address} (connection {endpoint.conn_id})"
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether an error says that the connection itself is gone."""
+    if isinstance(error, psycopg.InterfaceError):
+        return True
+    return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P01") in {"57P01", "57P02", "57P05"}
+
+
+def words(error: psycopg.Error) -> str:
+    """Return what PostgreSQL or libpq says, as part of one sentence."""
+    text = error.diag.message_primary or str(error).split("\n", 1)[0]
+    for noise in ("connection failed: ", " failed: FATAL:  ", " failed: "):
+        if noise in text:
+            text = text.split(noise, 1)[1]
+    return " ".join(text.split()).removesuffix(".") or type(error).__name__

@@ -1,0 +1,70 @@
+"""Names as PostgreSQL reads them: two parts at most, folded to lower case unless quoted."""
+
+import re
+from dataclasses import dataclass
+
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+MAX_BYTES = 63
+DEFAULT_SCHEMA = "public"
+
+_PART = r'"(?:[^"\x00]|"")+"|[^\W\d][\w$]*'
+_QUALIFIED = re.compile(rf"\s*(?:({_PART})\s*\.\s*)?({_PART})\s*")
+_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
+_FOLD = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualifiedName:
+    """A table's schema and name as the catalogue spells them. ``str()`` quotes only what needs it."""
+
+    schema: str
+    name: str
+
+    def __post_init__(self) -> None:
+        """Refuse what PostgreSQL would cut off without an error."""
+        for part in (self.schema, self.name):
+            if len(part.encode()) > MAX_BYTES:
+                raise InvalidDeclaration(f"The name {part} is longer than PostgreSQL's {MAX_BYTES} bytes.")
+
+    @classmethod
+    def parse(cls, text: str) -> "QualifiedName":
+        """Read ``schema.table`` or ``table`` (in ``public``); :class:`InvalidDeclaration` for anything else.
+
+        As in SQL, a part in double quotes is taken as it stands, and any other is folded to lower case.
+        """
+        match = _QUALIFIED.fullmatch(text)
+        if match is None:
+            raise InvalidDeclaration(f'{text!r} is not a table\'s name: write schema.table, or "Schema"."Table".')
+        schema, name = match.groups()
+        return cls(schema=DEFAULT_SCHEMA if schema is None else _unquoted(schema), name=_unquoted(name))
+
+    def __str__(self) -> str:
+        """Return ``schema.table`` such that :meth:`parse` reads it back."""
+        return f"{_shown(self.schema)}.{_shown(self.name)}"
+
+    @property
+    def sql(self) -> str:
+        """The name for a statement, each part quoted."""
+        return f"{quote(self.schema)}.{quote(self.name)}"
+
+
+def quote(identifier: str) -> str:
+    """Return an identifier in double quotes, whatever it holds."""
+    if not identifier or "\x00" in identifier:
+        raise InvalidDeclaration(f"{identifier!r} is no name for a column, table or schema.")
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def listed(names: tuple[str, ...] | list[str]) -> str:
+    """Return names for a sentence: ``a, "B" and c``."""
+    shown = [_shown(name) for name in names]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _unquoted(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part.translate(_FOLD)
+
+
+def _shown(part: str) -> str:
+    return part if _PLAIN.fullmatch(part) else quote(part)

@@ -1,0 +1,5 @@
+"""Sinks: prepare a target, fence its plans, read its commit markers. Declarations hold no connection."""
+
+from airflow_provider_backpressure.sinks.postgres import PostgresSink
+
+__all__ = ["PostgresSink"]

@@ -1,0 +1,39 @@
+"""The declaration of a PostgreSQL table as a target. Knows no connection and imports no driver."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.ports import Sink
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresSink:
+    """A table that rows go into; it is created where it is missing. Raises :class:`InvalidDeclaration`."""
+
+    templated: ClassVar[tuple[str, ...]] = ("conn_id", "table", "key", "system_schema")
+    """Fields whose text may be a template. Not Airflow's own name for it: Airflow would assign to a frozen value."""
+
+    conn_id: str
+    table: str
+    """``schema.table`` as in SQL: folded to lower case unless in double quotes; ``public`` where no schema is named."""
+    key: tuple[str, ...] | None = None
+    """Names of the columns that ``upsert`` goes by, exactly as the table has them; ``None`` for the source's key."""
+    system_schema: str | None = None
+    """Schema of the plan and marker tables, exactly as the catalogue has it; ``None`` for the target's own."""
+
+    def __post_init__(self) -> None:
+        """Take a list for a tuple, and refuse a lone name where several are meant."""
+        if isinstance(self.key, str):
+            raise InvalidDeclaration(f"PostgresSink.key must be a tuple of names, not the text {self.key!r}.")
+        if isinstance(self.key, list):
+            object.__setattr__(self, "key", tuple(self.key))
+        if self.key == ():
+            raise InvalidDeclaration("PostgresSink.key must name at least one column, or be None for the source's key.")
+
+    def open(self, endpoint: Endpoint) -> Sink:
+        """Return the sink at this endpoint; it connects at the first question. Names are checked here."""
+        from airflow_provider_backpressure.sinks.postgres_target import PostgresTarget
+
+        return PostgresTarget(self, endpoint)

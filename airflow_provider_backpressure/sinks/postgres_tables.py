@@ -1,0 +1,78 @@
+"""The sink's own tables: one plan row for each target, one marker for each committed slice."""
+
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_backpressure.postgres.names import QualifiedName
+from airflow_provider_backpressure.postgres.session import Query
+
+PLAN, COMMIT = "backpressure_plan", "backpressure_commit"
+
+PLAN_COLUMNS = {
+    "target": "text PRIMARY KEY",
+    "plan_id": "text NOT NULL",
+    "epoch": "bigint NOT NULL",
+    "source_identity": "text NOT NULL",
+    "consistency": "text NOT NULL",
+    "mode": "text NOT NULL",
+    "frontier": "jsonb NOT NULL",
+    "fingerprint": "text NOT NULL",
+    "slot": "text",
+    "planned_at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
+}
+COMMIT_COLUMNS = {
+    "plan_id": "text",
+    "slice_id": "text",
+    "target": "text NOT NULL",
+    "epoch": "bigint NOT NULL",
+    "attempt": "integer NOT NULL",
+    "bounds": "jsonb NOT NULL",
+    "rows": "bigint NOT NULL DEFAULT 0",
+    "bytes": "bigint NOT NULL DEFAULT 0",
+    "checksum": "text NOT NULL DEFAULT ''",
+    "read_lsn": "pg_lsn",
+    "revoked": "boolean NOT NULL DEFAULT false",
+    "commit_seq": "bigint GENERATED ALWAYS AS IDENTITY",
+    "committed_at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemTable:
+    """One of the two."""
+
+    name: QualifiedName
+    columns: dict[str, str]
+    rights: tuple[str, ...]
+    """What our role needs to have on it where it exists; a shared row lock counts as an update."""
+    primary_key: tuple[str, ...] = ()
+
+    def create(self) -> Query:
+        """Return the statement that creates it."""
+        lines = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in self.columns.items()]
+        return create_table(self.name, lines, self.primary_key)
+
+
+def plan_table(schema: str) -> SystemTable:
+    """Return the table of plans in a schema."""
+    name = QualifiedName(schema=schema, name=PLAN)
+    return SystemTable(name=name, columns=PLAN_COLUMNS, rights=("SELECT", "INSERT", "UPDATE"))
+
+
+def commit_table(schema: str) -> SystemTable:
+    """Return the table of markers in a schema."""
+    return SystemTable(
+        name=QualifiedName(schema=schema, name=COMMIT),
+        columns=COMMIT_COLUMNS,
+        rights=("SELECT", "INSERT"),
+        primary_key=("plan_id", "slice_id"),
+    )
+
+
+def create_table(name: QualifiedName, lines: list[sql.Composed], primary_key: tuple[str, ...]) -> Query:
+    """Return a CREATE TABLE of these column definitions and key."""
+    if primary_key:
+        key = sql.SQL(", ").join([sql.Identifier(column) for column in primary_key])
+        lines = [*lines, sql.SQL("PRIMARY KEY ({})").format(key)]
+    return sql.SQL("CREATE TABLE {} ({})").format(sql.SQL(name.sql), sql.SQL(", ").join(lines))

@@ -1,0 +1,251 @@
+"""A PostgreSQL table as a sink, opened."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+from psycopg.rows import class_row
+
+from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
+from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.ranges import Bounds
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.postgres.bounds import condition, key_cast
+from airflow_provider_backpressure.postgres.catalog import CatalogColumn, find, place
+from airflow_provider_backpressure.postgres.errors import Errors
+from airflow_provider_backpressure.postgres.names import QualifiedName, listed
+from airflow_provider_backpressure.postgres.session import Connection, Session
+from airflow_provider_backpressure.sinks.postgres_attempts import (
+    end_connections,
+    plan_prefix,
+    rows_in_flight,
+    slice_prefix,
+)
+from airflow_provider_backpressure.sinks.postgres_fit import Fitting, check_fit
+from airflow_provider_backpressure.sinks.postgres_tables import SystemTable, commit_table, create_table, plan_table
+
+if TYPE_CHECKING:
+    from airflow_provider_backpressure.sinks.postgres import PostgresSink
+
+KIND = "postgres"
+ERRORS = Errors(refused=SinkRefused, unavailable=SinkUnavailable)
+LOCK_TIMEOUT = "30s"
+"""Longest wait for a lock that another plan, attempt or preparation holds."""
+PREPARING = 0x6270_7072_6570
+"""Advisory lock under which tables are created, so that two who do it at once do not collide."""
+
+
+class PostgresTarget:
+    """Implements :class:`..core.ports.Sink`. Threads may share it; it connects at the first question."""
+
+    def __init__(
+        self,
+        declared: "PostgresSink",
+        endpoint: Endpoint,
+        *,
+        poll: PollPolicy | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._declared = declared
+        self._name = QualifiedName.parse(declared.table)
+        schema = declared.system_schema or self._name.schema
+        self._plans, self._commits = plan_table(schema), commit_table(schema)
+        self._session = Session(endpoint, errors=ERRORS, settings={"lock_timeout": LOCK_TIMEOUT})
+        self._poll, self._clock = poll or PollPolicy(), clock or SystemClock()
+        self._key_columns: dict[str, CatalogColumn] = {}
+        self.identity = f"postgres://{endpoint.address}/{self._name}"
+
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str]) -> WriteSpec:
+        """See :meth:`..core.ports.Sink.fit`. Under ``upsert`` the sink's own key goes before the source's."""
+        wanted = Mode(mode)
+        by = tuple(self._declared.key or key) if wanted is Mode.UPSERT else ()
+        if wanted is Mode.UPSERT and not by:
+            raise SinkRefused(f"{self._name} cannot be upserted without a key.")
+        fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system)
+        check_fit(self._session, fitting)
+        return WriteSpec(
+            kind=KIND,
+            conn_id=self._declared.conn_id,
+            target=self._name.sql,
+            columns=tuple(columns),
+            mode=wanted.value,
+            key=by,
+            plan_table=self._plans.name.sql,
+            commit_table=self._commits.name.sql,
+            fence=self._fence,
+        )
+
+    def prepare(self, write: WriteSpec) -> None:
+        """See :meth:`..core.ports.Sink.prepare`. All or nothing, and safe when two do it at once."""
+
+        def create(connection: Connection) -> None:
+            connection.execute(sql.SQL("SELECT pg_advisory_xact_lock({})").format(sql.Literal(PREPARING)))
+            for schema in dict.fromkeys((self._name.schema, self._plans.name.schema)):
+                if connection.execute(_SCHEMA_THERE, (schema,)).fetchone() is None:
+                    connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+            if not _there(connection, self._name):
+                connection.execute(create_table(self._name, [_definition(each) for each in write.columns], write.key))
+            for table in self._system:
+                if not _there(connection, table.name):
+                    connection.execute(table.create())
+
+        self._session.transaction(create)
+
+    def holds_rows(self) -> bool:
+        """See :meth:`..core.ports.Sink.holds_rows`."""
+
+        def look(connection: Connection) -> bool:
+            if not _there(connection, self._name):
+                return False
+            row = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.SQL(self._name.sql)))
+            return bool((row.fetchone() or (False,))[0])
+
+        return self._session.transaction(look)
+
+    def begin(self, plan: Plan) -> int:
+        """See :meth:`..core.ports.Sink.begin`. Connections of the plan before are ended: they could only be refused.
+
+        ``SinkRefused`` where the target turns out to be the source itself.
+        """
+        self._refuse_source(plan)
+        plans = sql.SQL(self._plans.name.sql)
+        before = self._session.rows(
+            sql.SQL("SELECT plan_id FROM {} WHERE target = {}").format(plans, sql.Literal(self._fence))
+        )
+        for (plan_id,) in before:
+            self._end(plan_prefix(plan_id))
+        values = {
+            "target": self._fence,
+            "plan_id": plan.plan_id,
+            "source_identity": plan.source_identity,
+            "consistency": plan.consistency.value,
+            "mode": plan.mode.value,
+            "frontier": json.dumps(plan.frontier),
+            "fingerprint": plan.fingerprint,
+        }
+        minted: int = self._session.value(sql.SQL(_BEGIN).format(plans), values)
+        return minted
+
+    def epoch(self, plan_id: str) -> int | None:
+        """See :meth:`..core.ports.Sink.epoch`. A target whose plan table is gone holds no plan."""
+        query = sql.SQL("SELECT epoch FROM {} WHERE target = %s AND plan_id = %s").format(sql.SQL(self._plans.name.sql))
+
+        def look(connection: Connection) -> int | None:
+            if not _there(connection, self._plans.name):
+                return None
+            row = connection.execute(query, (self._fence, plan_id)).fetchone()
+            return row[0] if row else None
+
+        return self._session.transaction(look)
+
+    def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
+        """See :meth:`..core.ports.Sink.markers`. Revoked ones are among them, marked as such."""
+        query = sql.SQL(_MARKERS).format(sql.SQL(self._commits.name.sql))
+        wanted = None if slice_ids is None else list(slice_ids)
+
+        def read(connection: Connection) -> list[Marker]:
+            with connection.cursor(row_factory=class_row(Marker)) as cursor:
+                return cursor.execute(query, {"plan_id": plan_id, "wanted": wanted}).fetchall()
+
+        return {marker.slice_id: marker for marker in self._session.transaction(read)}
+
+    def end_attempts(self, plan_id: str, slice_id: str) -> int:
+        """See :meth:`..core.ports.Sink.end_attempts`. ``SinkUnavailable`` where one does not go."""
+        return self._end(slice_prefix(plan_id, slice_id))
+
+    def rows_in_flight(self, plan_id: str) -> dict[str, int]:
+        """See :meth:`..core.ports.Sink.rows_in_flight`."""
+        return rows_in_flight(self._session, plan_prefix(plan_id))
+
+    def slice_query(self, write: WriteSpec, bounds: Bounds | None) -> str:
+        """See :meth:`..core.ports.Sink.slice_query`.
+
+        ``SinkRefused`` where these bounds do not single out the same rows in the target: the key's column is not there,
+        or text is ordered otherwise. The whole table (``None``) can always be read.
+        """
+        query = sql.SQL("SELECT {} FROM {}").format(
+            sql.SQL(", ").join([sql.Identifier(column.name) for column in write.columns]), sql.SQL(self._name.sql)
+        )
+        if bounds is not None:
+            kept = condition(bounds, self._cast(write, bounds.column))
+            if kept:
+                query = query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(kept)
+        return query.as_string(None)
+
+    def close(self) -> None:
+        """See :meth:`..core.ports.Sink.close`."""
+        self._session.close()
+
+    @property
+    def _fence(self) -> str:
+        return str(self._name)
+
+    @property
+    def _system(self) -> tuple[SystemTable, SystemTable]:
+        return self._plans, self._commits
+
+    def _end(self, prefix: str) -> int:
+        return end_connections(self._session, prefix, poll=self._poll, clock=self._clock)
+
+    def _refuse_source(self, plan: Plan) -> None:
+        table = find(self._session, self._name) if plan.read.place is not None else None
+        if table is not None and place(self._session, table.oid) == plan.read.place:
+            raise SinkRefused(f"{self._name} at {self._session.endpoint.address} is the source itself.")
+
+    def _cast(self, write: WriteSpec, key: str) -> str:
+        arriving = next((column for column in write.columns if column.name == key), None)
+        if arriving is None:
+            raise SinkRefused(f"{self._name} has no column {listed([key])} to tell ranges apart by.")
+        if key not in self._key_columns:
+            table = find(self._session, self._name)
+            there = table.column(key) if table else None
+            if there is None:
+                raise SinkRefused(f"{self._name} has no column {listed([key])} to tell ranges apart by.")
+            self._key_columns[key] = there
+        there = self._key_columns[key]
+        cast = key_cast(there.type)
+        if cast is None:
+            raise SinkRefused(f"Column {listed([key])} of {self._name} is {there.type}: no ranges can be told by it.")
+        # A transformed column says nothing of its order.
+        if arriving.collation is not None and there.collation != arriving.collation:
+            raise SinkRefused(
+                f"Text in {listed([key])} is ordered by {there.collation} in {self._name} and by {arriving.collation} "
+                "in the source, so its ranges cannot be told apart there; the whole table can."
+            )
+        return cast
+
+
+def _there(connection: Connection, name: QualifiedName) -> bool:
+    return connection.execute(_RELATION_THERE, (name.schema, name.name)).fetchone() is not None
+
+
+def _definition(column: Column) -> sql.Composed:
+    """Return a column's definition; its type is text that PostgreSQL itself printed."""
+    line = sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
+    return line if column.nullable else line + sql.SQL(" NOT NULL")
+
+
+_SCHEMA_THERE = sql.SQL("SELECT FROM pg_namespace WHERE nspname = %s")
+_RELATION_THERE = sql.SQL(
+    "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
+)
+# The row lock that an update takes orders two plans; attempts that hold it shared have been ended just before.
+_BEGIN = """
+    INSERT INTO {} AS p (target, plan_id, epoch, source_identity, consistency, mode, frontier, fingerprint)
+    VALUES (%(target)s, %(plan_id)s, 1, %(source_identity)s, %(consistency)s, %(mode)s, %(frontier)s, %(fingerprint)s)
+    ON CONFLICT (target) DO UPDATE SET
+        plan_id = excluded.plan_id, epoch = p.epoch + 1, source_identity = excluded.source_identity,
+        consistency = excluded.consistency, mode = excluded.mode, frontier = excluded.frontier,
+        fingerprint = excluded.fingerprint, slot = NULL, planned_at = clock_timestamp()
+    RETURNING epoch
+"""
+_MARKERS = """
+    SELECT plan_id, slice_id, epoch, attempt, bounds, rows, bytes, checksum, committed_at, revoked
+    FROM {}
+    WHERE plan_id = %(plan_id)s AND (%(wanted)s::text[] IS NULL OR slice_id = ANY (%(wanted)s))
+"""

@@ -1,0 +1,5 @@
+"""Sources: what to ask an upstream. Declarations hold no connection and are cheap to build."""
+
+from airflow_provider_backpressure.sources.postgres import PostgresSource
+
+__all__ = ["PostgresSource"]

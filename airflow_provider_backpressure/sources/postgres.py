@@ -1,0 +1,45 @@
+"""The declaration of a PostgreSQL table as a source. Knows no connection and imports no driver."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresSource:
+    """A table, or a part of it, with a unique key of one column. Raises :class:`InvalidDeclaration`."""
+
+    templated: ClassVar[tuple[str, ...]] = ("conn_id", "table", "columns", "where", "split_column", "as_text")
+    """Fields whose text may be a template. Not Airflow's own name for it: Airflow would assign to a frozen value."""
+
+    conn_id: str
+    table: str
+    """``schema.table`` as in SQL: folded to lower case unless in double quotes; ``public`` where no schema is named."""
+    columns: tuple[str, ...] | None = None
+    """Names of the columns to be read, exactly as the table has them; ``None`` for all."""
+    where: str | None = None
+    """A condition in SQL, evaluated by the source in UTC; rows for which it is true are read."""
+    split_column: str | None = None
+    """Unique, never NULL column by which ranges are cut; ``None`` for the primary key or another unique column."""
+    as_text: tuple[str, ...] = ()
+    """Names of columns that are read as the text PostgreSQL prints for them, whatever their type."""
+
+    def __post_init__(self) -> None:
+        """Take lists for tuples, and refuse a lone name where several are meant."""
+        for name in ("columns", "as_text"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise InvalidDeclaration(f"PostgresSource.{name} must be a tuple of names, not the text {value!r}.")
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
+        if self.columns == ():
+            raise InvalidDeclaration("PostgresSource.columns must name at least one column, or be None for all.")
+
+    def open(self, endpoint: Endpoint) -> Source:
+        """Return the source at this endpoint; it connects at the first question. Names are checked here."""
+        from airflow_provider_backpressure.sources.postgres_table import PostgresTable
+
+        return PostgresTable(self, endpoint)

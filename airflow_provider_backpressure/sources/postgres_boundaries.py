@@ -1,0 +1,175 @@
+"""Where to cut a key so that no piece holds more than so many rows: four ways, from the cheapest to the exact one.
+
+Each yields boundaries in the key's own order, as text by the server's own output.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_backpressure.postgres.bounds import INTEGERS
+from airflow_provider_backpressure.postgres.session import Session
+from airflow_provider_backpressure.sources.postgres_query import KeyedTable
+
+DENSE = 0.8
+"""Share of an integer key's span that is taken, from which on equal strides waste few ranges."""
+SPREAD = 3.5
+"""Standard deviations by which the fullest of some thousand estimated pieces lies above their mean."""
+BUCKET_SAMPLE = 300
+"""Rows of ANALYZE's own sample in each bucket of a histogram."""
+SAMPLE_BEST = 1225
+"""Sampled rows in each piece with which the fullest is some 10 % above the mean."""
+SAMPLE_LEAST = 400
+"""The same for some 20 %: below that a sample is not good enough."""
+SAMPLE_SHARE = 0.1
+"""Most of a table that is sampled: with more, walking it is as cheap and exact."""
+SAMPLE_ROWS = 300_000
+"""Most rows that are sampled, as long as each piece has :data:`SAMPLE_LEAST` of them."""
+WIDEST_MEAN = 256
+"""ANALYZE leaves values above 1 KiB out of its histogram: keys of that mean width may be misrepresented."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Boundaries, and how they were found."""
+
+    method: str
+    rows: int
+    """Rows to be expected between two boundaries."""
+    boundaries: Iterator[str]
+
+
+def strides(session: Session, table: KeyedTable, *, rows: int, total: int | None) -> Cut | None:
+    """Cut a dense integer key into equal strides, which hold at most as many rows as numbers because it is unique.
+
+    ``None`` where the key is no integer, has too many gaps, or a condition hides rows.
+    """
+    if table.cast not in INTEGERS or table.where is not None or not total:
+        return None
+    query = sql.SQL("SELECT min({0}), max({0}) FROM {1}").format(table.key_sql, table.sql)
+    low, high = session.rows(query)[0]
+    if low is None or total < DENSE * (high - low + 1):
+        return None
+    boundaries = (str(value) for value in range(low + rows, high + 1, rows))
+    return Cut(method="strides", rows=min(rows, total), boundaries=boundaries)
+
+
+def histogram(session: Session, table: KeyedTable, *, rows: int, total: int | None) -> Cut | None:
+    """Cut at the bounds of ANALYZE's histogram, whole buckets together.
+
+    ``None`` where it is stale, too coarse for ``rows``, or a condition hides rows. Statistics are stale when what has
+    changed since could fill a tenth of a piece, even if all of it fell into one.
+    """
+    if table.where is not None:
+        return None
+    name = {"schema": table.name.schema, "table": table.name.name, "key": table.key}
+    fresh = session.rows(_FRESH, {**name, "changes": rows // 10})
+    if not fresh or not fresh[0][0]:
+        return None
+    analysed_rows = fresh[0][1]
+    if total is not None and abs(total - analysed_rows) > 0.03 * analysed_rows:
+        return None
+    query = sql.SQL(_HISTOGRAM).format(sql.SQL(f"{table.cast}[]"))
+    found = session.rows(query, {**name, "width": WIDEST_MEAN})
+    if not found or found[0][0] is None:
+        return None
+    bounds: list[str] = found[0][0]
+    buckets = len(bounds) - 1
+    all_rows = total or analysed_rows
+    together = _buckets_together(rows, all_rows / buckets)
+    if together < 1:
+        return None
+    pieces = math.ceil(buckets / together)
+    boundaries = iter([bounds[piece * buckets // pieces] for piece in range(1, pieces)])
+    return Cut(method="histogram", rows=round(all_rows / pieces), boundaries=boundaries)
+
+
+def sample(session: Session, table: KeyedTable, *, rows: int, total: int | None) -> Cut | None:
+    """Cut between equal parts of a random sample of the rows; ``None`` where ``rows`` is too small for one.
+
+    The share of rows that is sampled is known, so a piece's size is estimated without the table's: whether it is known,
+    and whatever the user's condition leaves over.
+    """
+    best = min(SAMPLE_BEST, SAMPLE_SHARE * rows)
+    if best < SAMPLE_LEAST:
+        return None
+    in_piece = int(max(SAMPLE_LEAST, min(best, SAMPLE_ROWS * rows / (total or rows))))
+    mean = _with_headroom(rows, in_piece)
+    query = sql.SQL(_SAMPLE).format(
+        key=table.key_sql,
+        table=table.sql,
+        percent=sql.Literal(100 * in_piece / mean),
+        filter=table.filter(),
+        step=in_piece,
+    )
+    return Cut(method="sample", rows=round(mean), boundaries=iter([row[0] for row in session.rows(query)]))
+
+
+def walk(
+    session: Session, table: KeyedTable, *, rows: int, start: str | None = None, end: str | None = None
+) -> Iterator[str]:
+    """Yield every boundary of ``[start, end)`` with exactly ``rows`` rows between two, in one pass over the key."""
+    query = sql.SQL(_WALK).format(
+        key=table.key_sql, table=table.sql, filter=table.filter(start, end), step=sql.Literal(rows)
+    )
+    return (row[0] for row in session.stream(query))
+
+
+def more_than(session: Session, table: KeyedTable, rows: int, start: str | None, end: str | None) -> bool:
+    """Whether ``[start, end)`` holds more than so many rows; counts no further than that."""
+    query = sql.SQL("SELECT count(*) FROM (SELECT FROM {}{} LIMIT {}) piece").format(
+        table.sql, table.filter(start, end), sql.Literal(rows + 1)
+    )
+    return bool(session.value(query) > rows)
+
+
+def _with_headroom(rows: int, in_sample: float) -> float:
+    """Return the mean at which the fullest piece, estimated from so many sampled rows, stays within ``rows``."""
+    return rows / (1 + SPREAD / math.sqrt(in_sample))
+
+
+def _buckets_together(rows: int, bucket_rows: float) -> int:
+    together = int(rows / bucket_rows)
+    while together and together * bucket_rows > _with_headroom(rows, BUCKET_SAMPLE * together):
+        together -= 1
+    return together
+
+
+# Counters of changes reach the statistics a moment after their commit, so the file's growth is looked at too.
+_FRESH = sql.SQL(
+    """
+    SELECT coalesce(s.last_analyze, s.last_autoanalyze) IS NOT NULL
+           AND s.n_mod_since_analyze <= %(changes)s
+           AND c.reltuples > 0
+           AND pg_relation_size(c.oid) / current_setting('block_size')::int <= c.relpages * 1.02 + 8,
+           c.reltuples::float8
+    FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_stat_all_tables s ON s.relid = c.oid
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND c.relkind = 'r'
+    """
+)
+_HISTOGRAM = """
+    SELECT histogram_bounds::text::{}::text[]
+    FROM pg_stats
+    WHERE schemaname = %(schema)s AND tablename = %(table)s AND attname = %(key)s
+      AND NOT inherited AND most_common_vals IS NULL AND avg_width <= %(width)s
+"""
+_SAMPLE = """
+    SELECT s.key::text
+    FROM (
+        SELECT {key} AS key, row_number() OVER (ORDER BY {key}) - 1 AS place, count(*) OVER () AS sampled
+        FROM {table} TABLESAMPLE BERNOULLI ({percent}){filter}
+    ) s
+    CROSS JOIN LATERAL (SELECT ceil(s.sampled::numeric / {step})::bigint) p (pieces)
+    WHERE s.place * p.pieces / s.sampled > (s.place - 1) * p.pieces / s.sampled AND s.place > 0
+    ORDER BY s.key
+"""
+_WALK = """
+    SELECT w.key::text
+    FROM (SELECT {key} AS key, row_number() OVER (ORDER BY {key}) - 1 AS place FROM {table}{filter}) w
+    WHERE w.place > 0 AND w.place % {step} = 0
+    ORDER BY w.key
+"""
