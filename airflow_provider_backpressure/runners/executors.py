@@ -1,0 +1,145 @@
+"""Live memory of the executors, from Spark's own monitoring interface (JSON over HTTP, below ``/api/v1``).
+
+What counts is the resident memory of an executor's whole process tree, JVM and Python workers, while stages run on it,
+against what the cluster gave it: heap and overhead. Spark reports peaks: those of a stage end with the stage, those of
+an executor's life are not looked at. The figures move with heartbeats, so a cluster wants
+``spark.executor.processTreeMetrics.enabled=true`` and a heartbeat of a few seconds.
+"""
+
+import json
+import re
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from http.client import HTTPException
+from typing import Any
+
+from airflow_provider_backpressure.core.config import MEBIBYTE
+from airflow_provider_backpressure.core.signals import MemoryReading
+
+HTTP_SECONDS = 3.0
+FRESH_SECONDS = 1.0
+"""How long a reading stands: Spark's own figures move with its heartbeats, seconds apart."""
+DRIVER = "driver"
+
+_UNITS = {"": 1, "b": 1, "k": 1024, "m": MEBIBYTE, "g": 1024 * MEBIBYTE, "t": 1024 * 1024 * MEBIBYTE}
+_SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)(b?)\s*", re.IGNORECASE)
+_TREE = ("ProcessTreeJVMRSSMemory", "ProcessTreePythonRSSMemory", "ProcessTreeOtherRSSMemory")
+_JVM = ("JVMHeapMemory", "JVMOffHeapMemory")
+
+Fetch = Callable[[str], Any]
+
+
+def size_bytes(text: str, *, unit: str = "b") -> int:
+    """Return a size as Spark writes them (``1g``, ``512m``, ``2048`` in ``unit``) in bytes; ``ValueError`` if none."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size.")
+    number, given, suffix = match.groups()
+    return int(number) * _UNITS[given.lower() if given or suffix else unit]
+
+
+def limit_bytes(properties: Mapping[str, str]) -> int:
+    """Return what one executor may take: heap, overhead, off-heap and Python's own share where they are set.
+
+    In local mode the driver is the executor.
+    """
+    role = DRIVER if properties.get("spark.master", "").startswith("local") else "executor"
+    heap = size_bytes(properties.get(f"spark.{role}.memory", "1g"), unit="m")
+    factor = float(properties.get(f"spark.{role}.memoryOverheadFactor", "0.1"))
+    smallest = size_bytes(properties.get(f"spark.{role}.minMemoryOverhead", "384m"), unit="m")
+    overhead = properties.get(f"spark.{role}.memoryOverhead")
+    total = heap + (size_bytes(overhead, unit="m") if overhead else max(smallest, int(heap * factor)))
+    if properties.get("spark.memory.offHeap.enabled", "false") == "true":
+        total += size_bytes(properties.get("spark.memory.offHeap.size", "0"))
+    return total + size_bytes(properties.get("spark.executor.pyspark.memory", "0"), unit="m")
+
+
+def fullest(stages: Iterable[Mapping[str, Any]]) -> tuple[str, int]:
+    """Return the executor with most resident memory within these running stages, and its bytes.
+
+    A stage without figures yet counts nothing; without process-tree figures heap and off-heap stand in for them.
+    ``("driver", 0)`` where nothing runs.
+    """
+    used: dict[str, int] = {}
+    for stage in stages:
+        for executor, summary in (stage.get("executorSummary") or {}).items():
+            peaks = summary.get("peakMemoryMetrics") or {}
+            resident = sum(peaks.get(name, 0) for name in _TREE) or sum(peaks.get(name, 0) for name in _JVM)
+            used[executor] = max(used.get(executor, 0), resident)
+    return max(used.items(), key=lambda entry: entry[1], default=(DRIVER, 0))
+
+
+def fetch_json(url: str) -> Any:
+    """Return the JSON of a page; ``OSError``, ``ValueError`` or ``HTTPException`` where there is none."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{url} is no address of a page.")
+    with urllib.request.urlopen(url, timeout=HTTP_SECONDS) as response:
+        return json.load(response)
+
+
+class ExecutorMemory:
+    """Reads the fullest executor of one application. ``urls``: where its page may be, the likeliest first."""
+
+    def __init__(
+        self,
+        *,
+        urls: Iterable[str],
+        app_id: str | None = None,
+        fetch: Fetch = fetch_json,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is asked yet. Without ``app_id`` the first application of the page is meant."""
+        self._urls = tuple(dict.fromkeys(url.rstrip("/") for url in urls))
+        self._app_id = app_id
+        self._fetch = fetch
+        self._clock = clock
+        self._page: str | None = None
+        self._limit = 0
+        self._last: tuple[float, MemoryReading] | None = None
+
+    def read(self) -> MemoryReading | None:
+        """Return the memory now; the last reading with its age where the page does not answer; ``None`` before one.
+
+        With no stage running nothing is used: an idle cluster that answers holds no gate closed.
+        """
+        now = self._clock()
+        if self._last is not None and now - self._last[0] < FRESH_SECONDS:
+            return self._last[1]
+        try:
+            page = self._found()
+            executor, used = fullest(self._fetch(f"{page}/stages?status=active&details=true"))
+        except (OSError, ValueError, LookupError, HTTPException):
+            self._page = None
+            if self._last is None:
+                return None
+            at, last = self._last
+            return MemoryReading(
+                used_bytes=last.used_bytes,
+                limit_bytes=last.limit_bytes,
+                age_seconds=now - at,
+                executor=last.executor,
+            )
+        reading = MemoryReading(used_bytes=used, limit_bytes=self._limit, age_seconds=0.0, executor=executor)
+        self._last = (now, reading)
+        return reading
+
+    def _found(self) -> str:
+        """Return the address of the application's page, found anew after it was lost."""
+        if self._page is None:
+            self._page = self._search()
+            properties = dict(self._fetch(f"{self._page}/environment")["sparkProperties"])
+            self._limit = limit_bytes(properties)
+        return self._page
+
+    def _search(self) -> str:
+        failure: Exception = ValueError("No address of a Spark page is known.")
+        for url in self._urls:
+            try:
+                ids = [application["id"] for application in self._fetch(f"{url}/api/v1/applications")]
+            except (OSError, ValueError, HTTPException) as error:
+                failure = error
+                continue
+            if ids and self._app_id in (None, *ids):
+                return f"{url}/api/v1/applications/{self._app_id or ids[0]}"
+        raise failure

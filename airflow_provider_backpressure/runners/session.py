@@ -1,0 +1,103 @@
+"""A Spark Connect session under a known name, which another process can reach too."""
+
+import os
+import socket
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.session import SparkSession
+
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerUnavailable
+
+USER = "backpressure"
+"""User id where the address names none: with the session's id it is all that another process needs."""
+CONNECT_SECONDS = 5.0
+# Spark's own policy tries for ten minutes, silently; this one gives up after about twelve seconds.
+_RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
+
+# A session collected as garbage closes its client, which ends a pool that all clients of the process share; in a thread
+# that is just handing work to that pool, it then waits for itself for ever (seen on 4.1.3). So none is collected.
+_kept: list[SparkSession] = []
+
+
+class Address:
+    """Where a Spark Connect server is, ``sc://host:port/;token=…``. ``str()`` leaves the parameters out."""
+
+    def __init__(self, remote: str) -> None:
+        """Read the address; ``InvalidDeclaration`` where it is none."""
+        self._remote = remote
+        try:
+            self.host = self._channel().host.strip("[]")
+            self.port = int(self._channel().endpoint.rpartition(":")[2])
+        except (PySparkException, ValueError):
+            # Their errors quote the address with its token, so the cause is not kept.
+            raise InvalidDeclaration(
+                f"{self} is not the address of a Spark Connect server: it must read sc://host:port."
+            ) from None
+
+    def __str__(self) -> str:
+        """Return scheme, host and port."""
+        return self._remote.partition(";")[0].rstrip("/")
+
+    def open(self, session_id: str) -> SparkSession:
+        """Return a session of this id (a UUID), whoever began it.
+
+        Raises ``RunnerUnavailable`` where nothing listens; nothing is asked of the server yet.
+        """
+        try:
+            uuid.UUID(session_id)
+        except ValueError as error:
+            raise InvalidDeclaration(f"The session id {session_id!r} is not a UUID.") from error
+        self._knock()
+        channel = self._channel()
+        channel.set(channel.PARAM_SESSION_ID, session_id)
+        channel.set(channel.PARAM_USER_ID, channel.userId or USER)
+        # As PySpark's own builder does: functions and types that a transform uses are then those of Spark Connect.
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+        # Given up trying, PySpark both warns and raises; the error is enough.
+        warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
+        session = SparkSession.builder.channelBuilder(channel).create()
+        _kept.append(session)
+        session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
+        return session
+
+    def _channel(self) -> DefaultChannelBuilder:
+        return DefaultChannelBuilder(self._remote)
+
+    def _knock(self) -> None:
+        try:
+            socket.create_connection((self.host, self.port), timeout=CONNECT_SECONDS).close()
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise RunnerUnavailable(f"Spark Connect at {self} cannot be reached: {reason}.") from error
+
+
+@contextmanager
+def active(session: SparkSession) -> Iterator[None]:
+    """Let this be the thread's session: PySpark asks for it where a transform names a type by its text.
+
+    PySpark sets it in the thread that opens a session only, keeps one there that was closed, and has no public setter.
+    """
+    local = SparkSession._active_session
+    before = getattr(local, "session", None)
+    local.session = session
+    try:
+        yield
+    finally:
+        local.session = before
+
+
+@contextmanager
+def tagged(session: SparkSession, tag: str) -> Iterator[None]:
+    """Give what this thread submits the tag by which it can be interrupted."""
+    session.addTag(tag)
+    try:
+        yield
+    finally:
+        session.removeTag(tag)

@@ -1,0 +1,104 @@
+"""Entry into Spark: what a task does, and the jobs made of such tasks.
+
+A job is a DataFrame with one column ``result`` of JSON; collecting it runs the tasks. Logins travel inside the pickled
+function of a job and nowhere else: options, configuration, tags and query text are shown by Spark's own pages.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import (
+    ChecksumSpec,
+    Column,
+    RangeResult,
+    RangeSpec,
+    ReadSpec,
+    Slice,
+    SliceResult,
+    Transform,
+)
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.spark.checksum import RowSum
+from airflow_provider_backpressure.spark.connections import SOURCE
+from airflow_provider_backpressure.spark.paths.copy import copy_slice
+from airflow_provider_backpressure.spark.paths.frame import described, frame_job
+from airflow_provider_backpressure.spark.readers.postgres import reading
+from airflow_provider_backpressure.spark.task import RESULT, measured, outcome
+from airflow_provider_backpressure.spark.transforms import Function
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KIND = "postgres"
+COPY, FRAME = "copy", "frame"
+
+
+def run_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
+    """Copy one slice exactly once, inside a task; errors as in :func:`copy_slice`."""
+    return measured(partial(copy_slice, spec, piece, source, sink))
+
+
+def checksum_slice(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
+    """Count and hash the rows of a query, inside a task, as :func:`run_slice` does while it copies them."""
+    return measured(partial(_checksum, spec, endpoint))
+
+
+def range_job(
+    session: "SparkSession", spec: RangeSpec, endpoints: Mapping[str, Endpoint], function: Function | None = None
+) -> "DataFrame":
+    """Return the job of a range. ``function``: what a transform without a reference means."""
+    if (spec.read.kind, spec.write.kind) != (KIND, KIND):
+        raise InvalidDeclaration(f"This version cannot bring rows from {spec.read.kind} to {spec.write.kind}.")
+    source, sink = endpoints[spec.read.conn_id], endpoints[spec.write.conn_id]
+    if spec.path == FRAME:
+        return frame_job(session, spec, source, sink, function)
+    if spec.path != COPY or spec.transform is not None:
+        raise InvalidDeclaration(f"The path {spec.path!r} cannot be taken by range {spec.seq}.")
+    return _job(session, [partial(run_slice, spec, piece, source, sink) for piece in spec.slices])
+
+
+def checksum_job(session: "SparkSession", spec: ChecksumSpec, endpoints: Mapping[str, Endpoint]) -> "DataFrame":
+    """Return the job of a checksum: one task."""
+    return _job(session, [partial(checksum_slice, spec, endpoints[spec.conn_id])])
+
+
+def describe(
+    session: "SparkSession", read: ReadSpec, transform: Transform, function: Function | None = None
+) -> tuple[Column, ...]:
+    """Return the columns that a transform makes, without reading a row."""
+    return described(session, read, transform, function)
+
+
+def slice_results(rows: list[Any]) -> tuple[SliceResult, ...]:
+    """Read the rows that a job gave."""
+    return tuple(SliceResult(**json.loads(row.result)) for row in rows)
+
+
+def range_result(spec: RangeSpec, rows: list[Any]) -> RangeResult:
+    """Read the rows that :func:`range_job` gave."""
+    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=slice_results(rows))
+
+
+def _job(session: "SparkSession", tasks: list[Callable[[], SliceResult]]) -> "DataFrame":
+    def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield outcome(tasks[index])
+
+    return session.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, RESULT)
+
+
+def _checksum(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
+    if spec.kind != KIND:
+        raise InvalidDeclaration(f"This version cannot hash rows of a {spec.kind}.")
+    total = RowSum()
+    with reading(endpoint, spec.query, name="bp-checksum", compared=True) as rows, SOURCE.translated(endpoint):
+        for messages in rows:
+            total.update(messages)
+        checksum = total.finish(rows.rows)
+    return SliceResult(slice_id="", rows=total.rows, bytes=total.bytes, checksum=checksum)

@@ -1,0 +1,88 @@
+"""The copy path: a slice goes from PostgreSQL to PostgreSQL as binary COPY, never decoded.
+
+It is taken where both tables' columns have the same types and no transform is asked for.
+"""
+
+import time
+from dataclasses import replace
+from functools import partial
+
+import psycopg
+from psycopg import sql
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import RangeSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.spark.checksum import RowSum
+from airflow_provider_backpressure.spark.connections import SOURCE
+from airflow_provider_backpressure.spark.readers.postgres import own_types, reader_name, reading
+from airflow_provider_backpressure.spark.writers.postgres import SliceCommit
+from airflow_provider_backpressure.spark.writers.stage import (
+    STAGE,
+    copying,
+    hash_stage,
+    make_stage,
+    move_stage,
+    names,
+)
+
+
+def copy_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
+    """Copy a slice exactly once and return what its marker says; errors as in :meth:`SliceCommit.run`."""
+    return SliceCommit(spec=spec, piece=piece).run(sink, partial(_fill, spec, piece, source))
+
+
+def _fill(spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.Connection) -> SliceResult:
+    """Stream the slice into the sink's open transaction; a source that breaks off raises, so nothing is kept.
+
+    Rows go straight into the target, but through a stage where they are merged by key, or where the target has types
+    of its own making: their binary form cannot be compared between databases, so they are hashed in the stage.
+    """
+    write = spec.write
+    target = sql.SQL("SELECT {} FROM {}").format(names(write.columns), sql.SQL(write.target)).as_string(connection)
+    own = any(own_types(connection, target).values())
+    staged = own or write.mode == "upsert"
+    if staged:
+        make_stage(connection, write)
+    copied = _copy(spec, piece, source, connection, STAGE if staged else sql.SQL(write.target))
+    if own:
+        total, checksum = hash_stage(connection, write)
+        copied = replace(copied, bytes=total.bytes, checksum=checksum)
+    if staged:
+        move_stage(connection, write)
+    return copied
+
+
+def _copy(
+    spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.Connection, table: sql.Composable
+) -> SliceResult:
+    name = reader_name(attempt_tag(spec.plan_id, piece.slice_id, spec.attempt))
+    total = RowSum()
+    reads = writes = 0.0
+    with reading(source, piece.query, name=name) as rows:
+        with copying(connection, table, spec.write.columns, "FORMAT binary") as target:
+            blocks = iter(rows)
+            while True:
+                started = time.perf_counter()
+                with SOURCE.translated(source):
+                    messages = next(blocks, None)
+                read = time.perf_counter()
+                reads += read - started
+                if messages is None:
+                    break
+                total.update(messages)
+                put = time.perf_counter()
+                target.put(b"".join(messages))
+                writes += time.perf_counter() - put
+        checksum = total.finish(rows.rows)
+    if target.rows != total.rows:
+        raise RangeFailed(f"The sink counted {target.rows} rows of slice {piece.slice_id} where {total.rows} went in.")
+    return SliceResult(
+        slice_id=piece.slice_id,
+        rows=total.rows,
+        bytes=total.bytes,
+        checksum=checksum,
+        read_seconds=reads,
+        write_seconds=writes,
+    )

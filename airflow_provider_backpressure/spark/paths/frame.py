@@ -1,0 +1,98 @@
+"""The frame path: slice → DataFrame → the user's transform → target, each range in one transaction.
+
+What a transform does to partitions is not known (a join, an aggregation, adaptive execution), so a range is read by as
+many tasks as it has slices, and written by exactly one.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow
+from pyspark.sql import functions
+from pyspark.sql.types import StructField, StructType
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Transform
+from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.exceptions import RunnerRefused
+from airflow_provider_backpressure.spark.readers.arrow import read_batches
+from airflow_provider_backpressure.spark.readers.postgres import reader_name
+from airflow_provider_backpressure.spark.task import RESULT, measured, outcome, said
+from airflow_provider_backpressure.spark.transforms import Function, transformed
+from airflow_provider_backpressure.spark.types import carrier, postgres_type
+from airflow_provider_backpressure.spark.writers.frame import END, write_range
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def frame_job(
+    session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: Endpoint, function: Function | None
+) -> "DataFrame":
+    """Return the job of a range: one row with its result."""
+    queries = [
+        (piece.query, reader_name(attempt_tag(spec.plan_id, piece.slice_id, spec.attempt))) for piece in spec.slices
+    ]
+    frame = transformed(session, _source(session, spec.read.columns, queries, source), spec.transform, function)
+
+    def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        yield outcome(lambda: measured(lambda: write_range(spec, batches, sink)))
+
+    return _ended(session, frame, len(spec.write.columns)).coalesce(1).mapInArrow(write, RESULT)
+
+
+def described(
+    session: "SparkSession", read: ReadSpec, transform: Transform, function: Function | None
+) -> tuple[Column, ...]:
+    """Return the columns that a transform makes, by analysis; nothing is read.
+
+    A column keeps the source's type where name and carrier are the source's: ``code varchar(8)``, ``id uuid`` stay
+    what they were. ``RunnerRefused`` for a type that PostgreSQL has no counterpart of, and for a name that comes twice.
+    """
+    frame = transformed(session, _source(session, read.columns, [], None), transform, function)
+    known = {column.name: column for column in read.columns}
+    columns = tuple(_described(field, known.get(field.name)) for field in frame.schema.fields)
+    twice = {column.name for column in columns if [other.name for other in columns].count(column.name) > 1}
+    if twice:
+        raise RunnerRefused(f"The transform gives {', '.join(sorted(twice))} more than once: give each column a name.")
+    return columns
+
+
+def _source(
+    session: "SparkSession", columns: Sequence[Column], queries: list[tuple[str, str]], source: Endpoint | None
+) -> "DataFrame":
+    schema = StructType([StructField(column.name, carrier(column.type)[1], column.nullable) for column in columns])
+
+    def read(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                query, name = queries[index]
+                assert source is not None
+                with said():
+                    yield from read_batches(source, query, columns, name=name)
+
+    tasks = max(1, len(queries))
+    return session.range(0, tasks, 1, tasks).mapInArrow(read, schema)
+
+
+def _ended(session: "SparkSession", frame: "DataFrame", width: int) -> "DataFrame":
+    """Return the frame with a row behind all others that says so.
+
+    It is the last partition of what one task writes, so it comes only after everything before has been read to its end.
+    And it is there where nothing else is: an empty result, which the optimiser may have left without partitions.
+    """
+    marked = frame.select("*", functions.lit(False).alias(END))
+    nothing = [functions.lit(None).alias(f"_{number}") for number in range(width)]
+    return marked.union(session.range(0, 1, 1, 1).select(*nothing, functions.lit(True).alias(END)))
+
+
+def _described(field: StructField, known: Column | None) -> Column:
+    if known is not None and carrier(known.type)[1] == field.dataType:
+        return Column(name=field.name, type=known.type, nullable=field.nullable, collation=known.collation)
+    type_ = postgres_type(field.dataType)
+    if type_ is None:
+        raise RunnerRefused(
+            f"The transform makes {field.name} a {field.dataType.simpleString()}, which PostgreSQL has no type for: "
+            "cast it, for instance with to_json."
+        )
+    return Column(name=field.name, type=type_, nullable=field.nullable)

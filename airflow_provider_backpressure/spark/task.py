@@ -1,0 +1,42 @@
+"""What a task gives back: one row of JSON, or the text of an error of ours."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+
+import pyarrow
+
+from airflow_provider_backpressure.core.failures import to_text
+from airflow_provider_backpressure.core.messages import SliceResult
+from airflow_provider_backpressure.exceptions import BackpressureError
+from airflow_provider_backpressure.spark import memory
+
+RESULT = "result string"
+"""Schema of what a job gives."""
+
+
+class TaskFailed(Exception):
+    """Carries an error of ours out of a task: only the text of an exception leaves it."""
+
+
+def outcome(work: Callable[[], SliceResult]) -> pyarrow.RecordBatch:
+    """Do the work of a task and return its result as a row."""
+    with said():
+        result = work()
+    return pyarrow.RecordBatch.from_pydict({"result": [json.dumps(asdict(result))]})
+
+
+def measured(work: Callable[[], SliceResult]) -> SliceResult:
+    """Return the result with the peak of this process's memory meanwhile."""
+    memory.reset_peak()
+    return replace(work(), peak_memory_bytes=memory.peak_bytes())
+
+
+@contextmanager
+def said() -> Iterator[None]:
+    """Raise errors of ours such that the driver finds them in the text."""
+    try:
+        yield
+    except BackpressureError as error:
+        raise TaskFailed(to_text(error)) from error

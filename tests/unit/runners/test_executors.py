@@ -1,0 +1,145 @@
+"""Live memory from Spark's monitoring interface, over what a real server (4.1.3, local mode) once answered."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.config import MEBIBYTE
+from airflow_provider_backpressure.runners.executors import (
+    FRESH_SECONDS,
+    ExecutorMemory,
+    fetch_json,
+    fullest,
+    limit_bytes,
+    size_bytes,
+)
+
+RECORDED = json.loads((Path(__file__).parent / "stages_active.json").read_text())
+USED = 490016768 + 995581952
+GIBIBYTE = 1024 * MEBIBYTE
+
+
+class Page:
+    """Answers like Spark's page, until it is told not to."""
+
+    def __init__(self, stages: list[dict[str, Any]], app_id: str = "local-1") -> None:
+        self.stages, self.app_id, self.down = stages, app_id, False
+        self.asked: list[str] = []
+
+    def fetch(self, url: str) -> Any:
+        """One page."""
+        self.asked.append(url)
+        if self.down or not url.startswith("http://spark:4040/"):
+            raise ConnectionRefusedError(url)
+        if url.endswith("/applications"):
+            return [{"id": self.app_id}]
+        if url.endswith("/environment"):
+            return {"sparkProperties": [["spark.master", "local[4]"], ["spark.driver.memory", "2g"]]}
+        assert url == f"http://spark:4040/api/v1/applications/{self.app_id}/stages?status=active&details=true"
+        return self.stages
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.statement("T6")
+def test_the_process_tree_within_running_stages_counts() -> None:
+    """T6: JVM and Python together, against heap and overhead."""
+    reading = ExecutorMemory(urls=["http://spark:4040/"], fetch=Page(RECORDED).fetch).read()
+    assert reading is not None
+    assert (reading.used_bytes, reading.executor, reading.age_seconds) == (USED, "driver", 0.0)
+    assert reading.limit_bytes == 2 * GIBIBYTE + 384 * MEBIBYTE
+
+
+@pytest.mark.statement("T6")
+def test_an_idle_cluster_that_answers_uses_nothing() -> None:
+    """T6: a past peak holds no gate closed."""
+    page = Page(RECORDED)
+    clock = Clock()
+    memory = ExecutorMemory(urls=["http://spark:4040"], fetch=page.fetch, clock=clock)
+    assert memory.read().used_bytes == USED
+    page.stages = []
+    clock.now += FRESH_SECONDS
+    assert memory.read().used_bytes == 0
+
+
+@pytest.mark.statement("T6")
+def test_a_page_that_falls_silent_ages() -> None:
+    """T6: the last reading with its age, so that the gate closes after its deadline; nothing before the first."""
+    page, clock = Page(RECORDED), Clock()
+    memory = ExecutorMemory(urls=["http://spark:4040"], fetch=page.fetch, clock=clock)
+    page.down = True
+    assert memory.read() is None
+    page.down = False
+    assert memory.read().age_seconds == 0.0
+    page.down, clock.now = True, 112.5
+    assert (memory.read().used_bytes, memory.read().age_seconds) == (USED, 12.5)
+    page.down = False
+    assert memory.read().age_seconds == 0.0
+
+
+def test_the_application_is_looked_for() -> None:
+    """At each address; a page of another application is not ours."""
+    page = Page(RECORDED)
+    urls = ["http://elsewhere:4040", "http://spark:4040"]
+    assert ExecutorMemory(urls=urls, app_id="local-1", fetch=page.fetch).read() is not None
+    assert ExecutorMemory(urls=urls, app_id="local-2", fetch=page.fetch).read() is None
+
+
+def test_the_fullest_executor_is_found() -> None:
+    """Over all running stages; a stage without figures yet, or without the process tree's, is no error."""
+    stages = [
+        {"executorSummary": {"1": {"peakMemoryMetrics": {"ProcessTreeJVMRSSMemory": 5}}, "2": {}}},
+        {"executorSummary": {"2": {"peakMemoryMetrics": {"JVMHeapMemory": 7, "JVMOffHeapMemory": 1}}}},
+        {"status": "ACTIVE"},
+    ]
+    assert fullest(stages) == ("2", 8)
+    assert fullest([]) == ("driver", 0)
+
+
+@pytest.mark.parametrize(
+    ("properties", "mebibytes"),
+    [
+        ({"spark.master": "local[2]"}, 1024 + 384),
+        ({"spark.master": "local[2]", "spark.driver.memory": "8g"}, 8192 + 819),
+        ({"spark.master": "local[2]", "spark.executor.memory": "8g", "spark.driver.memoryOverhead": "1g"}, 2048),
+        ({"spark.master": "spark://x:7077", "spark.executor.memory": "512"}, 512 + 384),
+        ({"spark.master": "yarn", "spark.executor.memory": "10g", "spark.executor.memoryOverheadFactor": "0.2"}, 12288),
+        ({"spark.master": "yarn", "spark.executor.memoryOverhead": "500"}, 1524),
+        ({"spark.master": "yarn", "spark.executor.pyspark.memory": "600m"}, 1024 + 384 + 600),
+        (
+            {"spark.master": "yarn", "spark.memory.offHeap.enabled": "true", "spark.memory.offHeap.size": "1048576"},
+            1024 + 384 + 1,
+        ),
+    ],
+)
+def test_the_limit_is_what_the_cluster_gave(properties: dict[str, str], mebibytes: int) -> None:
+    """Heap, overhead, off-heap and Python's own share."""
+    assert limit_bytes(properties) // MEBIBYTE == mebibytes
+
+
+def test_sizes_as_spark_writes_them() -> None:
+    """A bare number is in the setting's own unit."""
+    assert [size_bytes(text, unit="m") for text in ("1g", "1GB", "2", "3k", "4b")] == [
+        GIBIBYTE,
+        GIBIBYTE,
+        2 * MEBIBYTE,
+        3072,
+        4,
+    ]
+    with pytest.raises(ValueError, match="not a size"):
+        size_bytes("1.5g")
+
+
+def test_only_pages_are_fetched() -> None:
+    """No file of this machine."""
+    with pytest.raises(ValueError, match="no address"):
+        fetch_json("file:///etc/hostname")

@@ -1,0 +1,103 @@
+"""Spark's errors, as they really read, in one sentence of ours."""
+
+import grpc
+import pytest
+from pyspark.errors.exceptions.connect import AnalysisException, PythonException, SparkConnectGrpcException
+
+from airflow_provider_backpressure.core.failures import to_text
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    InvalidDeclaration,
+    PlanSuperseded,
+    RangeFailed,
+    RunnerRefused,
+    RunnerUnavailable,
+)
+from airflow_provider_backpressure.runners.failures import translate
+
+TRACE = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/tmp/x.py", line 11, in bad
+    import nonexist.mod
+{}
+
+JVM stacktrace:
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+	at org.apache.spark.api.python.BasePythonRunner"""
+
+
+def trace(line: str) -> PythonException:
+    """An error of a task."""
+    return PythonException(message=TRACE.format(line))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "sentence"),
+    [
+        (
+            trace("ModuleNotFoundError: No module named 'psycopg'"),
+            RunnerRefused,
+            "The executors' Python has no module psycopg: install it where Spark runs.",
+        ),
+        (
+            trace(
+                "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
+                "different version: 3.12 than that in driver: 3.11, PySpark cannot run with different minor versions."
+            ),
+            RunnerRefused,
+            "The executors run another minor version of Python (3.12, here 3.11): both sides need the same.",
+        ),
+        (
+            trace("[PACKAGE_NOT_INSTALLED] PyArrow >= 15.0.0 must be installed; however, it was not found."),
+            RunnerRefused,
+            "The executors' Python lacks a package: PyArrow >= 15.0.0 must be installed; however, it was not found.",
+        ),
+        (
+            AnalysisException(message="[UNRESOLVED_COLUMN] A column cannot be resolved; line 1 pos 7;\n'Project"),
+            RunnerRefused,
+            "Spark refused the transform: [UNRESOLVED_COLUMN] A column cannot be resolved; line 1 pos 7;",
+        ),
+        (
+            trace("ZeroDivisionError: integer division or modulo by zero"),
+            RangeFailed,
+            "The Spark job failed: ZeroDivisionError: integer division or modulo by zero",
+        ),
+        (
+            SparkConnectGrpcException(message="Job aborted due to stage failure: x\ny", errorClass=None),
+            RangeFailed,
+            "The Spark job failed: Job aborted due to stage failure: x",
+        ),
+        (
+            SparkConnectGrpcException(
+                message="<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE",
+                grpc_status_code=grpc.StatusCode.UNAVAILABLE,
+            ),
+            RunnerUnavailable,
+            "Spark Connect at sc://host:1 does not answer (UNAVAILABLE).",
+        ),
+        (
+            ValueError("Cannot invoke RPC: Channel closed!"),
+            RunnerUnavailable,
+            "Spark Connect at sc://host:1 no longer knows this session.",
+        ),
+        (
+            SparkConnectGrpcException(message="(x) The handle is invalid.", errorClass="INVALID_HANDLE.SESSION_CLOSED"),
+            RunnerUnavailable,
+            "Spark Connect at sc://host:1 no longer knows this session.",
+        ),
+        (
+            SparkConnectGrpcException(message="(x) It was lost.", errorClass="INVALID_HANDLE.OPERATION_NOT_FOUND"),
+            RangeFailed,
+            "The Spark job failed: (x) It was lost.",
+        ),
+        (trace(f"TaskFailed: {to_text(PlanSuperseded('Too late.'))}"), PlanSuperseded, "Too late."),
+        (InvalidDeclaration("As it was."), InvalidDeclaration, "As it was."),
+        (SparkConnectGrpcException(message=""), RangeFailed, "The Spark job failed: Spark gave no reason."),
+    ],
+)
+def test_each_error_is_one_sentence(error: Exception, kind: type[BackpressureError], sentence: str) -> None:
+    """Its class says whether to try again."""
+    found = translate(error, "sc://host:1")
+    assert type(found) is kind
+    assert str(found) == sentence
