@@ -1,0 +1,146 @@
+"""``doctor``: everything a hydration needs, one line each, with what to do where something is missing."""
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from airflow.cli.simple_table import AirflowConsole
+
+from airflow_provider_backpressure.cli.shell import FAILED, command
+from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.messages import ChecksumSpec
+from airflow_provider_backpressure.core.planner import check_modules
+from airflow_provider_backpressure.core.ports import Runner
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    LedgerRefused,
+    RunnerRefused,
+    SourceRefused,
+    SourceUnavailable,
+)
+from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, BackpressureHook, url
+from airflow_provider_backpressure.hooks.connections import connection
+from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.spark import open_runner
+from airflow_provider_backpressure.ledger.rights import missing
+
+EXECUTOR_SECONDS = 60.0
+"""Longest wait for a task on the executors that asks a database for one row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that was looked at."""
+
+    what: str
+    ok: bool
+    finding: str
+
+
+@command
+def doctor(args: Namespace) -> int:
+    """Look at the connections given, or at those of the hydrations in the ledger; 1 where there is a problem."""
+    checks = list(_every(args))
+    rows = [{"check": one.what, "result": "ok" if one.ok else "problem", "finding": one.finding} for one in checks]
+    AirflowConsole().print_as(rows, args.output)
+    return 0 if all(one.ok for one in checks) else FAILED
+
+
+def _every(args: Namespace) -> Iterator[Check]:
+    ledger = args.backpressure_conn_id
+    yield from _looked(f"ledger {ledger}", partial(_ledger, ledger))
+    known = _known(ledger)
+    databases = args.conn_id or sorted({name for one in known for name in _databases(one)})
+    for database in databases:
+        yield from _looked(f"database {database}", partial(_database, database))
+    for cluster in args.spark_conn_id or sorted({one.cluster for one in known}):
+        yield from _looked(f"spark {cluster}", partial(_spark, cluster))
+        for database in databases:
+            yield from _looked(f"{database} from {cluster}", partial(_reached, cluster, database))
+
+
+def _looked(what: str, look: Callable[[], Iterator[str]]) -> Iterator[Check]:
+    """Yield what was found well, up to the first problem."""
+    try:
+        for finding in look():
+            yield Check(what=what, ok=True, finding=finding)
+    except BackpressureError as error:
+        yield Check(what=what, ok=False, finding=str(error))
+
+
+def _known(conn_id: str) -> list[Hydration]:
+    try:
+        with closing(BackpressureHook(conn_id).ledger()) as ledger:
+            return ledger.hydrations()
+    except BackpressureError:
+        return []
+
+
+def _databases(hydration: Hydration) -> tuple[str, ...]:
+    return (hydration.plan.read.conn_id, hydration.plan.write.conn_id) if hydration.plan else ()
+
+
+def _ledger(conn_id: str) -> Iterator[str]:
+    found = connection(conn_id, CONN_TYPE)
+    with closing(BackpressureHook(conn_id).ledger()) as ledger:
+        yield f"The tables are there; hydrations: {len(ledger.hydrations())}."
+    lacking = missing(url(found, found.extra_dejson))
+    if lacking:
+        raise LedgerRefused(
+            f"The ledger's role lacks {', '.join(lacking)}: `airflow backpressure grants` prints the SQL for it."
+        )
+    yield "The role may read and write them."
+
+
+def _database(conn_id: str) -> Iterator[str]:
+    from airflow_provider_backpressure.postgres.connecting import CONTROL, connect
+    from airflow_provider_backpressure.postgres.errors import Errors
+
+    place, errors = endpoint(conn_id), Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+    with (
+        connect(place, errors=errors, application_name=CONTROL) as first,
+        connect(place, errors=errors, application_name=CONTROL) as second,
+        errors.translated(place),
+    ):
+        version = first.execute("SHOW server_version").fetchone()
+        yield f"PostgreSQL {version[0] if version else ''} answers {place.user} at {place.address}."
+        before = first.execute("SELECT pg_backend_pid()").fetchone()
+        with second.transaction():
+            after = second.execute("SELECT pg_backend_pid()").fetchone()
+        if before == after:
+            raise SourceRefused(
+                f"{place.address} is a pooler in transaction mode, where sessions are not one's own: connect to the "
+                "server itself, or to a pool in session mode."
+            )
+    yield "Each connection is a session of its own."
+
+
+def _spark(conn_id: str) -> Iterator[str]:
+    with _runner(conn_id) as runner:
+        found = runner.probe()
+        yield f"A task ran on the executors, with Python {found.python}."
+        check_modules(found, conn_id)
+        yield "They have " + ", ".join(f"{name} {version}" for name, version in found.modules.items() if version) + "."
+        reading = runner.memory()
+        if reading is None:
+            raise RunnerRefused(
+                f"The executors' memory cannot be read, which closes the gate: set the extra ui_url of {conn_id!r} to "
+                "the address of Spark's monitoring page, and let this host reach it."
+            )
+        yield f"Their memory can be read: {reading.limit_bytes / 2**30:.1f} GiB each."
+
+
+def _reached(cluster: str, conn_id: str) -> Iterator[str]:
+    with _runner(cluster, conn_id) as runner:
+        job = runner.checksum(ChecksumSpec(kind="postgres", conn_id=conn_id, query="SELECT 1 AS one"))
+        job.result(timeout=EXECUTOR_SECONDS)
+        yield "The executors reach it."
+
+
+@contextmanager
+def _runner(conn_id: str, *databases: str) -> Iterator[Runner]:
+    opened = open_runner(conn_id, endpoints={name: endpoint(name) for name in databases})
+    with closing(opened):
+        yield opened

@@ -1,0 +1,34 @@
+"""``verify``: a hydration's target against its markers, range by range, through its own Spark cluster."""
+
+from argparse import Namespace
+
+from airflow.cli.simple_table import AirflowConsole
+
+from airflow_provider_backpressure.cli.shell import FAILED, SHOWN, command, named, opened_ledger
+from airflow_provider_backpressure.core.paging import every_range
+from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.verification import Verify
+from airflow_provider_backpressure.hooks.recorded import declaration_of, recorded_plan
+
+
+@command
+def verify(args: Namespace) -> int:
+    """Compare count and checksum of each committed range; 1 where one differs."""
+    with opened_ledger(args) as ledger:
+        found = named(ledger, args.hydration)
+        plan = recorded_plan(found)
+        counts = ledger.counts(plan.plan_id)
+        with declaration_of(found, args.backpressure_conn_id).open() as opened:
+            report = opened.verifier().verify(every_range(ledger, plan.plan_id, [RangeState.COMMITTED]), Verify.TARGET)
+    summary = {
+        "id": found.id[:SHOWN],
+        "target": found.sink_identity,
+        "ranges": report.ranges,
+        "open": counts.open,
+        "rows": report.rows,
+        "checksum": report.checksum,
+        "equal": report.equal,
+        "differences": "; ".join(mismatch.sentence for mismatch in report.mismatches),
+    }
+    AirflowConsole().print_as([summary], args.output)
+    return 0 if report.equal else FAILED

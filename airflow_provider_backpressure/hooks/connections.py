@@ -1,0 +1,30 @@
+"""Airflow connections, read from whatever secrets backend there is, with one sentence where something is missing."""
+
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+
+def connection(conn_id: str, *types: str) -> Connection:
+    """Return a connection of one of the given types; :class:`InvalidDeclaration` where there is none."""
+    try:
+        found = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise missing(conn_id, *types) from error
+    check_type(found, *types)
+    return found
+
+
+def missing(conn_id: str, *types: str) -> InvalidDeclaration:
+    """Return the error of a connection that does not exist."""
+    return InvalidDeclaration(f"There is no Airflow connection {conn_id!r}: create one of type {' or '.join(types)}.")
+
+
+def check_type(found: Connection, *types: str) -> None:
+    """Raise :class:`InvalidDeclaration` where a connection is of another type."""
+    if found.conn_type not in types:
+        raise InvalidDeclaration(
+            f"The Airflow connection {found.conn_id!r} is of type {found.conn_type!r}; "
+            f"type {' or '.join(types)} is needed here."
+        )

@@ -1,0 +1,66 @@
+"""Endpoints of databases, from Airflow connections of type ``postgres``."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import Connection
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.hooks.connections import connection
+
+log = logging.getLogger(__name__)
+
+OPTIONS = (
+    "connect_timeout",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+)
+"""Extras that are handed to libpq."""
+ADDRESS = ("executor_host", "executor_port")
+"""Extras that say where executors find the same database."""
+
+
+def endpoint(conn_id: str) -> Endpoint:
+    """Return where a connection of type ``postgres`` leads to.
+
+    Of its extras only :data:`OPTIONS` and :data:`ADDRESS` are read, each by its name.
+    """
+    found = connection(conn_id, "postgres")
+    return from_connection(found, found.extra_dejson)
+
+
+def from_connection(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
+    """Build the endpoint; :class:`InvalidDeclaration` names the field that is missing or cannot be meant."""
+    for field, value in (("host", found.host), ("database (schema)", found.schema), ("login", found.login)):
+        if not value:
+            raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no {field}.")
+    ignored = sorted(set(extra) - {*OPTIONS, *ADDRESS})
+    if ignored:
+        log.info("Extras of connection %s that have no meaning here: %s", found.conn_id, ", ".join(ignored))
+    return Endpoint(
+        conn_id=found.conn_id,
+        host=found.host or "",
+        port=found.port or 5432,
+        database=found.schema or "",
+        user=found.login or "",
+        password=found.password or "",
+        options={name: str(extra[name]) for name in OPTIONS if extra.get(name) not in (None, "")},
+        executor_host=extra.get("executor_host") or None,
+        executor_port=_port(found.conn_id, extra.get("executor_port")),
+    )
+
+
+def _port(conn_id: str, value: object) -> int | None:
+    if value in (None, ""):
+        return None
+    text = str(value)
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise InvalidDeclaration(f"The extra executor_port of connection {conn_id!r} is no port number: {value!r}.")
+    return int(text)

@@ -1,0 +1,185 @@
+"""The composition root: from what a DAG declares and Airflow's connections to opened ports, and back to closed ones."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.hydrator import Hydrator
+from airflow_provider_backpressure.core.limiter import Limiter
+from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.planner import Planner
+from airflow_provider_backpressure.core.polling import Clock, SystemClock
+from airflow_provider_backpressure.core.ports import Ledger, Runner, Sink, Source
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.verification import Verifier
+from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook
+from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.spark import open_runner
+
+
+class SourceDeclaration(Protocol):
+    """A source as a DAG declares it: names, no connection."""
+
+    @property
+    def conn_id(self) -> str:
+        """Airflow connection of the source."""
+        ...
+
+    @property
+    def table(self) -> str:
+        """What is read, as the source names it."""
+        ...
+
+    def open(self, endpoint: Endpoint) -> Source:
+        """Open it."""
+        ...
+
+
+class SinkDeclaration(Protocol):
+    """A sink as a DAG declares it: names, no connection."""
+
+    @property
+    def conn_id(self) -> str:
+        """Airflow connection of the sink."""
+        ...
+
+    @property
+    def table(self) -> str:
+        """What is written, as the sink names it."""
+        ...
+
+    @property
+    def key(self) -> tuple[str, ...] | None:
+        """Columns that ``upsert`` goes by; ``None`` for the source's key."""
+        ...
+
+    def open(self, endpoint: Endpoint) -> Sink:
+        """Open it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """One hydration as declared: everything a run needs but the connections themselves."""
+
+    source: SourceDeclaration
+    sink: SinkDeclaration
+    spark_conn_id: str
+    backpressure_conn_id: str = DEFAULT_CONN_ID
+    budget: Budget = field(default_factory=Budget)
+    mode: Mode = Mode.APPEND
+    transform: Transform | None = None
+    function: Callable[..., Any] | None = None
+    """The Python transform itself, where the DAG hands over a callable."""
+    owner: str
+
+    @contextmanager
+    def open(self) -> Iterator["Opened"]:
+        """Resolve every connection, open the ports, and close them all in the end."""
+        with ExitStack() as stack:
+            ledger = stack.enter_context(closing(BackpressureHook(self.backpressure_conn_id).ledger()))
+            endpoints = {conn_id: endpoint(conn_id) for conn_id in {self.source.conn_id, self.sink.conn_id}}
+            source = stack.enter_context(closing(self.source.open(endpoints[self.source.conn_id])))
+            sink = stack.enter_context(closing(self.sink.open(endpoints[self.sink.conn_id])))
+            runner = open_runner(self.spark_conn_id, endpoints=endpoints, transform=self.function)
+            stack.enter_context(closing(runner))
+            yield Opened(
+                declaration=self,
+                environment=settings.environment(),
+                ledger=ledger,
+                source=source,
+                sink=sink,
+                runner=runner,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A declared hydration with its ports open."""
+
+    declaration: Declaration
+    environment: str
+    ledger: Ledger
+    source: Source
+    sink: Sink
+    runner: Runner
+
+    def planner(self) -> Planner:
+        """Return the planner."""
+        declared = self.declaration
+        return Planner(
+            source=self.source,
+            sink=self.sink,
+            runner=self.runner,
+            ledger=self.ledger,
+            budget=declared.budget,
+            mode=declared.mode,
+            key=declared.sink.key or (),
+            transform=declared.transform,
+            environment=self.environment,
+            owner=declared.owner,
+            cluster=declared.spark_conn_id,
+        )
+
+    def find(self) -> Hydration | None:
+        """Return the hydration of this source and sink, if the ledger knows it."""
+        return self.ledger.find(
+            environment=self.environment, source_identity=self.source.identity, sink_identity=self.sink.identity
+        )
+
+    def hydration(self) -> tuple[Hydration, Plan]:
+        """Return the hydration and its plan; ``LedgerRefused`` where nothing was planned yet."""
+        found = self.find()
+        if found is None or found.plan is None:
+            raise LedgerRefused(
+                f"There is no plan yet for {self.source.identity} into {self.sink.identity}: "
+                "run its plan_snapshot task first."
+            )
+        return found, found.plan
+
+    def limiter(self, hydration_id: str) -> Limiter:
+        """Return the gate as this process sees it."""
+        return Limiter(
+            ledger=self.ledger,
+            hydration_id=hydration_id,
+            budget=self.declaration.budget,
+            memory=self.runner.memory,
+        )
+
+    def hydrator(
+        self,
+        *,
+        lane: str,
+        share: int = 1,
+        inline_wait: float,
+        clock: Clock | None = None,
+        on_commit: Callable[[], None] | None = None,
+    ) -> Hydrator:
+        """Return the loop of one lane."""
+        hydration, plan = self.hydration()
+        return Hydrator(
+            hydration_id=hydration.id,
+            plan=plan,
+            lane=lane,
+            ledger=self.ledger,
+            source=self.source,
+            sink=self.sink,
+            runner=self.runner,
+            limiter=self.limiter(hydration.id),
+            budget=self.declaration.budget,
+            share=share,
+            inline_wait=inline_wait,
+            poll=settings.poll_policy(),
+            clock=clock or SystemClock(),
+            on_commit=on_commit,
+        )
+
+    def verifier(self) -> Verifier:
+        """Return the verifier of the current plan."""
+        return Verifier(plan=self.hydration()[1], source=self.source, sink=self.sink, runner=self.runner)

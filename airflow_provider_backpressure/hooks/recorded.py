@@ -1,0 +1,48 @@
+"""From a hydration in the ledger back to a declaration: for commands, which have no DAG at hand."""
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
+from airflow_provider_backpressure.hooks.hydration import Declaration
+
+
+def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CONN_ID) -> Declaration:
+    """Return a declaration that opens the hydration's source, sink and cluster; fit for reading what was written.
+
+    Conditions and columns of the source are not known to the ledger, so nothing can be planned by it.
+    """
+    plan = recorded_plan(hydration)
+    if {plan.read.kind, plan.write.kind} != {"postgres"}:
+        raise LedgerRefused(f"This version cannot open a {plan.read.kind} source with a {plan.write.kind} sink.")
+    from airflow_provider_backpressure.postgres.names import QualifiedName
+    from airflow_provider_backpressure.sinks import PostgresSink
+    from airflow_provider_backpressure.sources import PostgresSource
+
+    return Declaration(
+        source=PostgresSource(conn_id=plan.read.conn_id, table=table_of(hydration.source_identity)),
+        sink=PostgresSink(
+            conn_id=plan.write.conn_id,
+            table=table_of(hydration.sink_identity),
+            system_schema=QualifiedName.parse(plan.write.commit_table).schema,
+        ),
+        spark_conn_id=hydration.cluster,
+        backpressure_conn_id=backpressure_conn_id,
+        budget=Budget(credits=hydration.credits_max),
+        mode=plan.mode,
+        transform=plan.transform,
+        owner=hydration.owner,
+    )
+
+
+def recorded_plan(hydration: Hydration) -> Plan:
+    """Return a hydration's plan; ``LedgerRefused`` where there is none yet."""
+    if hydration.plan is None:
+        raise LedgerRefused(f"{hydration.sink_identity} has no plan yet.")
+    return hydration.plan
+
+
+def table_of(identity: str) -> str:
+    """Return the table of an identity: what stands behind ``postgres://host:port/database/``."""
+    return identity.split("/", 4)[4]

@@ -1,0 +1,8 @@
+"""Operators: the steps of a hydration as Airflow tasks."""
+
+from airflow_provider_backpressure.operators.hydrate import HydrateOperator
+from airflow_provider_backpressure.operators.plan import PlanSnapshotOperator
+from airflow_provider_backpressure.operators.submit import SubmitRangeOperator
+from airflow_provider_backpressure.operators.verify import VerifyHydrationOperator
+
+__all__ = ["HydrateOperator", "PlanSnapshotOperator", "SubmitRangeOperator", "VerifyHydrationOperator"]

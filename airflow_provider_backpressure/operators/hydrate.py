@@ -1,0 +1,62 @@
+"""The task that drains many ranges: a lane."""
+
+import math
+from typing import Any
+
+from airflow.sdk import Context
+
+from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.hydrator import Outcome
+from airflow_provider_backpressure.core.watch import Watch
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.operators.lane import LaneClock, LaneEnded, ProgressLog
+from airflow_provider_backpressure.task import TransformTask, lane_name
+
+
+class HydrateOperator(TransformTask):
+    """Drains the planned ranges through the gate, several at once, until none is left.
+
+    At a closed gate with nothing in flight it waits for a moment and then gives its worker slot back until the gate
+    opens. Retried or cleared, it first settles what its earlier life left in flight, and goes on from the ledger.
+
+    :param lanes: how many such tasks share the hydration's credits
+    :param lane_index: which of them this is, from 0; for ``expand``
+    """
+
+    def __init__(self, *, lanes: int = 1, lane_index: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not 0 <= lane_index < lanes:
+            raise InvalidDeclaration(f"A lane's index must be between 0 and {lanes - 1}, not {lane_index}.")
+        self.lanes = lanes
+        self.lane_index = lane_index
+        self._clock: LaneClock | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Drain, or defer at a gate that stays closed. Returns how many ranges this task committed."""
+        self._clock = LaneClock()
+        with self.opened(context) as opened:
+            hydration, _ = opened.hydration()
+            progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log)
+            hydrator = opened.hydrator(
+                lane=lane_name(context),
+                share=math.ceil(self.budget.credits / self.lanes),
+                inline_wait=settings.inline_wait(),
+                clock=self._clock,
+                on_commit=progress.committed,
+            )
+            try:
+                result = hydrator.run()
+            except LaneEnded:
+                hydrator.cancel()
+                raise
+            progress.write()
+        if result.outcome is Outcome.CLOSED:
+            self.wait_deferred(
+                hydration_id=hydration.id, watch=Watch.GATE, reasons=result.decision.reasons if result.decision else ()
+            )
+        return {"hydration_id": hydration.id, "committed": result.committed}
+
+    def on_kill(self) -> None:
+        """Let the lane end its jobs and give their credits back; called within a signal handler."""
+        if self._clock is not None:
+            self._clock.end()

@@ -1,0 +1,95 @@
+"""The task that plans: everything is checked and written down before the first row moves."""
+
+from dataclasses import replace
+from typing import Any
+
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.planner import Planned, Verdict
+from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.hooks.hydration import Declaration, Opened
+from airflow_provider_backpressure.task import TransformTask
+
+MAX_TASKS = 1024
+"""Most ranges that become tasks; Airflow's own limit of a mapped task."""
+OPEN = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)
+RESTARTED_FROM = "backpressure_restarted_from"
+
+
+class PlanSnapshotOperator(TransformTask):
+    """Plans a hydration, or finds the plan that is to be resumed, or skips where nothing is left to do.
+
+    A run triggered with ``{"backpressure": "restart"}`` makes a new plan, once: clearing or retrying it resumes that
+    plan. Returns ``{"hydration_id", "plan_id", "ranges"}``, or with ``each_range`` the open ranges' numbers, for
+    ``expand``; the ids are pushed under their own keys too.
+
+    Where a source that was declared static holds another number of rows than was committed, the task warns and skips.
+
+    :param mode: how rows enter the target: ``append`` or ``upsert``
+    :param each_range: return the ranges' numbers, at most 1,024, for one task each
+    """
+
+    def __init__(self, *, mode: str = Mode.APPEND, each_range: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.mode = as_mode(mode)
+        self.each_range = each_range
+
+    def declaration(self, context: Context) -> Declaration:
+        """Return what this task was told."""
+        return replace(super().declaration(context), mode=self.mode)
+
+    def execute(self, context: Context) -> Any:
+        """Plan."""
+        with self.opened(context) as opened:
+            planned = opened.planner().plan(restart=self._restart(context, opened))
+            if planned.verdict is Verdict.RESUMED:
+                opened.ledger.retry_failed(planned.plan.plan_id)
+            ids = {"hydration_id": planned.hydration.id, "plan_id": planned.plan.plan_id}
+            for key, value in ids.items():
+                context["ti"].xcom_push(key, value)
+            self._tell(planned)
+            if self.each_range:
+                return self._open_ranges(opened, planned)
+            return {**ids, "ranges": planned.ranges}
+
+    def _restart(self, context: Context, opened: Opened) -> bool:
+        """Whether this run asks for a new plan and has not got it yet."""
+        wish = (context["dag_run"].conf or {}).get("backpressure")
+        if wish is None:
+            return False
+        if wish != "restart":
+            raise InvalidDeclaration(f'The run\'s "backpressure" may only be "restart", not {wish!r}.')
+        known = opened.find()
+        current = known.plan.plan_id if known and known.plan else "none"
+        store = context["task_state_store"]
+        before = store.get(RESTARTED_FROM)
+        if before is None:
+            store.set(RESTARTED_FROM, current)
+        return before in (None, current)
+
+    def _tell(self, planned: Planned) -> None:
+        if planned.verdict is Verdict.MOVED:
+            self.log.warning("%s", planned.note)
+        if planned.verdict in (Verdict.UNCHANGED, Verdict.MOVED):
+            raise AirflowSkipException(planned.note)
+        self.log.info("Plan %s %s: %s.", planned.plan.plan_id, planned.verdict.value, planned.note)
+
+    def _open_ranges(self, opened: Opened, planned: Planned) -> list[int]:
+        found = opened.ledger.ranges(planned.plan.plan_id, states=OPEN, limit=MAX_TASKS + 1)
+        if len(found) > MAX_TASKS:
+            raise InvalidDeclaration(
+                f"More than {MAX_TASKS:,} ranges are open, too many for one task each: use lanes instead "
+                "(task_per_range=False), which need no task per range, or larger ranges."
+            )
+        return [record.seq for record in found]
+
+
+def as_mode(mode: str) -> Mode:
+    """Return the mode of that name; :class:`InvalidDeclaration` lists those there are."""
+    try:
+        return Mode(mode)
+    except ValueError as error:
+        raise InvalidDeclaration(f"mode must be one of {', '.join(Mode)}, not {mode!r}.") from error

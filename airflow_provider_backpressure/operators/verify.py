@@ -1,0 +1,110 @@
+"""The task that verifies what was committed, ends the hydration and tells other DAGs."""
+
+from typing import Any
+
+from airflow.sdk import Context
+
+from airflow_provider_backpressure.assets import has_asset, hydration_asset
+from airflow_provider_backpressure.core.paging import every_range
+from airflow_provider_backpressure.core.ports import Ledger
+from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.verification import Report, Verify
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerUnavailable, VerificationFailed
+from airflow_provider_backpressure.hooks.hydration import Opened
+from airflow_provider_backpressure.task import HydrationTask
+
+NAMED = 20
+"""Most ranges that are named in the error; the log has them all."""
+
+
+class VerifyHydrationOperator(HydrationTask):
+    """Verifies every range, ends the hydration, and emits the event of its asset.
+
+    The event's extra holds ``hydration_id``, ``plan_id``, ``rows``, ``frontier`` (rows by table) and ``verified``; the
+    frontier is kept in the asset's state store too. Ranges that differ are named and fail the task for good.
+
+    :param verify: ``"target"`` (or ``True``) reads the target back and compares it with the markers, which hold what
+        was read from the source; ``"full"`` reads the source once more too; ``"none"`` (``False``) trusts the markers
+    """
+
+    def __init__(self, *, verify: str | bool = Verify.TARGET, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.verify = as_verify(verify)
+        if has_asset(self.source, self.sink):
+            self.outlets = [*self.outlets, hydration_asset(self.source, self.sink)]
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Verify."""
+        with self.opened(context) as opened:
+            hydration, plan = opened.hydration()
+            check_complete(opened.ledger, plan)
+            report = None if self.verify is Verify.NONE else self._report(opened, plan)
+            opened.ledger.finish(hydration.id)
+            rows = total_progress(opened.ledger.statistics(hydration.id)).committed
+            facts = {
+                "hydration_id": hydration.id,
+                "plan_id": plan.plan_id,
+                "rows": rows,
+                "frontier": committed_frontier(plan, rows),
+                "verified": self.verify.value,
+            }
+            self._tell(context, facts)
+            return {**facts, "checksum": report.checksum if report else None}
+
+    def _report(self, opened: Opened, plan: Plan) -> Report:
+        committed = every_range(opened.ledger, plan.plan_id, [RangeState.COMMITTED])
+        report = opened.verifier().verify(committed, self.verify)
+        for mismatch in report.mismatches:
+            self.log.error("%s", mismatch.sentence)
+        if not report.equal:
+            raise VerificationFailed(mismatch_sentence(report))
+        self.log.info("%s ranges with %s rows are equal, checksum %s.", report.ranges, report.rows, report.checksum)
+        return report
+
+    def _tell(self, context: Context, facts: dict[str, Any]) -> None:
+        asset = hydration_asset(self.source, self.sink)
+        if asset not in self.outlets:
+            # Its name was not known when the DAG was parsed, so Airflow does not know the asset.
+            return
+        context["outlet_events"][asset].extra.update(facts)
+        context["asset_state_store"][asset].set("committed_frontier", facts["frontier"])
+
+
+def as_verify(verify: str | bool) -> Verify:
+    """Return how far verification goes; :class:`InvalidDeclaration` lists the choices."""
+    if isinstance(verify, bool):
+        return Verify.TARGET if verify else Verify.NONE
+    try:
+        return Verify(verify)
+    except ValueError as error:
+        raise InvalidDeclaration(f"verify must be one of {', '.join(Verify)}, not {verify!r}.") from error
+
+
+def check_complete(ledger: Ledger, plan: Plan) -> None:
+    """Raise where a range is open; where another run holds it, that is for a while."""
+    counts = ledger.counts(plan.plan_id)
+    if counts.admitted and counts.admitted == counts.open:
+        raise LedgerUnavailable(f"{counts.admitted} ranges are still in flight with another run of this hydration.")
+    if counts.open:
+        raise VerificationFailed(
+            f"{counts.open} of {counts.total} ranges are not committed yet: clear the task that hydrates them."
+        )
+
+
+def committed_frontier(plan: Plan, rows: int) -> dict[str, int]:
+    """Return what is committed: of a single table its rows, of several the frontier that was planned."""
+    if len(plan.frontier) == 1:
+        return {str(key): rows for key in plan.frontier}
+    return {str(key): position for key, position in plan.frontier.items()}
+
+
+def mismatch_sentence(report: Report) -> str:
+    """Return the error's sentence; it names the ranges."""
+    numbers = [str(mismatch.seq) for mismatch in report.mismatches]
+    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+    return (
+        f"{len(numbers)} of {report.ranges} ranges differ: {', '.join(numbers[:NAMED])}{more}; "
+        f"the first: {report.mismatches[0].sentence}."
+    )

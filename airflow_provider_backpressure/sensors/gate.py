@@ -1,0 +1,106 @@
+"""Sensors that hold a task back until a part of the gate is open."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from airflow.sdk import BaseSensorOperator, Context
+
+from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.watch import Watch, Watcher, Why
+from airflow_provider_backpressure.hooks.hydration import Opened
+from airflow_provider_backpressure.hooks.spark import memory_reader, memory_url
+from airflow_provider_backpressure.task import HydrationTask, airflow_errors, range_lane
+
+
+class GateSensor(HydrationTask, BaseSensorOperator):
+    """Base of both sensors. They look by the same functions as lanes do.
+
+    :param deferrable: wait in the triggerer (default); else in a worker slot, or by ``mode="reschedule"``
+    """
+
+    watch: Watch
+
+    def __init__(self, *, deferrable: bool = True, poke_interval: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.deferrable = deferrable
+        self._watcher: Watcher | None = None
+        self._opened: Opened | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Wait."""
+        with self.opened(context) as opened:
+            self._opened, self._watcher = opened, self._watching(context, opened)
+            if not self.deferrable:
+                return super().execute(context)
+            if self.poke(context):
+                return None
+            watcher = self._watcher
+        self.wait_deferred(
+            hydration_id=watcher.hydration_id,
+            watch=self.watch,
+            reasons=watcher.last.reasons if watcher.last else (),
+            plan_id=watcher.plan_id,
+            seq=watcher.seq,
+            lane=watcher.lane,
+            timeout=self.timeout,
+        )
+
+    def poke(self, context: Context) -> bool:
+        """Look once; settle what a silent lane left, so that its credit comes back."""
+        assert self._watcher is not None
+        assert self._opened is not None
+        with airflow_errors():
+            why = self._watcher.look()
+            if why is Why.ABANDONED:
+                lane = self._watcher.lane or "sensor"
+                self._opened.hydrator(lane=lane, inline_wait=settings.inline_wait()).reap_expired()
+                why = self._watcher.look()
+        if why is None:
+            self.log.info("Closed: %s.", "; ".join(self._watcher.last.reasons) if self._watcher.last else "in flight")
+        return why in (Why.OPEN, Why.SETTLED)
+
+    def _watching(self, context: Context, opened: Opened) -> Watcher:
+        hydration, plan = opened.hydration()
+        return Watcher(
+            ledger=opened.ledger,
+            hydration_id=hydration.id,
+            budget=self.budget,
+            watch=self.watch,
+            memory=self._memory(opened) if self.watch is Watch.MEMORY else None,
+            plan_id=plan.plan_id,
+        )
+
+    def _memory(self, opened: Opened) -> Callable[[], MemoryReading | None]:
+        """Return the live reading, without a Spark session where the connection says where to look."""
+        address = memory_url(self.spark_conn_id)
+        return memory_reader(address) if address else opened.runner.memory
+
+
+class ExecutorMemorySensor(GateSensor):
+    """Waits until the executors have the memory for one more range: by prediction and by the live reading."""
+
+    watch = Watch.MEMORY
+
+
+class SinkCommitSensor(GateSensor):
+    """Waits until the sink's commits leave a credit, and reserves it for one range.
+
+    The reservation stands in the ledger, so that no more ranges are submitted than there are credits, in whatever order
+    Airflow starts mapped tasks. It lasts five minutes; ``SubmitRangeOperator`` of the same run and range takes it up.
+
+    :param seq: number of the range in its plan (templated)
+    """
+
+    watch = Watch.COMMIT
+    template_fields: Collection[str] = (*HydrationTask.template_fields, "seq")
+
+    def __init__(self, *, seq: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.seq = seq
+
+    def _watching(self, context: Context, opened: Opened) -> Watcher:
+        watcher = super()._watching(context, opened)
+        watcher.seq = int(self.seq)
+        watcher.lane = range_lane(context, watcher.seq)
+        return watcher

@@ -1,0 +1,170 @@
+"""What operators and sensors have in common: what they are told, how it is templated, how errors leave them."""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, NoReturn
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.watch import Watch
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, Terminal
+from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
+from airflow_provider_backpressure.hooks.hydration import Declaration, Opened, SinkDeclaration, SourceDeclaration
+from airflow_provider_backpressure.hooks.spark import memory_url
+from airflow_provider_backpressure.triggers.admission import AdmissionTrigger
+
+MAX_LANE = 250
+"""Longest name of a lane; a longer one is cut and told apart by a digest."""
+
+
+@contextmanager
+def airflow_errors() -> Iterator[None]:
+    """Let terminal errors fail the task for good; transient ones pass as they are, so that Airflow retries."""
+    try:
+        yield
+    except Terminal as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def lane_name(context: Context, *parts: str) -> str:
+    """Return a name that is the same for each try of a task instance: DAG, run, and ``parts`` or task and map index."""
+    instance = context["ti"]
+    own = parts or (instance.task_id, str(instance.map_index))
+    name = "/".join((instance.dag_id, instance.run_id, *own))
+    if len(name) <= MAX_LANE:
+        return name
+    return f"{name[: MAX_LANE - 17]}/{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def range_lane(context: Context, seq: int) -> str:
+    """Return the lane of one range: the sensor that reserves a credit and the task that submits the range share it."""
+    return lane_name(context, f"range-{seq}")
+
+
+class HydrationTask(BaseOperator):
+    """Base of every task of a hydration.
+
+    :param source: what is read (templated in all its fields)
+    :param sink: what is written (templated in all its fields)
+    :param spark_conn_id: Airflow connection of type ``spark_connect``
+    :param budget: what the hydration may take
+    :param backpressure_conn_id: Airflow connection of type ``backpressure``, the ledger
+    """
+
+    template_fields: Collection[str] = ("source", "sink")
+
+    def __init__(
+        self,
+        *,
+        source: SourceDeclaration,
+        sink: SinkDeclaration,
+        spark_conn_id: str,
+        budget: Budget | None = None,
+        backpressure_conn_id: str = DEFAULT_CONN_ID,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.sink = sink
+        self.spark_conn_id = spark_conn_id
+        self.budget = budget or Budget()
+        self.backpressure_conn_id = backpressure_conn_id
+
+    def render_template(
+        self, content: Any, context: Context, jinja_env: Any = None, seen_oids: set[int] | None = None
+    ) -> Any:
+        """Render strings inside frozen declarations too, by making new ones."""
+        if not is_dataclass(content) or isinstance(content, type) or hasattr(content, "resolve"):
+            return super().render_template(content, context, jinja_env, seen_oids)
+        changes: Mapping[str, Any] = {
+            field.name: self.render_template(value, context, jinja_env, seen_oids)
+            for field in fields(content)
+            if field.init and not isinstance(value := getattr(content, field.name), Enum)
+        }
+        return replace(content, **changes)
+
+    def declaration(self, context: Context) -> Declaration:
+        """Return what this task was told."""
+        return Declaration(
+            source=self.source,
+            sink=self.sink,
+            spark_conn_id=self.spark_conn_id,
+            backpressure_conn_id=self.backpressure_conn_id,
+            budget=self.budget,
+            owner=context["ti"].dag_id,
+        )
+
+    @contextmanager
+    def opened(self, context: Context) -> Iterator[Opened]:
+        """Open the ports for the time of a task, with errors as Airflow understands them."""
+        with airflow_errors(), self.declaration(context).open() as opened:
+            yield opened
+
+    def wait_deferred(
+        self,
+        *,
+        hydration_id: str,
+        watch: Watch,
+        reasons: Iterable[str] = (),
+        plan_id: str = "",
+        seq: int | None = None,
+        lane: str | None = None,
+        timeout: float | None = None,
+    ) -> NoReturn:
+        """Give the worker slot back until the trigger has something to tell; the task then begins anew."""
+        self.log.info("The gate is closed: %s. The task gives its worker slot back.", "; ".join(reasons) or "no credit")
+        with airflow_errors():
+            trigger = AdmissionTrigger(
+                hydration_id=hydration_id,
+                backpressure_conn_id=self.backpressure_conn_id,
+                budget={**asdict(self.budget), "law": self.budget.law.value},
+                watch=watch.value,
+                memory_url=memory_url(self.spark_conn_id),
+                plan_id=plan_id,
+                seq=seq,
+                lane=lane,
+                poll_interval=settings.poll_policy().maximum,
+            )
+        self.defer(trigger=trigger, method_name="resume", timeout=timeout)
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+        """Go on after a deferral. What the trigger saw is only told: everything is looked at again."""
+        self.log.info("Resumed: %s.", event["sentence"].rstrip("."))
+        return self.execute(context)
+
+
+class TransformTask(HydrationTask):
+    """A task that reads rows, and so knows what becomes of them on the way.
+
+    :param transform: a SELECT over the view ``source`` (templated), or a callable that takes and gives a DataFrame
+    """
+
+    template_fields: Collection[str] = (*HydrationTask.template_fields, "transform")
+
+    def __init__(self, *, transform: str | Transform | Callable[..., Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # Airflow calls a callable in a template field, so the function itself is kept apart.
+        self.function = transform if callable(transform) else None
+        self.transform = as_transform(transform)
+
+    def declaration(self, context: Context) -> Declaration:
+        """Return what this task was told."""
+        return replace(super().declaration(context), transform=self.transform, function=self.function)
+
+
+def as_transform(transform: str | Transform | Callable[..., Any] | None) -> Transform | None:
+    """Return the transform as it stands in a plan; a callable is handed to the runner and leaves an empty reference."""
+    if transform is None or isinstance(transform, Transform):
+        return transform
+    if isinstance(transform, str):
+        return Transform(sql=transform)
+    if callable(transform):
+        return Transform(python="")
+    raise InvalidDeclaration(f"transform must be a SELECT or a callable, not {type(transform).__name__}.")

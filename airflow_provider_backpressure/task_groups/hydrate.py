@@ -1,0 +1,124 @@
+"""``hydrate``: the whole of a hydration as one task group."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import TaskGroup, TriggerRule, task_group
+
+from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.verification import Verify
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
+from airflow_provider_backpressure.hooks.hydration import SinkDeclaration, SourceDeclaration
+from airflow_provider_backpressure.operators import (
+    HydrateOperator,
+    PlanSnapshotOperator,
+    SubmitRangeOperator,
+    VerifyHydrationOperator,
+)
+from airflow_provider_backpressure.sensors import ExecutorMemorySensor, SinkCommitSensor
+
+DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
+"""What a DAG's ``default_args`` may change: a hydration is made to be retried."""
+
+
+def hydrate(
+    source: SourceDeclaration,
+    sink: SinkDeclaration,
+    *,
+    spark_conn_id: str,
+    budget: Budget | None = None,
+    consistency: str = Consistency.STATIC,
+    mode: str = "append",
+    transform: str | Transform | Callable[..., Any] | None = None,
+    verify: str | bool = Verify.TARGET,
+    lanes: int = 1,
+    task_per_range: bool = False,
+    backpressure_conn_id: str = DEFAULT_CONN_ID,
+    group_id: str | None = None,
+) -> TaskGroup:
+    """Hydrate a sink from a source: plan, drain the ranges, verify. Every argument is checked at parse.
+
+    :param source: what is read, for example ``PostgresSource(conn_id="shop_db", table="public.orders")``
+    :param sink: what is written, for example ``PostgresSink(conn_id="warehouse", table="raw.orders")``
+    :param spark_conn_id: Airflow connection of type ``spark_connect``
+    :param budget: what the hydration may take
+    :param consistency: ``static``: the table stands still while it is read
+    :param mode: ``append`` or ``upsert``
+    :param transform: a SELECT over the view ``source``, or a callable that takes and gives a DataFrame
+    :param verify: ``target`` (``True``), ``full``, or ``none`` (``False``)
+    :param lanes: tasks that drain the ranges; one is enough for all but the widest clusters
+    :param task_per_range: one task for each range, after two sensors; for at most 1,024 ranges
+    :param backpressure_conn_id: Airflow connection of the ledger
+    :param group_id: id of the task group; ``hydrate_<table>`` where it is not given
+    """
+    budget = budget or Budget()
+    _check(consistency=consistency, lanes=lanes, task_per_range=task_per_range, budget=budget)
+    flow: dict[str, Any] = {
+        "source": source,
+        "sink": sink,
+        "spark_conn_id": spark_conn_id,
+        "budget": budget,
+        "backpressure_conn_id": backpressure_conn_id,
+    }
+    with TaskGroup(group_id or _group_id(source), add_suffix_on_collision=group_id is None) as group:
+        group.default_args = {**DEFAULT_ARGS, **_chosen(group)}
+        plan = PlanSnapshotOperator(
+            task_id="plan_snapshot", mode=mode, transform=transform, each_range=task_per_range, **flow
+        )
+        if task_per_range:
+            ranges: Any = _each_range(flow, transform).expand(seq=plan.output)
+        elif lanes > 1:
+            lane = HydrateOperator.partial(task_id="hydrate_ranges", lanes=lanes, transform=transform, **flow)
+            ranges = lane.expand(lane_index=list(range(lanes)))
+        else:
+            ranges = HydrateOperator(task_id="hydrate_ranges", transform=transform, **flow)
+        done = VerifyHydrationOperator(
+            task_id="verify_hydration",
+            verify=verify,
+            # An empty table has no range tasks, and their skip must not skip this one; the plan's own skip must.
+            trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
+            **flow,
+        )
+        plan >> ranges >> done
+        plan >> done
+    return group
+
+
+def _each_range(flow: dict[str, Any], transform: Any) -> Any:
+    @task_group(group_id="hydrate_ranges")
+    def hydrate_ranges(seq: int) -> None:
+        memory = ExecutorMemorySensor(task_id="executor_memory", **flow)
+        commit = SinkCommitSensor(task_id="sink_commit", seq=seq, **flow)
+        memory >> commit >> SubmitRangeOperator(task_id="submit_range", seq=seq, transform=transform, **flow)
+
+    return hydrate_ranges
+
+
+def _check(*, consistency: str, lanes: int, task_per_range: bool, budget: Budget) -> None:
+    if consistency not in tuple(Consistency):
+        raise InvalidDeclaration(
+            f"consistency={consistency!r} is not part of this version, which has {', '.join(Consistency)} only: "
+            "the table must stand still while it is read."
+        )
+    if isinstance(lanes, bool) or not isinstance(lanes, int) or not 1 <= lanes <= budget.credits:
+        raise InvalidDeclaration(
+            f"lanes must be a whole number from 1 to the budget's credits ({budget.credits}), not {lanes!r}."
+        )
+    if task_per_range and lanes > 1:
+        raise InvalidDeclaration("task_per_range=True has no lanes: give either, not both.")
+
+
+def _group_id(source: SourceDeclaration) -> str:
+    table = source.table if isinstance(source.table, str) else ""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", table.rpartition(".")[2]).strip("_")
+    return f"hydrate_{name}" if name and "{" not in table else "hydrate"
+
+
+def _chosen(group: TaskGroup) -> dict[str, Any]:
+    """Return what the DAG's author has chosen for the arguments that have a default here."""
+    outer = {**(group.dag.default_args or {}), **((group.parent_group and group.parent_group.default_args) or {})}
+    return {name: outer[name] for name in DEFAULT_ARGS if name in outer}

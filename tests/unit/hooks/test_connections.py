@@ -1,0 +1,151 @@
+"""From Airflow connections to endpoints, ledger addresses and runners: key by key, one sentence where they fail."""
+
+import json
+
+import pytest
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerRefused
+from airflow_provider_backpressure.hooks.backpressure import BackpressureHook, url
+from airflow_provider_backpressure.hooks.connections import connection
+from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.spark import memory_url, open_runner, remote
+from airflow_provider_backpressure.ledger.migration import migrate
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch):
+    def add(conn_id: str, **values) -> None:
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(values))
+
+    return add
+
+
+POSTGRES = {"conn_type": "postgres", "host": "db", "schema": "shop", "login": "reader", "password": "s3cret-word"}
+LEDGER = {"conn_type": "backpressure", "host": "meta", "schema": "airflow", "login": "bp", "password": "s3cret-word"}
+
+
+def test_an_endpoint_reads_extras_by_their_names(connect):
+    connect(
+        "shop_db",
+        **POSTGRES,
+        port=6543,
+        extra={
+            "sslmode": "require",
+            "executor_host": "10.0.0.7",
+            "executor_port": "5432",
+            "iam": True,
+            "options": "-c x",
+        },
+    )
+    found = endpoint("shop_db")
+    assert found == Endpoint(
+        conn_id="shop_db",
+        host="db",
+        port=6543,
+        database="shop",
+        user="reader",
+        password="s3cret-word",
+        options={"sslmode": "require"},
+        executor_host="10.0.0.7",
+        executor_port=5432,
+    )
+    assert "s3cret-word" not in repr(found)
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"host": ""}, "names no host"),
+        ({"schema": ""}, "names no database"),
+        ({"login": ""}, "names no login"),
+        ({"conn_type": "mysql"}, "is of type 'mysql'; type postgres is needed here"),
+        ({"extra": {"executor_port": "http"}}, "executor_port of connection 'shop_db' is no port number: 'http'"),
+    ],
+)
+def test_a_connection_that_cannot_be_meant_is_refused(connect, change, sentence):
+    """X5: one sentence, without the password."""
+    connect("shop_db", **{**POSTGRES, **change})
+    with pytest.raises(InvalidDeclaration, match=sentence) as refused:
+        endpoint("shop_db")
+    assert "s3cret-word" not in str(refused.value)
+
+
+@pytest.mark.statement("X5")
+def test_a_missing_connection_is_named(connect):
+    """X5."""
+    with pytest.raises(InvalidDeclaration, match="no Airflow connection 'nowhere': create one of type postgres"):
+        connection("nowhere", "postgres")
+
+
+def test_a_ledger_on_postgresql(connect):
+    connect("backpressure_default", **LEDGER, extra={"sslmode": "verify-full"})
+    found = connection("backpressure_default", "backpressure")
+    address = url(found, found.extra_dejson)
+    assert str(address) == "postgresql+psycopg://bp:***@meta:5432/airflow?sslmode=verify-full"
+    assert address.password == "s3cret-word"
+
+
+def test_a_ledger_in_a_file(connect, tmp_path):
+    file = tmp_path / "ledger.sqlite"
+    connect("backpressure_default", conn_type="backpressure", extra={"path": str(file)})
+    hook = BackpressureHook()
+    assert hook.test_connection() == (
+        False,
+        f"The ledger's tables are missing in {file}: run `airflow db migrate`.",
+    )
+    migrate(f"sqlite:///{file}")
+    assert hook.test_connection() == (True, "The ledger answers; it knows 0 hydrations.")
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({**LEDGER, "extra": {"path": "/l.sqlite"}}, "names both a host and a SQLite file"),
+        ({"conn_type": "backpressure", "extra": {"path": "l.sqlite"}}, "must be absolute"),
+        ({"conn_type": "backpressure"}, "names no host"),
+    ],
+)
+def test_a_ledger_that_cannot_be_meant_is_refused(connect, values, sentence):
+    connect("backpressure_default", **values)
+    with pytest.raises(InvalidDeclaration, match=sentence):
+        BackpressureHook().ledger()
+
+
+@pytest.mark.parametrize(
+    ("values", "address"),
+    [
+        ({"host": "spark", "port": 15002}, "sc://spark:15002/"),
+        ({"host": "sc://spark", "port": 15002}, "sc://spark:15002/"),
+        ({"host": "spark:15002", "login": "ada"}, "sc://spark:15002/;user_id=ada"),
+        (
+            {"host": "spark", "password": "a;b/c", "extra": {"use_ssl": True}},
+            "sc://spark/;token=a%3Bb%2Fc;use_ssl=true",
+        ),
+        ({"host": "spark", "extra": {"use_ssl": "false"}}, "sc://spark/"),
+    ],
+)
+def test_the_address_of_spark_connect(connect, values, address):
+    connect("spark", conn_type="spark_connect", **values)
+    found = connection("spark", "spark_connect")
+    assert remote(found, found.extra_dejson) == address
+
+
+def test_spark_connect_without_a_host_is_refused(connect):
+    connect("spark", conn_type="spark_connect")
+    with pytest.raises(InvalidDeclaration, match="names no host of a Spark Connect server"):
+        open_runner("spark", endpoints={})
+
+
+def test_spark_submit_is_not_part_of_this_version(connect):
+    connect("spark", conn_type="spark", host="yarn")
+    with pytest.raises(RunnerRefused, match="use one of type spark_connect"):
+        open_runner("spark", endpoints={})
+
+
+def test_where_memory_is_read(connect):
+    connect("spark", conn_type="spark_connect", host="spark", extra={"ui_url": "http://spark:4040"})
+    assert memory_url("spark") == "http://spark:4040"
+    connect("other", conn_type="spark_connect", host="spark")
+    assert memory_url("other") is None

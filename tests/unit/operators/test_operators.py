@@ -1,0 +1,243 @@
+"""The operators over in-memory ports: what they return, how their errors leave them, how they resume."""
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+
+from airflow_provider_backpressure.core import hydrator
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.operators import (
+    HydrateOperator,
+    PlanSnapshotOperator,
+    SubmitRangeOperator,
+    VerifyHydrationOperator,
+)
+from airflow_provider_backpressure.testing import MemorySource
+from tests.support.world import TABLES, World, context
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    made.install(monkeypatch)
+    return made
+
+
+def plan(world: World, **values):
+    return PlanSnapshotOperator(task_id="plan_snapshot", **world.flow, **values)
+
+
+def lane(world: World, **values):
+    return HydrateOperator(task_id="hydrate_ranges", **world.flow, **values)
+
+
+def verify(world: World, **values):
+    return VerifyHydrationOperator(task_id="verify_hydration", **world.flow, **values)
+
+
+def test_plan_drain_verify(world):
+    """All rows arrive, the hydration is in steady state, and the asset's event carries the committed frontier."""
+    given = context()
+    planned = plan(world).execute(given)
+    assert planned == {"hydration_id": world.hydration.id, "plan_id": world.plan.plan_id, "ranges": 10}
+    assert given["ti"].pushed == {"hydration_id": world.hydration.id, "plan_id": world.plan.plan_id}
+
+    assert lane(world).execute(context())["committed"] == 10
+
+    task = verify(world)
+    given = context()
+    assert task.execute(given)["rows"] == 100
+    assert sorted(world.sink.rows) == list(range(100))
+    assert world.hydration.phase is Phase.STEADY_STATE
+    (asset,) = task.outlets
+    assert asset.uri == "backpressure://default/shop_db/public.t->warehouse/raw.t"
+    assert given["outlet_events"][asset].extra["frontier"] == {"memory://source": 100}
+    assert given["asset_state_store"][asset]["committed_frontier"] == {"memory://source": 100}
+
+
+def test_nothing_to_do_is_a_skip(world):
+    plan(world).execute(context())
+    lane(world).execute(context())
+    verify(world).execute(context())
+    with pytest.raises(AirflowSkipException, match="has not changed"):
+        plan(world).execute(context())
+
+
+def test_a_static_source_that_moved_warns_and_skips(world, monkeypatch):
+    for task in (plan(world), lane(world), verify(world)):
+        task.execute(context())
+    monkeypatch.setitem(TABLES, "public.t", MemorySource(keys=range(101)))
+    with pytest.raises(AirflowSkipException, match="holds 101 rows"):
+        plan(world).execute(context())
+
+
+def test_an_empty_table_is_hydrated(monkeypatch):
+    world = World(rows=0)
+    world.install(monkeypatch)
+    assert plan(world).execute(context())["ranges"] == 0
+    assert lane(world).execute(context())["committed"] == 0
+    assert verify(world).execute(context())["frontier"] == {"memory://source": 0}
+    assert world.hydration.phase is Phase.STEADY_STATE
+
+
+def test_restart_makes_one_new_plan_per_run(world):
+    """A retry or clear of the run that asked for a new plan resumes that plan."""
+    plan(world).execute(context())
+    first = world.plan.plan_id
+    given = context(conf={"backpressure": "restart"})
+    plan(world).execute(given)
+    second = world.plan.plan_id
+    assert second != first
+    plan(world).execute(given)
+    assert world.plan.plan_id == second
+    plan(world).execute(context(run_id="another", conf={"backpressure": "restart"}))
+    assert world.plan.plan_id not in (first, second)
+
+
+def test_an_unknown_wish_is_refused(world):
+    with pytest.raises(AirflowFailException, match='may only be "restart"'):
+        plan(world).execute(context(conf={"backpressure": "again"}))
+
+
+def test_a_second_dag_is_refused_by_name(world):
+    plan(world).execute(context(dag_id="first"))
+    with pytest.raises(AirflowFailException, match="first"):
+        plan(world).execute(context(dag_id="second"))
+
+
+def test_without_a_plan_a_lane_says_what_to_run(world):
+    with pytest.raises(AirflowFailException, match="run its plan_snapshot task first"):
+        lane(world).execute(context())
+
+
+def test_each_range_returns_open_ranges_only(world):
+    plan(world).execute(context())
+    SubmitRangeOperator(task_id="submit", seq=4, **world.flow).execute(context())
+    assert plan(world, each_range=True).execute(context()) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_too_many_ranges_for_tasks(monkeypatch):
+    world = World(rows=1025, budget=Budget(range_rows=1))
+    world.install(monkeypatch)
+    with pytest.raises(AirflowFailException, match="use lanes instead"):
+        plan(world, each_range=True).execute(context())
+
+
+def test_a_closed_gate_defers_the_lane_and_it_comes_back(world):
+    """With nothing in flight the lane gives its worker slot back; resumed, it goes on from the ledger."""
+    plan(world).execute(context())
+    world.ledger.pause(world.hydration.id, who="ada", why="release night")
+    task = lane(world)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context())
+    assert deferred.value.method_name == "resume"
+    path, kwargs = deferred.value.trigger.serialize()
+    assert path.endswith("AdmissionTrigger")
+    assert (kwargs["hydration_id"], kwargs["watch"]) == (world.hydration.id, "gate")
+    assert world.runner.submitted == []
+
+    world.ledger.resume(world.hydration.id, who="ada")
+    result = task.resume(context(), {"why": "open", "sentence": "the gate is open"})
+    assert result["committed"] == 10
+
+
+def test_a_lane_takes_its_share_of_the_credits(world, monkeypatch):
+    """Two lanes of three credits keep at most two ranges in flight each."""
+    plan(world).execute(context())
+    world.runner.held = True
+    seen = []
+
+    def watch() -> None:
+        seen.append(world.ledger.gate(world.hydration.id).in_flight)
+        world.runner.complete(1)
+
+    original = world.sink.rows_in_flight
+    world.sink.rows_in_flight = lambda plan_id: (watch(), original(plan_id))[1]
+    monkeypatch.setattr(hydrator, "READ_INTERVAL", 0.0)
+    lane(world, lanes=2, lane_index=1).execute(context())
+    assert max(seen) == 2
+
+
+def test_terminal_errors_fail_for_good_and_transient_ones_pass(world):
+    """A retried lane settles what is left and goes on."""
+    plan(world).execute(context())
+    world.runner.failures = {3: [RangeFailed("the executor is gone")] * 3}
+    with pytest.raises(RangeFailed, match="Range 3 failed 3 times"):
+        lane(world).execute(context())
+    assert world.ledger.range(world.plan.plan_id, 3).state is RangeState.FAILED
+    lane(world).execute(context())
+    assert world.ledger.counts(world.plan.plan_id).committed == 10
+
+
+def test_verification_names_the_ranges_that_differ(world):
+    plan(world).execute(context())
+    lane(world).execute(context())
+    world.sink.rows.remove(42)
+    with pytest.raises(AirflowFailException, match=r"1 of 10 ranges differ: 4; the first: range 4: the target holds 9"):
+        verify(world).execute(context())
+    assert world.hydration.phase is Phase.HYDRATION, "what differs is not hydrated"
+    verify(world, verify=False).execute(context())
+
+
+def test_verification_waits_for_no_open_range(world):
+    plan(world).execute(context())
+    with pytest.raises(AirflowFailException, match="10 of 10 ranges are not committed yet"):
+        verify(world).execute(context())
+
+
+def test_a_killed_lane_gives_its_credits_back(world):
+    """``on_kill`` comes in a signal handler: the lane unwinds at its next look, ends its jobs and frees its credits."""
+    plan(world).execute(context())
+    world.runner.held = True
+    task = lane(world)
+    run = world.runner.run
+    world.runner.run = lambda spec: (run(spec), task.on_kill())[0]
+    with pytest.raises(Exception, match="Airflow ended the task"):
+        task.execute(context())
+    assert world.ledger.gate(world.hydration.id).in_flight == 0
+    assert len(world.runner.interrupted) == 3
+    assert world.sink.rows == []
+
+
+def test_one_range(world):
+    plan(world).execute(context())
+    task = SubmitRangeOperator(task_id="submit", seq="{{ 7 }}", **world.flow)
+    task.seq = 7
+    assert task.execute(context())["rows"] == 10
+    assert sorted(world.sink.rows) == list(range(70, 80))
+    assert task.execute(context())["rows"] == 10, "a committed range is left alone"
+    assert sorted(world.sink.rows) == list(range(70, 80))
+
+
+def test_one_range_waits_deferred_for_its_credit(world):
+    plan(world).execute(context())
+    for seq in (0, 1, 2):
+        assert world.ledger.admit(world.hydration.id, lane="other", session_id="s", lease_seconds=60, seq=seq)
+    with pytest.raises(TaskDeferred) as deferred:
+        SubmitRangeOperator(task_id="submit", seq=5, **world.flow).execute(context())
+    kwargs = deferred.value.trigger.serialize()[1]
+    assert (kwargs["seq"], kwargs["plan_id"], kwargs["lane"]) == (5, world.plan.plan_id, "dag/run/range-5")
+
+
+def test_one_range_is_retried_within_its_task(world):
+    plan(world).execute(context())
+    world.runner.failures = {2: [RangeFailed("lost")]}
+    assert SubmitRangeOperator(task_id="submit", seq=2, **world.flow).execute(context())["attempt"] == 2
+
+
+def test_one_range_resumes_after_its_worker_died(world):
+    """An attempt of an earlier try is ended and settled before the range is submitted again."""
+    plan(world).execute(context())
+    world.ledger.admit(world.hydration.id, lane="dag/run/range-6", session_id="dead", lease_seconds=60, seq=6)
+    assert SubmitRangeOperator(task_id="submit", seq=6, **world.flow).execute(context())["attempt"] == 2
+    assert world.runner.interrupted == [f"bp:{world.plan.plan_id}:6.0:1"]
+
+
+def test_a_lane_with_nothing_left_ends_at_a_closed_gate(world):
+    """It waits for nothing: a gate has nothing to let through any more."""
+    plan(world).execute(context())
+    lane(world).execute(context())
+    world.ledger.pause(world.hydration.id, who="ada")
+    assert lane(world).execute(context())["committed"] == 0

@@ -1,0 +1,153 @@
+"""The sensors: the same readings give the same decision and reasons as in a lane, and a credit is reserved once."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.hydration import GateState, Refusal
+from airflow_provider_backpressure.core.limiter import Limiter
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.watch import SIGNALS, Watch
+from airflow_provider_backpressure.operators import PlanSnapshotOperator, SubmitRangeOperator
+from airflow_provider_backpressure.sensors import ExecutorMemorySensor, SinkCommitSensor
+from tests.support.world import World, context
+
+GIB = 2**30
+STATE = GateState(
+    phase=Phase.HYDRATION,
+    credits=3,
+    in_flight=0,
+    waiting=1,
+    reserved_bytes=0,
+    oldest_seconds=None,
+    commit_seconds=None,
+    range_memory_bytes=None,
+    paused_by=None,
+    paused_why=None,
+    memory_closed=False,
+)
+STATES = (
+    STATE,
+    replace(STATE, in_flight=3, oldest_seconds=1.0),
+    replace(STATE, in_flight=1, oldest_seconds=75.0),
+    replace(STATE, commit_seconds=61.0),
+    replace(STATE, in_flight=1, oldest_seconds=1.0, commit_seconds=61.0),
+    replace(STATE, paused_by="ada", paused_why="release night"),
+    replace(STATE, in_flight=2, oldest_seconds=1.0, reserved_bytes=GIB // 2, range_memory_bytes=GIB // 2),
+    replace(STATE, memory_closed=True),
+)
+READINGS = (
+    None,
+    MemoryReading(used_bytes=0, limit_bytes=GIB, age_seconds=0.0),
+    MemoryReading(used_bytes=int(0.7 * GIB), limit_bytes=GIB, age_seconds=1.0),
+    MemoryReading(used_bytes=int(0.9 * GIB), limit_bytes=GIB, age_seconds=1.0, executor="7"),
+    MemoryReading(used_bytes=0, limit_bytes=GIB, age_seconds=16.0),
+)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    made.install(monkeypatch)
+    PlanSnapshotOperator(task_id="plan_snapshot", **made.flow).execute(context())
+    return made
+
+
+def commit_sensor(world: World, seq: int, **values):
+    return SinkCommitSensor(task_id="sink_commit", seq=seq, **{**world.flow, **values})
+
+
+def memory_sensor(world: World, **values):
+    return ExecutorMemorySensor(task_id="executor_memory", **{**world.flow, **values})
+
+
+def looked(sensor) -> tuple[bool, tuple]:
+    """Run a sensor once; return whether it let through, and its signals."""
+    try:
+        sensor.execute(context())
+    except TaskDeferred:
+        return False, sensor._watcher.last.signals
+    return True, sensor._watcher.last.signals
+
+
+@pytest.mark.statement("T2", "T6")
+@pytest.mark.parametrize(("state", "reading"), list(itertools.product(STATES, READINGS)))
+def test_sensors_and_lane_decide_alike(world, monkeypatch, state, reading):
+    """T2, T6: by the same readings a lane gets a permit if and only if both sensors let through; reasons are equal."""
+    monkeypatch.setattr(world.ledger, "gate", lambda hydration_id: state)
+    # What may be admitted under the row lock is another matter; here only the decision is compared.
+    monkeypatch.setattr(world.ledger, "admit", lambda *args, **values: "permit")
+    world.runner.reading = reading
+
+    answer = Limiter(
+        ledger=world.ledger, hydration_id=world.hydration.id, budget=world.budget, memory=world.runner.memory
+    ).acquire(lane="lane", session_id="session")
+    commit, commit_signals = looked(commit_sensor(world, 0))
+    memory, memory_signals = looked(memory_sensor(world))
+
+    assert (commit and memory) == (answer == "permit")
+    if isinstance(answer, Refusal):
+        assert {*commit_signals, *memory_signals} == set(answer.decision.signals)
+        assert {signal.name for signal in commit_signals} == SIGNALS[Watch.COMMIT]
+        assert {signal.name for signal in memory_signals} == SIGNALS[Watch.MEMORY]
+
+
+def test_the_sensor_reserves_and_the_submission_takes_it_up(world):
+    """Three credits: the fourth sensor waits although nothing was submitted; a commit lets it through."""
+    for seq in (0, 1, 2):
+        assert looked(commit_sensor(world, seq))[0]
+    assert not looked(commit_sensor(world, 3))[0]
+    assert world.runner.submitted == []
+    assert world.ledger.gate(world.hydration.id).in_flight == 3
+
+    submit = SubmitRangeOperator(task_id="submit_range", seq=1, **world.flow)
+    assert submit.execute(context())["attempt"] == 1, "the reservation became the attempt"
+    assert looked(commit_sensor(world, 3))[0]
+
+
+def test_a_retried_sensor_keeps_its_reservation(world):
+    assert looked(commit_sensor(world, 0))[0]
+    assert looked(commit_sensor(world, 0))[0]
+    assert world.ledger.gate(world.hydration.id).in_flight == 1
+    assert world.ledger.range(world.plan.plan_id, 0).attempt == 1
+
+
+def test_memory_that_rose_after_the_reservation_gives_it_back(world):
+    """T6: the submission looks at the memory once more."""
+    assert looked(commit_sensor(world, 0))[0]
+    world.runner.reading = MemoryReading(used_bytes=GIB, limit_bytes=GIB, age_seconds=0.0)
+    with pytest.raises(TaskDeferred):
+        SubmitRangeOperator(task_id="submit_range", seq=0, **world.flow).execute(context())
+    assert world.ledger.range(world.plan.plan_id, 0).state is RangeState.PLANNED
+    assert world.runner.submitted == []
+
+
+def test_a_committed_range_needs_no_credit(world):
+    SubmitRangeOperator(task_id="submit_range", seq=0, **world.flow).execute(context())
+    assert commit_sensor(world, 0).execute(context()) is None
+    assert world.ledger.gate(world.hydration.id).in_flight == 0
+
+
+def test_a_credit_of_a_silent_lane_is_settled_by_the_sensor(monkeypatch):
+    """A lease that ran out is reaped: the attempt is ended in Spark and sink, then the credit is free again."""
+    world = World(budget=Budget(credits=1, range_rows=10))
+    world.install(monkeypatch)
+    PlanSnapshotOperator(task_id="plan_snapshot", **world.flow).execute(context())
+    world.ledger.admit(world.hydration.id, lane="dead", session_id="gone", lease_seconds=-1)
+    assert looked(commit_sensor(world, 5))[0]
+    assert len(world.runner.interrupted) == 1
+    assert world.sink.ended == ["0.0"]
+
+
+def test_in_a_worker_slot_a_sensor_pokes_until_its_time_is_over(world):
+    world.ledger.pause(world.hydration.id, who="ada")
+    with pytest.raises(AirflowSensorTimeout):
+        commit_sensor(world, 0, deferrable=False, poke_interval=0.01, timeout=0.05).execute(context())
+    world.ledger.resume(world.hydration.id, who="ada")
+    commit_sensor(world, 0, deferrable=False, poke_interval=0.01, timeout=5).execute(context())
+    assert world.ledger.gate(world.hydration.id).in_flight == 1

@@ -1,0 +1,157 @@
+"""``hydrate``: what it builds, what it refuses at parse, templates, mapping, serialization, and the time of a parse."""
+
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+from airflow.sdk import DAG, task_group
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.sinks import PostgresSink
+from airflow_provider_backpressure.sources import PostgresSource
+from airflow_provider_backpressure.task_groups import hydrate
+
+SOURCE = PostgresSource(conn_id="shop_db", table="public.orders")
+SINK = PostgresSink(conn_id="warehouse", table="raw.orders")
+
+
+def build(dag_id: str = "orders", default_args=None, **values) -> DAG:
+    with DAG(dag_id, schedule=None, default_args=default_args or {}) as dag:
+        hydrate(**{"source": SOURCE, "sink": SINK, "spark_conn_id": "spark", **values})
+    return dag
+
+
+def test_the_usual_shape():
+    """Plan, one lane, verify; retried by default; the hydration is an asset."""
+    dag = build()
+    assert [task.task_id for task in dag.topological_sort()] == [
+        "hydrate_orders.plan_snapshot",
+        "hydrate_orders.hydrate_ranges",
+        "hydrate_orders.verify_hydration",
+    ]
+    assert {task.retries for task in dag.tasks} == {2}
+    (asset,) = dag.get_task("hydrate_orders.verify_hydration").outlets
+    assert asset.uri == "backpressure://default/shop_db/public.orders->warehouse/raw.orders"
+
+
+def test_a_dag_s_own_arguments_win():
+    dag = build(default_args={"retries": 7, "retry_delay": timedelta(seconds=1)})
+    assert {(task.retries, task.retry_delay.total_seconds()) for task in dag.tasks} == {(7, 1.0)}
+
+
+def test_lanes_are_mapped():
+    dag = build(lanes=3)
+    assert dag.get_task("hydrate_orders.hydrate_ranges").is_mapped
+
+
+def test_a_task_per_range_follows_two_sensors():
+    dag = build(task_per_range=True)
+    submit = dag.get_task("hydrate_orders.hydrate_ranges.submit_range")
+    assert "hydrate_orders.hydrate_ranges.sink_commit" in submit.upstream_task_ids
+    commit = dag.get_task("hydrate_orders.hydrate_ranges.sink_commit")
+    assert "hydrate_orders.hydrate_ranges.executor_memory" in commit.upstream_task_ids
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"consistency": "snapshot"}, "consistency='snapshot' is not part of this version"),
+        ({"mode": "replace"}, "mode must be one of append, upsert, not 'replace'"),
+        ({"verify": "twice"}, "verify must be one of none, target, full, not 'twice'"),
+        ({"lanes": 0}, "lanes must be a whole number from 1"),
+        ({"lanes": 5}, r"budget's credits \(4\), not 5"),
+        ({"lanes": 2, "task_per_range": True}, "has no lanes"),
+        ({"transform": 7}, "transform must be a SELECT or a callable, not int"),
+    ],
+)
+@pytest.mark.statement("X5")
+def test_refused_at_parse(values, sentence):
+    """X5."""
+    with pytest.raises(InvalidDeclaration, match=sentence):
+        build(**values)
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize("credits", [0, -1])
+def test_a_budget_of_zero_or_less_is_refused_at_parse(credits):
+    """X5."""
+    with pytest.raises(InvalidDeclaration, match=r"Budget.credits must be a whole number of at least 1"):
+        build(budget=Budget(credits=credits))
+
+
+def test_declarations_are_templated():
+    """Strings inside the frozen declarations are rendered; the declarations of the DAG stay as they are."""
+    source = PostgresSource(conn_id="shop_db", table="public.orders_{{ ds_nodash }}", where="day = '{{ ds }}'")
+    dag = build(source=source, transform="SELECT *, '{{ ds }}' AS day FROM source", group_id="orders")
+    task = dag.get_task("orders.plan_snapshot")
+    task.render_template_fields({"ds": "2026-02-03", "ds_nodash": "20260203"})
+    assert task.source == PostgresSource(conn_id="shop_db", table="public.orders_20260203", where="day = '2026-02-03'")
+    assert task.transform.sql == "SELECT *, '2026-02-03' AS day FROM source"
+    assert task.sink == SINK
+    assert source.where == "day = '{{ ds }}'"
+    assert dag.get_task("orders.verify_hydration").outlets == [], "its name is not known at parse"
+
+
+def test_a_callable_is_not_called_by_the_templates():
+    def upper(frame):
+        raise AssertionError("called at rendering")
+
+    dag = build(transform=upper)
+    task = dag.get_task("hydrate_orders.hydrate_ranges")
+    task.render_template_fields({})
+    assert task.function is upper
+
+
+@pytest.mark.parametrize("values", [{}, {"lanes": 2}, {"task_per_range": True}, {"transform": "SELECT 1"}])
+def test_a_dag_is_serialised_the_same_at_each_parse(values):
+    """A change of the serialised form is a new version of the DAG for Airflow."""
+    first, second = (DagSerialization.to_json(build(**values)) for _ in range(2))
+    assert first == second
+    DagSerialization.from_json(first)
+
+
+def test_tables_can_be_mapped():
+    with DAG("many", schedule=None) as dag:
+
+        @task_group
+        def one(table: str) -> None:
+            hydrate(
+                source=PostgresSource(conn_id="shop_db", table=table),
+                sink=PostgresSink(conn_id="warehouse", table=table),
+                spark_conn_id="spark",
+            )
+
+        one.expand(table=["public.a", "public.b"])
+    assert {task.task_id for task in dag.tasks} == {
+        f"one.hydrate.{name}" for name in ("plan_snapshot", "hydrate_ranges", "verify_hydration")
+    }
+    DagSerialization.from_json(DagSerialization.to_json(dag))
+
+
+def test_five_hundred_tables_parse_within_a_second():
+    """Declarations open nothing and import no driver. Measured in the process' own time."""
+    began = time.process_time()
+    with DAG("many", schedule=None) as dag:
+        for number in range(500):
+            hydrate(
+                source=PostgresSource(conn_id="shop_db", table=f"public.t{number}"),
+                sink=PostgresSink(conn_id="warehouse", table=f"raw.t{number}"),
+                spark_conn_id="spark",
+            )
+    assert len(dag.tasks) == 1500
+    assert time.process_time() - began < 1.0
+
+
+def test_parsing_a_dag_loads_no_driver():
+    """Neither Spark nor a database's driver: the scheduler's parser needs none of them."""
+    script = (
+        "import sys; import airflow_provider_backpressure.task_groups, airflow_provider_backpressure.sources, "
+        "airflow_provider_backpressure.sinks; "
+        "print(sorted({'psycopg', 'pyspark', 'pyarrow', 'pandas', 'alembic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")

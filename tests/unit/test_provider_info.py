@@ -1,0 +1,41 @@
+"""What Airflow is told of the package."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import airflow
+import jsonschema
+
+from airflow_provider_backpressure.provider_info import get_provider_info
+
+
+def test_it_imports_nothing():
+    """Every ``airflow`` process imports it: the standard library and the package's own root are all it may load."""
+    script = (
+        "import sys; before = set(sys.modules)\n"
+        "from airflow_provider_backpressure.provider_info import get_provider_info; get_provider_info()\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(new - set(sys.stdlib_module_names)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['airflow_provider_backpressure']"
+
+
+def test_it_keeps_airflow_s_schema():
+    schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
+
+
+def test_everything_named_exists():
+    info = get_provider_info()
+    names = [*info["cli"], *info["db-managers"], *(one["hook-class-name"] for one in info["connection-types"])]
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
+    for kind in ("operators", "sensors", "triggers", "hooks"):
+        for entry in info[kind]:
+            for module in entry["python-modules"]:
+                importlib.import_module(module)

@@ -1,0 +1,196 @@
+"""The trigger: it fires when there is something to do, waits out what passes, and never blocks the event loop."""
+
+import asyncio
+import threading
+import time
+from dataclasses import asdict
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.limits import FixedLimit
+from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
+from airflow_provider_backpressure.operators import PlanSnapshotOperator, SubmitRangeOperator
+from airflow_provider_backpressure.triggers import AdmissionTrigger, admission
+from tests.support.world import World, context
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(budget=Budget(credits=1, range_rows=10))
+    made.install(monkeypatch)
+    monkeypatch.setattr(admission, "shared_ledger", lambda address: made.ledger)
+    PlanSnapshotOperator(task_id="plan_snapshot", **made.flow).execute(context())
+    return made
+
+
+def trigger(world: World, **values) -> AdmissionTrigger:
+    return AdmissionTrigger(
+        **{
+            "hydration_id": world.hydration.id,
+            "backpressure_conn_id": "backpressure_default",
+            "budget": {**asdict(world.budget), "law": world.budget.law.value},
+            "watch": "gate",
+            "poll_interval": 0.01,
+            "first_look": 0.0,
+            **values,
+        }
+    )
+
+
+async def first(made: AdmissionTrigger) -> dict:
+    async for event in made.run():
+        return event.payload
+    raise AssertionError("the trigger ended without an event")
+
+
+def fires(made: AdmissionTrigger, *, act=None) -> dict:
+    """Return the event; ``act`` is called once the trigger has looked for a while in vain."""
+
+    async def watched() -> dict:
+        waiting = asyncio.ensure_future(first(made))
+        if act is not None:
+            await asyncio.sleep(0.1)
+            assert not waiting.done(), "the gate was closed"
+            act()
+        return await asyncio.wait_for(waiting, timeout=10)
+
+    return asyncio.run(watched())
+
+
+def test_it_is_rebuilt_from_what_it_serialises(world):
+    made = trigger(world, plan_id="p", seq=3, lane="lane", memory_url="http://spark:4040")
+    path, kwargs = made.serialize()
+    assert path == f"{AdmissionTrigger.__module__}.{AdmissionTrigger.__qualname__}"
+    assert AdmissionTrigger(**kwargs).serialize() == (path, kwargs)
+
+
+def test_an_unknown_argument_is_an_error(world):
+    with pytest.raises(TypeError, match="renamed"):
+        trigger(world, renamed=1)
+
+
+def test_it_fires_when_a_person_resumes(world):
+    world.ledger.pause(world.hydration.id, who="ada")
+    event = fires(trigger(world), act=lambda: world.ledger.resume(world.hydration.id, who="ada"))
+    assert event == {"why": "open", "sentence": "the gate is open"}
+
+
+def test_it_fires_when_the_sink_has_committed(world):
+    permit = world.ledger.admit(world.hydration.id, lane="other", session_id="s", lease_seconds=60)
+    give_back = permit.range
+    fires(
+        trigger(world),
+        act=lambda: world.ledger.release(give_back.plan_id, give_back.seq, attempt=1, error="ended"),
+    )
+
+
+def test_it_fires_when_nothing_is_left(world):
+    """Ranges in flight with others are no reason to wait."""
+    for seq in range(9):
+        SubmitRangeOperator(task_id="submit", seq=seq, **world.flow).execute(context())
+    world.ledger.admit(world.hydration.id, lane="other", session_id="s", lease_seconds=60)
+    assert fires(trigger(world))["why"] == "settled"
+
+
+def test_it_fires_for_a_silent_lane(world):
+    """The resumed task settles what was left; the trigger has neither Spark nor sink."""
+    world.ledger.admit(world.hydration.id, lane="dead", session_id="s", lease_seconds=-1)
+    assert fires(trigger(world))["why"] == "abandoned"
+
+
+def test_it_reserves_the_range_it_stands_for(world):
+    """Of many waiters one is let through per credit."""
+    waits = [
+        trigger(world, watch="commit", plan_id=world.plan.plan_id, seq=seq, lane=f"range-{seq}") for seq in (3, 4, 5)
+    ]
+
+    async def race() -> int:
+        tasks = [asyncio.ensure_future(first(one)) for one in waits]
+        done, pending = await asyncio.wait(tasks, timeout=0.5)
+        for task in pending:
+            task.cancel()
+        return len(done)
+
+    assert asyncio.run(race()) == 1
+    assert world.ledger.gate(world.hydration.id).in_flight == 1
+
+
+def test_it_fires_when_its_range_was_committed_by_another(world):
+    permit = world.ledger.admit(world.hydration.id, lane="other", session_id="s", lease_seconds=60, seq=3)
+    made = trigger(world, watch="commit", plan_id=world.plan.plan_id, seq=3, lane="mine")
+
+    def commit() -> None:
+        world.ledger.commit(
+            world.plan.plan_id,
+            3,
+            worker="other",
+            attempt=permit.range.attempt,
+            rows=10,
+            bytes=80,
+            checksum="memory:0",
+            limit=FixedLimit(),
+            pressure=0.0,
+        )
+
+    assert fires(made, act=commit)["why"] == "settled"
+
+
+def test_without_an_address_of_spark_it_watches_what_the_ledger_tells(world):
+    """Memory is then left to the resumed task; with an address that does not answer, the gate counts as closed."""
+    assert fires(trigger(world))["why"] == "open"
+    closed = trigger(world, memory_url="http://127.0.0.1:9")
+
+    async def waits() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(first(closed), timeout=0.3)
+
+    asyncio.run(waits())
+
+
+def test_errors_that_pass_are_waited_out_and_others_told(world, monkeypatch):
+    gate, calls = world.ledger.gate, []
+
+    def flaky(hydration_id: str):
+        calls.append(hydration_id)
+        if len(calls) < 3:
+            raise LedgerUnavailable("the ledger does not answer")
+        return gate(hydration_id)
+
+    monkeypatch.setattr(world.ledger, "gate", flaky)
+    assert fires(trigger(world))["why"] == "open"
+
+    def refused(hydration_id: str):
+        raise LedgerRefused("tables missing: run `airflow db migrate`")
+
+    monkeypatch.setattr(world.ledger, "gate", refused)
+    assert fires(trigger(world)) == {"why": "refused", "sentence": "tables missing: run `airflow db migrate`"}
+
+
+def test_a_missing_connection_is_told(world, monkeypatch):
+    event = fires(trigger(world, backpressure_conn_id="nowhere"))
+    assert event["why"] == "refused"
+    assert "There is no Airflow connection 'nowhere'" in event["sentence"]
+
+
+def test_a_slow_ledger_does_not_block_the_event_loop(world, monkeypatch):
+    gate, loop_thread = world.ledger.gate, threading.get_ident()
+    threads = []
+
+    def slow(hydration_id: str):
+        threads.append(threading.get_ident())
+        time.sleep(0.3)
+        return gate(hydration_id)
+
+    monkeypatch.setattr(world.ledger, "gate", slow)
+
+    async def ticks() -> int:
+        waiting = asyncio.ensure_future(first(trigger(world)))
+        count = 0
+        while not waiting.done():
+            await asyncio.sleep(0.01)
+            count += 1
+        return count
+
+    assert asyncio.run(ticks()) > 10
+    assert loop_thread not in threads
