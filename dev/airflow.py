@@ -1,0 +1,205 @@
+"""A real Airflow on loopback, for the demo and the system tests: `airflow standalone` with its own home."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dev import processes
+
+USER = "admin"
+PID_FILE = "standalone.pid"
+
+
+class AirflowError(Exception):
+    """Airflow did not come up or refused a request; the sentence says where its log is."""
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(kw_only=True)
+class Airflow:
+    """One Airflow with its home folder; everything about it is found again from the folder."""
+
+    home: Path
+    dags: Path
+    metadata_url: str
+    """SQLAlchemy URL; kept in a file that only the owner can read, never in an argument or a variable."""
+    connections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Connections by id, as the local filesystem secrets backend reads them."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Further ``AIRFLOW__SECTION__KEY`` variables."""
+    port: int = 0
+    password: str = ""
+    _token: str = ""
+    _process: "subprocess.Popen[bytes] | None" = None
+
+    def __post_init__(self) -> None:
+        """Write the home's files, or take port and password from those that are there."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        state = self.home / "state.json"
+        if state.exists():
+            kept = json.loads(state.read_text())
+            self.port, self.password = kept["port"], kept["password"]
+        else:
+            self.port, self.password = free_port(), secrets.token_urlsafe(9)
+            _private(state, json.dumps({"port": self.port, "password": self.password, "jwt": secrets.token_hex(32)}))
+        self._jwt = json.loads(state.read_text())["jwt"]
+        _private(self.home / "metadata.url", self.metadata_url)
+        _private(self.home / "connections.json", json.dumps(self.connections))
+        _private(self.home / "passwords.json", json.dumps({USER: self.password}))
+        _private(self.home / "jwt.secret", self._jwt)
+
+    @property
+    def url(self) -> str:
+        """Address of the page."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment of every Airflow process of this home."""
+        return {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__PARALLELISM": "8",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_CMD": f"cat {self.home / 'metadata.url'}",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__API_AUTH__JWT_SECRET_CMD": f"cat {self.home / 'jwt.secret'}",
+            "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
+            "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps(
+                {"connections_file_path": str(self.home / "connections.json")}
+            ),
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "30",
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            "PYTHONWARNINGS": "ignore",
+            **self.settings,
+        }
+
+    def command(self, *words: str, check: bool = True) -> str:
+        """Run `airflow …` to its end and return what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", *words],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise AirflowError(f"`airflow {' '.join(words)}` failed:\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
+        return done.stdout
+
+    def running(self) -> bool:
+        """Whether the page answers."""
+        try:
+            health = self.request("GET", "/api/v2/monitor/health")
+        except (OSError, AirflowError, ValueError):
+            return False
+        return all(health[part]["status"] == "healthy" for part in ("metadatabase", "scheduler", "triggerer"))
+
+    def start(self, *, timeout: float = 180.0) -> None:
+        """Start `airflow standalone` and wait until page, scheduler and triggerer are healthy."""
+        if self.running():
+            return
+        log = self.home / "standalone.log"
+        process = processes.start(
+            [sys.executable, "-m", "airflow", "standalone"],
+            pid_file=self.home / PID_FILE,
+            log=log,
+            environment=self.environment,
+        )
+        self._process = process
+        deadline = time.monotonic() + timeout
+        while not self.running():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AirflowError(f"Airflow did not come up; the end of {log}:\n{log.read_text()[-2000:]}")
+            time.sleep(0.5)
+
+    def stop(self) -> int:
+        """End every process of this home; return how many there were."""
+        ended = processes.end(self.home / PID_FILE)
+        if self._process is not None:
+            self._process.wait(timeout=10)
+            self._process = None
+        return ended
+
+    def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Ask the REST API as the administrator and return its JSON."""
+        headers = {"Content-Type": "application/json"}
+        if path.startswith("/api/") and "/monitor/" not in path:
+            headers["Authorization"] = f"Bearer {self._login()}"
+        request = urllib.request.Request(
+            self.url + path,
+            method=method,
+            headers=headers,
+            data=json.dumps(body).encode() if body is not None else None,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            raise AirflowError(f"{method} {path} -> {error.code}: {error.read()[:500]!r}") from error
+
+    def _login(self) -> str:
+        if not self._token:
+            answer = self.request("POST", "/auth/token", {"username": USER, "password": self.password})
+            self._token = answer["access_token"]
+        return self._token
+
+    def wait_for_dag(self, dag_id: str, *, timeout: float = 120.0) -> None:
+        """Wait until the DAG has been parsed, and take its pause off."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                self.request("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+                return
+            except AirflowError:
+                if time.monotonic() > deadline:
+                    errors = self.request("GET", "/api/v2/importErrors")["import_errors"]
+                    raise AirflowError(f"The DAG {dag_id} did not appear: {errors or 'no import error'}") from None
+                time.sleep(0.5)
+
+    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
+        """Trigger a DAG and return the run's id."""
+        run = self.request("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf or {}})
+        return str(run["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """Return a run's state."""
+        return str(self.request("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """Return the state of each task instance of a run, mapped ones as ``task[index]``."""
+        instances = self.request("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances?limit=1000")
+        return {
+            one["task_id"] + (f"[{one['map_index']}]" if one["map_index"] >= 0 else ""): one["state"]
+            for one in instances["task_instances"]
+        }
+
+
+def _private(path: Path, text: str) -> None:
+    """Write a file that only the owner can read, from its first byte on."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)

@@ -1,0 +1,1 @@
+"""The servers that a session can start: one noun per module."""

@@ -1,0 +1,42 @@
+"""Free ports that stay free while their server is down for a moment."""
+
+import random
+import socket
+from collections.abc import Iterable
+
+from dev.servers.server import HOST
+
+# Below the kernel's ephemeral range: else a stranger's outgoing connection could take the port during a restart.
+LOWEST, HIGHEST = 20_000, 32_000
+_given: set[int] = set()
+
+
+def accepts(port: int) -> bool:
+    """Whether something listens there."""
+    with socket.socket() as client:
+        client.settimeout(1.0)
+        return client.connect_ex((HOST, port)) == 0
+
+
+def free(port: int) -> bool:
+    """Whether a server can bind the port now."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def choose(names: Iterable[str], former: dict[str, int]) -> dict[str, int]:
+    """Return a free port per name: the former one where it is still free."""
+    return {name: former[name] if name in former and free(former[name]) else _another() for name in names}
+
+
+def _another() -> int:
+    while True:
+        port = random.randrange(LOWEST, HIGHEST)
+        if port not in _given and free(port):
+            _given.add(port)
+            return port

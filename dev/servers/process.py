@@ -1,0 +1,138 @@
+"""Processes of one server, safe against recycled pids, and found again whatever became of the starter."""
+
+import contextlib
+import os
+import pwd
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MARK = "BACKPRESSURE_SERVER"
+
+# Children of this very process stay zombies until they are waited for.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A pid together with the time the process started (clock ticks after boot): the two are never recycled."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> "Process | None":
+        """Return the living process of this pid."""
+        started = _started(pid)
+        return None if started is None else cls(pid=pid, started=started)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it lives; a zombie does not."""
+        if child := _children.get(self.pid):
+            child.poll()
+        return _started(self.pid) == self.started
+
+    def send(self, number: int) -> None:
+        """Send a signal to exactly this process."""
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(self.pid)
+            try:
+                if self.alive:
+                    signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended; whether it has."""
+        return until(lambda: not self.alive, timeout=timeout, pause=0.05)
+
+
+def until(condition: Callable[[], bool], *, timeout: float | None, pause: float = 0.1) -> bool:
+    """Wait for a condition, and return whether it came true in time."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while not condition():
+        if deadline is not None and time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+    return True
+
+
+def spawn(
+    command: list[str], *, mark: str, cwd: Path, log: Path, environment: dict[str, str], user: str | None = None
+) -> Process:
+    """Start a process in its own session, marked from its first instruction on, its output in the log."""
+    with log.open("ab") as sink:
+        child = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**environment, MARK: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **_account(user),
+        )
+    _children[child.pid] = child
+    return Process.of(child.pid) or Process(pid=child.pid, started=-1)
+
+
+def run(
+    command: list[str],
+    *,
+    mark: str,
+    cwd: Path,
+    environment: Mapping[str, str] | None = None,
+    user: str | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a helper to its end; it is marked too, so that it is found should the starter die meanwhile."""
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(environment or {}), MARK: mark},
+        capture_output=True,
+        text=True,
+        check=False,
+        **_account(user),
+    )
+
+
+def _account(user: str | None) -> dict[str, Any]:
+    return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
+
+
+def marked() -> Iterator[tuple[str, Process]]:
+    """Yield each living process that carries a mark, with the mark; never this one."""
+    start = f"{MARK}=".encode()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if entry.startswith(start) and (process := Process.of(pid)):
+                    yield entry.removeprefix(start).decode(errors="replace"), process
+
+
+def working_in(folder: Path, command: str) -> Iterator[Process]:
+    """Yield the living processes of a program that work in a folder: PostgreSQL's children overwrite their marks."""
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            at_home = os.readlink(f"/proc/{pid}/cwd") == str(folder)
+            if at_home and Path(f"/proc/{pid}/comm").read_text().strip() == command and (found := Process.of(pid)):
+                yield found
+
+
+def _pids() -> Iterator[int]:
+    own = os.getpid()
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != own)
+
+
+def _started(pid: int) -> int | None:
+    """Return field 22 of `stat`; the name in parentheses may hold anything, so it is cut off first."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
