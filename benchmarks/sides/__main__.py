@@ -1,0 +1,59 @@
+"""A side's process: the order comes as the first line, then one command a line; a line of JSON answers each."""
+
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+from benchmarks.sides.side import Order, Side
+
+
+def side(name: str, order: Order) -> Side:
+    """Return the side of a name. Its libraries are loaded here, which no figure counts."""
+    match name:
+        case "raw":
+            from benchmarks.sides.raw import Raw
+
+            return Raw(order)
+        case "jdbc-default" | "jdbc-tuned":
+            from benchmarks.sides.jdbc import Jdbc
+
+            return Jdbc(order, tuned=name == "jdbc-tuned")
+        case "copy" | "frame":
+            from benchmarks.sides.hydration import IDENTITY, Hydration
+
+            return Hydration(order, transform=IDENTITY if name == "frame" else None)
+    raise ValueError(f"There is no side {name}.")
+
+
+def answer(one: Side, command: str) -> dict[str, Any]:
+    """Carry a command out."""
+    match command:
+        case "open":
+            one.open()
+        case "run":
+            return one.run()
+        case "close":
+            one.close()
+    return {}
+
+
+def main(name: str) -> None:
+    """Serve until the commands end. What libraries print goes to the log, not among the answers."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    one = side(name, Order(**json.loads(sys.stdin.readline())))
+    print("{}", file=answers)
+    for line in sys.stdin:
+        try:
+            found = answer(one, line.strip())
+        except Exception as error:  # noqa: BLE001 (whatever it is, the benchmark tells it and goes on)
+            traceback.print_exc()
+            first = next(iter(str(error).strip().splitlines()), "")
+            found = {"error": f"{type(error).__name__}: {first}"}
+        print(json.dumps(found), file=answers)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
