@@ -1,0 +1,81 @@
+"""Real services for the tests: started once by the first test that asks, ended with the session, also after a crash."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from dev.services import Server, Services
+from tests.support.postgres import run
+
+
+@pytest.fixture(scope="session")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """The session's servers; a watcher ends them should the session be killed."""
+    home = tmp_path_factory.mktemp("services")
+    running = Services(home, owner_pid=os.getpid())
+    yield running
+    running.down()
+
+
+@pytest.fixture(scope="session")
+def postgres(services: Services) -> Server:
+    """A real PostgreSQL 18."""
+    return services.up("postgres")["postgres"]
+
+
+@pytest.fixture(scope="session")
+def connect(services: Services) -> Server:
+    """A real Spark Connect server."""
+    return services.up("connect")["connect"]
+
+
+def endpoint_of(server: Server, database: str, **changes: Any) -> Endpoint:
+    """Return the endpoint of a database on a server, as its superuser unless changed."""
+    values: dict[str, Any] = {
+        "conn_id": "test",
+        "host": server.host,
+        "port": server.port,
+        "database": database,
+        "user": server.user,
+        "password": server.password,
+    }
+    return Endpoint(**{**values, **changes})
+
+
+@contextmanager
+def fresh_database(server: Server) -> Iterator[Endpoint]:
+    """Give a new database, dropped afterwards."""
+    name, admin = f"test_{uuid.uuid4().hex[:12]}", endpoint_of(server, "postgres")
+    run(admin, f"CREATE DATABASE {name}")
+    yield endpoint_of(server, name)
+    run(admin, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def database(postgres: Server) -> Iterator[Endpoint]:
+    """A fresh database of its own."""
+    with fresh_database(postgres) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def ledger_url(postgres: Server) -> Iterator[str]:
+    """SQLAlchemy URL of a migrated ledger in a fresh database."""
+    from airflow_provider_backpressure.ledger.migration import migrate
+
+    with fresh_database(postgres) as endpoint:
+        url = f"postgresql+psycopg://{endpoint.user}:{endpoint.password}@{endpoint.address}"
+        migrate(url)
+        yield url
+
+
+@pytest.fixture
+def repository() -> Path:
+    """The root of the checkout."""
+    return Path(__file__).parent.parent

@@ -1,0 +1,245 @@
+"""The runner over a real Spark Connect server."""
+
+import json
+import multiprocessing
+import socket
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.config import MEBIBYTE
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import ChecksumSpec, RangeSpec
+from airflow_provider_backpressure.exceptions import (
+    PlanSuperseded,
+    RangeFailed,
+    RunnerRefused,
+    RunnerUnavailable,
+    SinkRefused,
+)
+from airflow_provider_backpressure.runners.connect import ConnectRunner
+from dev.services import Server, Services
+from tests.integration.attempts import Begun, backends, begin, columns_of, difference, execute, until
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def begun(database: Endpoint) -> Begun:
+    """A source of 20,000 rows and an empty target under a plan."""
+    execute(database, "CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1, 20000) i")
+    return begin(database, database, table="raw.t", columns=columns_of(database, "t"))
+
+
+@pytest.fixture
+def runner(connect: Server, begun: Begun) -> Iterator[ConnectRunner]:
+    """A runner on the session's server."""
+    with closing(ConnectRunner(connect.url, begun.endpoints, ui_url=connect.ui_url)) as runner:
+        yield runner
+
+
+def test_a_range_is_run_and_verified(runner: ConnectRunner, begun: Begun) -> None:
+    """Two slices in one range arrive; the executors read the same checksum back."""
+    spec = begun.spec("SELECT * FROM t WHERE id <= 9000", "SELECT * FROM t WHERE id > 9000")
+    result = runner.run(spec).result(120)
+    assert (result.plan_id, result.seq, result.attempt, result.rows) == (spec.plan_id, 0, 1, 20000)
+    assert [piece.slice_id for piece in result.slices] == ["0.0", "0.1"]
+    assert result.peak_memory_bytes > 0
+    assert difference(begun.source, "SELECT * FROM t", begun.sink, "SELECT * FROM raw.t") == (20000, 20000, 0)
+    read_back = runner.checksum(ChecksumSpec(kind="postgres", conn_id="sink", query="SELECT * FROM raw.t")).result(60)
+    total = sum(int(piece.checksum.partition(":")[2], 16) for piece in result.slices) % 2**64
+    assert read_back.checksum == f"pgcopy-xxh3:{total:016x}"
+
+
+def test_the_probe_sees_the_executors_python(runner: ConnectRunner) -> None:
+    """Version of Python and of what tasks import."""
+    environment = runner.probe()
+    assert environment.python.count(".") == 1
+    assert all(environment.modules[name] for name in ("psycopg", "pyarrow", "xxhash"))
+
+
+def test_an_error_of_ours_comes_back_as_itself(runner: ConnectRunner, begun: Begun) -> None:
+    """What a task raised arrives with its class and its one sentence."""
+    begun.superseded()
+    with pytest.raises(PlanSuperseded, match=r"^Plan \w+ \(epoch 1\) no longer holds [^\n]*$"):
+        runner.run(begun.spec("SELECT * FROM t")).result(60)
+
+
+@pytest.mark.statement("X5")
+def test_an_unreachable_server_is_one_sentence(begun: Begun) -> None:
+    """X5: within seconds, not after Spark's own ten minutes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = time.monotonic()
+    with (
+        closing(ConnectRunner(f"sc://127.0.0.1:{port}/;token=canary", begun.endpoints)) as runner,
+        pytest.raises(RunnerUnavailable) as raised,
+    ):
+        runner.run(begun.spec("SELECT * FROM t")).result(60)
+    assert str(raised.value) == f"Spark Connect at sc://127.0.0.1:{port} cannot be reached: Connection refused."
+    assert time.monotonic() - started < 15
+
+
+@pytest.mark.statement("X5")
+def test_a_module_missing_on_the_executors_is_named(runner: ConnectRunner, begun: Begun, tmp_path: Path) -> None:
+    """X5: found by the probe, and refused in one sentence where a range is run all the same."""
+    hidden = tmp_path / "psycopg.py"
+    hidden.write_text("raise ModuleNotFoundError(\"No module named 'psycopg'\", name='psycopg')")
+    runner._opened().addArtifacts(str(hidden), pyfile=True)
+    assert runner.probe().modules["psycopg"] is None
+    with pytest.raises(RunnerRefused) as raised:
+        runner.run(begun.spec("SELECT * FROM t")).result(60)
+    assert str(raised.value) == "The executors' Python has no module psycopg: install it where Spark runs."
+
+
+@pytest.mark.statement("X5")
+def test_another_python_on_the_executors_is_refused(
+    runner: ConnectRunner, begun: Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X5: with both versions."""
+    monkeypatch.setattr("pyspark.sql.connect.plan.get_python_ver", lambda: "3.99", raising=False)
+    monkeypatch.setattr("pyspark.sql.connect.udf.sys.version_info", (3, 99, 0), raising=False)
+    with pytest.raises(RunnerRefused, match=r"another minor version of Python \(3\.\d+, here 3\.99\)"):
+        runner.probe()
+
+
+@pytest.mark.statement("X5")
+def test_a_wrong_password_is_one_sentence_without_it(connect: Server, begun: Begun) -> None:
+    """X5: named by user and address."""
+    wrong = {name: replace(each, password="canary-in-the-mine") for name, each in begun.endpoints.items()}
+    with closing(ConnectRunner(connect.url, wrong)) as runner, pytest.raises(SinkRefused) as raised:
+        runner.run(begun.spec("SELECT * FROM t")).result(60)
+    assert "does not let postgres in" in str(raised.value)
+    assert "canary" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_session_that_the_server_forgot_is_opened_anew(runner: ConnectRunner, begun: Begun) -> None:
+    """One attempt fails as transient, the next goes well under another session id."""
+    first = runner.session_id
+    other = runner._address.open(first)
+    runner.probe()
+    other.stop()
+    with pytest.raises(RunnerUnavailable, match="no longer knows this session"):
+        runner.probe()
+    assert runner.run(begun.spec("SELECT * FROM t")).result(60).rows == 20000
+    assert runner.session_id != first
+
+
+SLOW = "SELECT id, code FROM t WHERE id <> 15000 OR pg_sleep(600) IS NOT NULL"
+
+
+def test_a_running_job_is_interrupted_by_its_tag(runner: ConnectRunner, begun: Begun) -> None:
+    """The future ends with an error, the others go on, and nothing is left in the sink."""
+    spec, other = begun.spec(SLOW), begun.spec("SELECT * FROM t", seq=1)
+    job = runner.run(spec)
+    until(lambda: backends(begun.sink, spec.tag), timeout=60)
+    runner.interrupt(runner.session_id, spec.tag)
+    with pytest.raises(RangeFailed, match="cancelled"):
+        job.result(30)
+    assert runner.run(other).result(60).rows == 20000
+    until(lambda: not backends(begun.sink, spec.tag))
+    assert set(begun.markers()) == {"1.0"}
+
+
+@pytest.mark.statement("T1", "X2")
+def test_a_killed_lanes_job_is_interrupted_by_another_process(connect: Server, begun: Begun) -> None:
+    """T1, X2: after kill -9 of the client the server runs on; session id and tag are enough to stop it."""
+    session_id, spec = str(uuid.uuid4()), begun.spec(SLOW)
+    context = multiprocessing.get_context("spawn")
+    lane = context.Process(target=_lane, args=(connect.url, session_id, begun, spec))
+    lane.start()
+    until(lambda: backends(begun.sink, spec.tag), timeout=90)
+    lane.kill()
+    lane.join()
+    assert active_stages(connect)
+    with closing(ConnectRunner(connect.url, begun.endpoints)) as runner:
+        runner.interrupt(session_id, spec.tag)
+        until(lambda: not active_stages(connect))
+        until(lambda: not backends(begun.sink, spec.tag))
+        assert begun.markers() == {}
+        assert runner.run(begun.spec("SELECT * FROM t", attempt=2)).result(60).rows == 20000
+
+
+def _lane(url: str, session_id: str, begun: Begun, spec: RangeSpec) -> None:
+    ConnectRunner(url, begun.endpoints, session_id=session_id).run(spec).result()
+
+
+def active_stages(connect: Server) -> list[Any]:
+    """Stages that run on the server now."""
+    pages = f"{connect.ui_url}/api/v1/applications"
+    app = json.loads(read_page(pages))[0]["id"]
+    return json.loads(read_page(f"{pages}/{app}/stages?status=active"))
+
+
+@pytest.mark.statement("T6")
+def test_memory_is_seen_while_a_stage_runs_and_not_after(connect: Server, runner: ConnectRunner, begun: Begun) -> None:
+    """T6: process-tree memory of JVM and Python on the real server; a past peak is nothing."""
+    job = runner.run(begun.spec(SLOW))
+    reading = until(lambda: (seen := runner.memory()) and seen.used_bytes and seen, timeout=60)
+    assert 200 * MEBIBYTE < reading.used_bytes < 8 * 1024 * MEBIBYTE
+    assert reading.limit_bytes > 1024 * MEBIBYTE
+    runner.interrupt(runner.session_id, begun.spec(SLOW).tag)
+    with pytest.raises(RangeFailed):
+        job.result(30)
+    until(lambda: runner.memory().used_bytes == 0)
+    assert runner.memory().age_seconds < 1
+    assert ConnectRunner(connect.url, {}, ui_url="http://127.0.0.1:9").memory() is None
+    with closing(ConnectRunner(connect.url, {})) as other:
+        assert other.memory().used_bytes == 0, "the page is found without being told"
+
+
+@pytest.mark.statement("X5")
+def test_no_secret_is_shown_by_spark(services: Services, begun: Begun, tmp_path: Path) -> None:
+    """X5: a login's password stands in no page, no answer of the REST interface, no event log, no command line."""
+    events = tmp_path / "events"
+    events.mkdir()
+    options = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    server = services.up("connect:logged", spark_conf=options)["connect:logged"]
+    password = begun.sink.password
+    try:
+        with closing(ConnectRunner(server.url, begun.endpoints)) as runner:
+            job = runner.run(begun.spec(SLOW))
+            until(lambda: backends(begun.sink, "bp:"), timeout=60)
+            commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+            runner.interrupt(runner.session_id, begun.spec(SLOW).tag)
+            with pytest.raises(RangeFailed) as raised:
+                job.result(30)
+            assert runner.run(begun.spec("SELECT * FROM t", attempt=2)).result(60).rows == 20000
+        app = json.loads(read_page(f"{server.ui_url}/api/v1/applications"))[0]["id"]
+        api = f"{server.ui_url}/api/v1/applications/{app}"
+        pages = [f"{api}/{page}" for page in ("jobs", "stages?details=true", "environment", "executors")]
+        pages += [f"{api}/sql?details=true&planDescription=true&length=100"]
+        pages += [f"{server.ui_url}/{page}/" for page in ("connect", "SQL", "jobs", "stages", "environment")]
+        seen = {page: read_page(page) for page in pages}
+    finally:
+        services.down("connect:logged")
+    seen["events"] = b"".join(path.read_bytes() for path in events.rglob("*") if path.is_file())
+    seen["commands"] = b"\n".join(commands)
+    seen["error"] = str(raised.value).encode()
+    assert begun.plan.plan_id.encode() in seen["events"] + seen[pages[0]], "the pages do show the job's tag"
+    assert [where for where, text in seen.items() if password.encode() in text] == []
+
+
+def read_page(url: str) -> bytes:
+    """A page as a browser gets it; the first one of a server takes seconds."""
+    with urllib.request.urlopen(url, timeout=60) as response:
+        return response.read()
+
+
+def test_an_interrupt_of_nothing_is_nothing(runner: ConnectRunner) -> None:
+    """Neither an unknown tag nor an unknown session is an error."""
+    runner.interrupt(runner.session_id, "bp:none:0.0:1")
+    runner.interrupt(str(uuid.uuid4()), "bp:none:0.0:1")

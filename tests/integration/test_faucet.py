@@ -1,0 +1,194 @@
+"""The gate over real parts: bounded flight at every instant, also across kills; the commit opens it, nothing else."""
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.ledger.store import SqlLedger
+from dev.services import Server, Services
+from tests.support.composed import Composed, difference
+from tests.support.postgres import connected
+
+pytestmark = pytest.mark.integration
+
+
+def until(found: Callable[[], object], *, timeout: float = 600.0) -> None:
+    """Wait until ``found`` is true; fail after the deadline."""
+    deadline = time.monotonic() + timeout
+    while not found():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.02)
+
+
+def fill(endpoint: Endpoint, rows: int) -> None:
+    """Make the source table ``public.t`` of so many rows of about 100 bytes."""
+    with connected(endpoint) as connection:
+        connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, body text NOT NULL)")
+        connection.execute("INSERT INTO t SELECT i, repeat(md5(i::text), 3) FROM generate_series(1, %s) i", (rows,))
+        connection.execute("ANALYZE t")
+
+
+@pytest.fixture
+def composed(database: Endpoint, connect: Server, ledger_url: str) -> Composed:
+    """A hydration within one database: ``public.t`` into ``raw.t``, the ledger in a database of its own."""
+    return Composed(source=database, sink=database, ledger_url=ledger_url, remote=connect.url, ui_url=connect.ui_url)
+
+
+class Sampler:
+    """Looks at the ledger every 100 ms, and beside it at Spark's jobs and the sink's connections."""
+
+    def __init__(self, composed: Composed, limit: int) -> None:
+        self.composed, self.limit = composed, limit
+        self.samples, self.violations, self.most = 0, [], 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Sampler":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        ledger = SqlLedger(self.composed.ledger_url)
+        with connected(self.composed.sink) as connection:
+            while not self._stop.wait(0.1):
+                hydration = next(iter(ledger.hydrations()), None)
+                if hydration is None or hydration.plan is None:
+                    continue
+                flying = ledger.ranges(hydration.plan.plan_id, states=[RangeState.ADMITTED])
+                (connections,) = connection.execute(
+                    "SELECT count(*) FROM pg_stat_activity WHERE starts_with(application_name, 'bp:') AND datname = %s"
+                    " AND starts_with(query, 'COPY') AND query LIKE '%%FROM STDIN%%'",
+                    (self.composed.sink.database,),
+                ).fetchone()
+                seen = {
+                    "in flight": len(flying),
+                    "bytes in flight": sum(each.planned_bytes for each in flying) // self.composed.budget.range_bytes,
+                    "sink connections": connections,
+                    "Spark jobs": self._jobs(),
+                }
+                self.samples += 1
+                self.most = max(self.most, len(flying))
+                self.violations += [f"{name} {value}" for name, value in seen.items() if value > self.limit]
+        ledger.close()
+
+    def _jobs(self) -> int:
+        try:
+            base = f"{self.composed.ui_url}/api/v1/applications"
+            with urllib.request.urlopen(base, timeout=2) as answer:
+                application = json.load(answer)[0]["id"]
+            with urllib.request.urlopen(f"{base}/{application}/jobs?status=running", timeout=2) as answer:
+                return len(json.load(answer))
+        except (OSError, HTTPException, ValueError, IndexError):
+            return 0  # the driver has just been killed, or its page is only coming up
+
+
+@pytest.mark.statement("T1", "X2")
+@pytest.mark.timeout(1800)
+def test_no_sample_of_a_thousand_ranges_shows_more_than_the_credits(
+    composed: Composed, connect: Server, services: Services, tmp_path: Path
+):
+    """T1: A - C <= W and bytes <= W*B at every sample, also when lane and Spark driver are killed; all arrives."""
+    fill(composed.source, 10_000)
+    composed = Composed(**{**composed.__dict__, "budget": Budget(credits=3, range_rows=10)})
+    planned = composed.plan()
+    assert planned.ranges >= 1000
+    ledger = SqlLedger(composed.ledger_url)
+
+    def committed(least: int) -> Callable[[], bool]:
+        return lambda: ledger.counts(planned.plan.plan_id).committed >= least or lane.poll() is not None
+
+    with Sampler(composed, 3) as sampler:
+        for least in (150, 350):
+            lane = composed.process(tmp_path)
+            until(committed(least))
+            lane.kill()
+            lane.wait()
+        lane = composed.process(tmp_path)
+        until(committed(550))
+        services.kill("connect")
+        lane.wait(timeout=300)
+        services.restart("connect")
+        lane = composed.process(tmp_path)
+        assert lane.wait(timeout=900) == 0, (tmp_path / "lane.log").read_text()[-3000:]
+    assert sampler.violations == []
+    assert sampler.samples > 50
+    assert sampler.most == 3
+    assert ledger.counts(planned.plan.plan_id).open == 0
+    assert difference(composed.source, "public.t", composed.sink, "raw.t") == (0, 0)
+    ledger.close()
+
+
+@pytest.mark.statement("T2")
+def test_with_the_target_locked_exactly_w_jobs_are_submitted(composed: Composed, tmp_path: Path):
+    """T2: no job beyond W while nothing commits; when the lock goes, the next one follows at once."""
+    fill(composed.source, 1000)
+    composed = Composed(**{**composed.__dict__, "budget": Budget(credits=2, range_rows=100)})
+    plan_id = composed.plan().plan.plan_id
+    ledger = SqlLedger(composed.ledger_url)
+
+    def attempts() -> int:
+        return sum(each.attempt for each in ledger.ranges(plan_id))
+
+    with connected(composed.sink) as connection:
+
+        def waiting() -> int:
+            found = connection.execute(
+                "SELECT count(DISTINCT a.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+                " WHERE NOT l.granted AND a.application_name LIKE 'bp:%'"
+            ).fetchone()
+            return int(found[0])
+
+        with connection.transaction():
+            connection.execute("LOCK TABLE raw.t IN ACCESS EXCLUSIVE MODE")
+            lane = composed.process(tmp_path)
+            until(lambda: waiting() == 2)
+            for _ in range(30):
+                assert (attempts(), waiting()) == (2, 2)
+                time.sleep(0.1)
+        released = time.monotonic()
+        until(lambda: attempts() > 2)
+        assert time.monotonic() - released < 5
+    assert lane.wait(timeout=120) == 0, (tmp_path / "lane.log").read_text()[-3000:]
+    assert difference(composed.source, "public.t", composed.sink, "raw.t") == (0, 0)
+    ledger.close()
+
+
+@pytest.mark.statement("M2", "M3", "M4", "M5")
+def test_progress_is_what_the_sink_has_committed_and_never_goes_back(composed: Composed, tmp_path: Path):
+    """M2-M5: exact total, monotone progress equal to the target's own rows at most, in the end equal to the total."""
+    fill(composed.source, 20_000)
+    composed = Composed(**{**composed.__dict__, "budget": Budget(credits=2, range_rows=500)})
+    hydration = composed.plan().hydration
+    ledger = SqlLedger(composed.ledger_url)
+    first = total_progress(ledger.statistics(hydration.id))
+    assert (first.total, first.total_exact, first.committed, first.percent) == (20_000, True, 0, 0.0)
+    lane, seen = composed.process(tmp_path), [first]
+    with connected(composed.sink) as connection:
+        while lane.poll() is None:
+            now = total_progress(ledger.statistics(hydration.id))
+            there = connection.execute("SELECT count(*) FROM raw.t").fetchone()[0]
+            assert now.committed <= there, "progress ran ahead of the sink"
+            assert now.read - now.committed <= 2 * 500
+            seen.append(now)
+            time.sleep(0.05)
+    assert lane.returncode == 0, (tmp_path / "lane.log").read_text()[-3000:]
+    counts = [each.committed for each in seen]
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 5
+    last = total_progress(ledger.statistics(hydration.id))
+    assert (last.committed, last.read, last.percent) == (20_000, 20_000, 100.0)
+    ledger.close()

@@ -1,0 +1,179 @@
+"""What a range costs the ledger does not depend on how many there are."""
+
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.limits import FixedLimit
+from airflow_provider_backpressure.core.ports import Ledger
+from airflow_provider_backpressure.core.ranges import PlannedRange, cover
+from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.ledger.database import make_engine
+from airflow_provider_backpressure.ledger.migration import migrate
+from airflow_provider_backpressure.ledger.planning import BATCH
+from airflow_provider_backpressure.ledger.store import SqlLedger
+from tests.conformance.ledger.support import address, make_plan, register
+
+pytestmark = pytest.mark.integration
+
+MANY = 100_000
+
+
+@pytest.fixture
+def open_engine() -> Iterator[Callable[[Any], sa.Engine]]:
+    """Engines that are disposed of whatever happens."""
+    opened: list[sa.Engine] = []
+
+    def open_one(url: Any) -> sa.Engine:
+        opened.append(make_engine(url))
+        return opened[-1]
+
+    yield open_one
+    for engine in opened:
+        engine.dispose()
+
+
+class Recorder:
+    """Keeps each statement that an engine runs, with its parameters."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.statements: list[tuple[str, Any]] = []
+        sa.event.listen(engine, "before_cursor_execute", self._keep)
+
+    def _keep(self, connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        self.statements.append((statement, parameters))
+
+    def during(self, step: Callable[[], object]) -> list[tuple[str, Any]]:
+        """Return the statements of one step."""
+        self.statements.clear()
+        step()
+        kept = [(text, values) for text, values in self.statements if text.startswith(("SELECT", "UPDATE", "DELETE"))]
+        assert kept
+        return kept
+
+
+def steps(ledger: Ledger, hydration_id: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield what happens to a range, and what is asked about the gate, each to be run once and in this order."""
+    held = []
+
+    def admit() -> None:
+        permit = ledger.admit(hydration_id, lane="lane", session_id="session", lease_seconds=60.0)
+        assert permit is not None
+        held.append(permit.range)
+
+    def commit() -> None:
+        record = held.pop()
+        assert ledger.commit(
+            record.plan_id,
+            record.seq,
+            worker="lane",
+            attempt=record.attempt,
+            rows=1,
+            bytes=8,
+            checksum="",
+            limit=FixedLimit(),
+            pressure=0.0,
+        )
+
+    def release() -> None:
+        record = held.pop()
+        assert ledger.release(record.plan_id, record.seq, attempt=record.attempt, error="again")
+
+    def finish() -> None:
+        with pytest.raises(LedgerRefused, match="is still planned"):
+            ledger.finish(hydration_id)
+
+    for _ in range(200):
+        admit()
+        commit()
+    yield "admit", admit
+    yield "gate", lambda: ledger.gate(hydration_id)
+    yield "abandoned", lambda: ledger.abandoned(hydration_id, lane="lane")
+    yield "renew", lambda: ledger.renew(hydration_id, lane="lane", lease_seconds=60.0)
+    yield "commit", commit
+    admit()
+    yield "release", release
+    yield "record_read", lambda: ledger.record_read(hydration_id, worker="lane", in_flight_rows=1)
+    yield "rate", lambda: ledger.rate(hydration_id)
+    yield "retry_failed", lambda: ledger.retry_failed(ledger.hydration(hydration_id).plan.plan_id)
+    yield "finish", finish
+
+
+def large(engine: sa.Engine) -> tuple[SqlLedger, str]:
+    """Return a ledger and its hydration of many ranges, fresh from planning: no statistics have been gathered."""
+    ledger = SqlLedger(engine)
+    hydration_id = register(ledger)
+    boundaries = (str(number) for number in range(1, MANY))
+    assert ledger.save_plan(hydration_id, make_plan(), cover("id", boundaries, rows=1, row_bytes=8.0)) == MANY
+    return ledger, hydration_id
+
+
+def blocks(node: dict[str, Any]) -> int:
+    """Return the blocks that a statement touched."""
+    return int(node["Shared Hit Blocks"]) + int(node["Shared Read Blocks"])
+
+
+@pytest.mark.statement("X8")
+def test_work_per_range_is_constant_on_postgresql(database: Endpoint, open_engine: Callable[[Any], sa.Engine]):
+    """X8: right after 100,000 ranges came in, no statement of a range's life touches more than a few blocks."""
+    url = address(database)
+    migrate(url)
+    engine = open_engine(url)
+    ledger, hydration_id = large(engine)
+    recorder = Recorder(engine)
+    for name, step in steps(ledger, hydration_id):
+        for text, values in recorder.during(step):
+            with engine.connect() as connection:
+                rows = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}", values)
+                plan = rows.scalar_one()[0]["Plan"]
+                assert blocks(plan) < 60, (name, text, plan)
+                connection.rollback()
+
+
+@pytest.mark.statement("X8")
+def test_work_per_range_is_constant_on_sqlite(tmp_path: Path, open_engine: Callable[[Any], sa.Engine]):
+    """X8: no statement of a range's life reads the table of ranges from end to end."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    migrate(url)
+    engine = open_engine(url)
+    ledger, hydration_id = large(engine)
+    recorder = Recorder(engine)
+    for name, step in steps(ledger, hydration_id):
+        for text, values in recorder.during(step):
+            with engine.connect() as connection:
+                plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)]
+            assert not [line for line in plan if line.startswith("SCAN backpressure_")], (name, text, plan)
+            by_key = [line for line in plan if "autoindex_backpressure_range" in line]
+            assert all("seq" in line for line in by_key) or "LIMIT" in text, (name, text, plan)
+
+
+@pytest.mark.statement("X8")
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_ranges_are_stored_as_they_come(kind, request: pytest.FixtureRequest, tmp_path: Path):
+    """X8: a million ranges are streamed into the ledger; only a batch of them is ever held."""
+    sqlite = f"sqlite:///{tmp_path / 'ledger.db'}"
+    url = sqlite if kind == "sqlite" else address(request.getfixturevalue("database"))
+    migrate(url)
+    ledger = SqlLedger(url)
+    alive: weakref.WeakSet[PlannedRange] = weakref.WeakSet()
+    most = 0
+
+    def watched() -> Iterator[PlannedRange]:
+        nonlocal most
+        for planned in cover("id", (str(number) for number in range(1, MANY)), rows=1, row_bytes=8.0):
+            alive.add(planned)
+            most = max(most, len(alive))
+            yield planned
+
+    plan, began = make_plan(), time.process_time()
+    assert ledger.save_plan(register(ledger), plan, watched()) == MANY
+    assert time.process_time() - began < 5
+    assert most <= 2 * BATCH
+    assert ledger.counts(plan.plan_id).planned == MANY
+    ledger.close()

@@ -1,0 +1,44 @@
+"""Transforms as users write them; this module cannot be imported by the executors."""
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.connect.session import SparkSession
+
+
+def shout(text: str | None) -> str | None:
+    """Used inside Spark."""
+    return None if text is None else f"{text.upper()}!"
+
+
+def loud(frame: DataFrame) -> DataFrame:
+    """A function of Python's own on every row."""
+    return frame.select("id", F.udf(lambda text: shout(text), "string")("code").alias("code"))
+
+
+def fragile(frame: DataFrame) -> DataFrame:
+    """Breaks in the middle of the rows."""
+
+    half = F.udf(lambda number: 1 // (20_000 - number), "int")
+    return frame.select("id", half("id").alias("half"))
+
+
+def at_home(frame: DataFrame) -> DataFrame:
+    """Checks that PySpark's own functions would ask this frame's session."""
+    if SparkSession.active() is not frame.sparkSession:
+        raise RuntimeError("another session is active")
+    return frame
+
+
+def broken(frame: DataFrame) -> DataFrame:
+    """Fails before Spark is asked."""
+    raise KeyError(f"no column amount among {len(frame.columns)}")
+
+
+def no_frame(frame: DataFrame) -> Any:
+    """Gives something else."""
+    return frame.columns
+
+
+NOT_A_FUNCTION = 7

@@ -1,0 +1,158 @@
+"""One hydration composed from the real parts without Airflow, to be run here or in a process that a test may kill."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.hydrator import Hydrator, LaneResult
+from airflow_provider_backpressure.core.limiter import Limiter
+from airflow_provider_backpressure.core.planner import Planned, Planner
+from airflow_provider_backpressure.core.ports import Ledger, Runner, Sink, Source
+from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.sinks import PostgresSink
+from airflow_provider_backpressure.sources import PostgresSource
+from tests.support.postgres import connected
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """Everything that names a hydration, as a value that another process can read."""
+
+    source: Endpoint
+    sink: Endpoint
+    ledger_url: str
+    remote: str
+    ui_url: str | None = None
+    table: str = "public.t"
+    target: str = "raw.t"
+    mode: str = "append"
+    lane: str = "lane"
+    budget: Budget = field(default_factory=Budget)
+    restart: bool = False
+
+    @contextmanager
+    def open(self) -> Iterator["Ports"]:
+        """Open the ports, and close them in the end."""
+        source_at, sink_at = replace(self.source, conn_id="source"), replace(self.sink, conn_id="sink")
+        with ExitStack() as stack:
+            ledger = stack.enter_context(closing(SqlLedger(self.ledger_url)))
+            source = stack.enter_context(closing(PostgresSource(conn_id="source", table=self.table).open(source_at)))
+            sink = stack.enter_context(closing(PostgresSink(conn_id="sink", table=self.target).open(sink_at)))
+            runner = stack.enter_context(
+                closing(
+                    ConnectRunner(self.remote, endpoints={"source": source_at, "sink": sink_at}, ui_url=self.ui_url)
+                )
+            )
+            yield Ports(composed=self, ledger=ledger, source=source, sink=sink, runner=runner)
+
+    def plan(self) -> Planned:
+        """Plan, or resume."""
+        with self.open() as ports:
+            return ports.planner().plan(restart=self.restart)
+
+    def run(self) -> LaneResult:
+        """Drain the ranges as one lane."""
+        with self.open() as ports:
+            return ports.hydrator().run()
+
+    def process(self, folder: Path, **environment: str) -> "subprocess.Popen[bytes]":
+        """Plan where needed and run the lane in a process of its own, which a test may kill."""
+        config = folder / f"{self.lane}.json"
+        config.write_text(json.dumps(asdict(self)))
+        config.chmod(0o600)
+        with (folder / f"{self.lane}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.support.composed", str(config)],
+                cwd=ROOT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+            )
+
+    @classmethod
+    def read(cls, path: Path) -> "Composed":
+        """Read what :meth:`process` wrote."""
+        value: dict[str, Any] = json.loads(path.read_text())
+        return cls(
+            source=Endpoint(**value.pop("source")),
+            sink=Endpoint(**value.pop("sink")),
+            budget=Budget(**value.pop("budget")),
+            **value,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ports:
+    """The open ports of a composed hydration."""
+
+    composed: Composed
+    ledger: Ledger
+    source: Source
+    sink: Sink
+    runner: Runner
+
+    def planner(self) -> Planner:
+        """Return the planner."""
+        return Planner(
+            source=self.source,
+            sink=self.sink,
+            runner=self.runner,
+            ledger=self.ledger,
+            budget=self.composed.budget,
+            mode=Mode(self.composed.mode),
+            owner="test",
+            cluster="spark",
+        )
+
+    def hydrator(self) -> Hydrator:
+        """Return the lane."""
+        found = self.ledger.find(
+            environment="default", source_identity=self.source.identity, sink_identity=self.sink.identity
+        )
+        assert found is not None
+        assert found.plan is not None
+        return Hydrator(
+            hydration_id=found.id,
+            plan=found.plan,
+            lane=self.composed.lane,
+            ledger=self.ledger,
+            source=self.source,
+            sink=self.sink,
+            runner=self.runner,
+            limiter=Limiter(
+                ledger=self.ledger, hydration_id=found.id, budget=self.composed.budget, memory=self.runner.memory
+            ),
+            budget=self.composed.budget,
+            share=self.composed.budget.credits,
+        )
+
+
+def difference(source: Endpoint, table: str, sink: Endpoint, target: str) -> tuple[int, int]:
+    """Return how many rows only the source and only the target has, doubled ones counted: an oracle of its own."""
+    rows = []
+    for endpoint, name in ((source, table), (sink, target)):
+        with connected(endpoint) as connection:
+            rows.append(dict(connection.execute(f"SELECT x::text, count(*) FROM {name} x GROUP BY 1").fetchall()))
+    ours, theirs = rows
+    missing = sum(max(0, count - theirs.get(text, 0)) for text, count in ours.items())
+    surplus = sum(max(0, count - ours.get(text, 0)) for text, count in theirs.items())
+    return missing, surplus
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    composed = Composed.read(Path(sys.argv[1]))
+    composed.plan()
+    composed.run()

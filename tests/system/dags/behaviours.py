@@ -1,0 +1,66 @@
+"""DAGs that show one behaviour each: see ``test_behaviour.py``."""
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, task_group
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.sinks import PostgresSink
+from airflow_provider_backpressure.sources import PostgresSource
+from airflow_provider_backpressure.task_groups import hydrate
+
+SMALL = PostgresSource(conn_id="shop_db", table="public.small")
+RETRY_SOON = {"retries": 2, "retry_delay": timedelta(seconds=1)}
+FAIL_AT_ONCE = {"retries": 0}
+
+
+def one(dag_id: str, *, default_args: dict, **values) -> None:
+    """Make a DAG of one hydration."""
+    with DAG(dag_id, schedule=None, catchup=False, default_args=default_args):
+        hydrate(**{"source": SMALL, "spark_conn_id": "spark_connect_default", "group_id": "hydrate", **values})
+
+
+one("gated", default_args=RETRY_SOON, sink=PostgresSink(conn_id="warehouse", table="raw.gated"))
+one("intruder", default_args=RETRY_SOON, sink=PostgresSink(conn_id="warehouse", table="raw.gated"))
+one(
+    "slow",
+    default_args=RETRY_SOON,
+    source=PostgresSource(conn_id="shop_db", table="public.slow"),
+    sink=PostgresSink(conn_id="warehouse", table="raw.slow"),
+    budget=Budget(credits=2, range_rows=800),
+    verify="none",
+)
+one(
+    "templated",
+    default_args=RETRY_SOON,
+    source=PostgresSource(conn_id="shop_db", table="public.small", where="l_id <= {{ dag_run.conf['most'] }}"),
+    sink=PostgresSink(conn_id="warehouse", table="raw.templated"),
+    transform="SELECT l_id, amount * 2 AS doubled FROM source",
+    lanes=2,
+    budget=Budget(credits=2, range_rows=5_000),
+)
+one(
+    "no_tables",
+    default_args=RETRY_SOON,
+    sink=PostgresSink(conn_id="warehouse", table="raw.no_tables"),
+    backpressure_conn_id="ledger_without_tables",
+)
+one(
+    "no_spark",
+    default_args=FAIL_AT_ONCE,
+    sink=PostgresSink(conn_id="warehouse", table="raw.no_spark"),
+    spark_conn_id="no_spark",
+)
+
+with DAG("mapped", schedule=None, catchup=False, default_args=RETRY_SOON):
+
+    @task_group
+    def table(name: str) -> None:
+        """One table of many."""
+        hydrate(
+            source=PostgresSource(conn_id="shop_db", table="public.small"),
+            sink=PostgresSink(conn_id="warehouse", table=name),
+            spark_conn_id="spark_connect_default",
+        )
+
+    table.expand(name=["raw.mapped_a", "raw.mapped_b"])

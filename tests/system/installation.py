@@ -1,0 +1,233 @@
+"""A whole installation for the system tests: PostgreSQL, Spark Connect, Airflow with its ledger, tables to hydrate."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.ledger.store import SqlLedger
+from dev.airflow import Airflow, free_port
+from dev.services import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+DAGS = Path(__file__).resolve().parent / "dags"
+PREFIX = "system_"
+LINEITEM_ROWS, SMALL_ROWS = 600_000, 20_000
+FINISHED = ("success", "failed")
+EARLY = ("postgres_hydrate", "postgres_task_per_range", "no_tables", "no_spark", "templated", "mapped", "ten_thousand")
+
+
+@dataclass(kw_only=True)
+class Installation:
+    """Everything of one test session. Databases carry a prefix, so that other tests' servers may be shared."""
+
+    home: Path
+    postgres: Server
+    connect: Server
+    airflow: Airflow = field(init=False)
+    _begun: "dict[str, Run]" = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make databases and Airflow's home; start nothing."""
+        dags = self.home / "dags"
+        dags.mkdir(parents=True, exist_ok=True)
+        for file in (*(ROOT / "dags").glob("*.py"), *DAGS.glob("[a-z]*.py")):
+            shutil.copy(file, dags)
+        self.airflow = Airflow(
+            home=self.home / "airflow",
+            dags=dags,
+            metadata_url=self.url("airflow"),
+            connections=self._connections(),
+            settings={
+                "AIRFLOW__BACKPRESSURE__INLINE_WAIT": "3",
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "1",
+                "PYTHONPATH": str(ROOT),
+            },
+        )
+
+    def endpoint(self, database: str) -> Endpoint:
+        """Return where one of the databases is."""
+        server = self.postgres
+        return Endpoint(
+            conn_id=database,
+            host=server.host,
+            port=server.port,
+            database=PREFIX + database,
+            user=server.user or "",
+            password=server.password or "",
+        )
+
+    def url(self, database: str) -> str:
+        """Return a database's URL for SQLAlchemy."""
+        place = self.endpoint(database)
+        return f"postgresql+psycopg://{place.user}:{place.password}@{place.address}"
+
+    def open(self, database: str) -> "psycopg.Connection[Any]":
+        """Connect to a database."""
+        place = self.endpoint(database)
+        return psycopg.connect(
+            host=place.host,
+            port=place.port,
+            dbname=place.database,
+            user=place.user,
+            password=place.password,
+            autocommit=True,
+        )
+
+    @cached_property
+    def ledger(self) -> SqlLedger:
+        """The ledger, opened as the metadata database's owner."""
+        return SqlLedger(self.url("airflow"))
+
+    def close(self) -> None:
+        """End Airflow."""
+        self.ledger.close()
+        self.airflow.stop()
+
+    def create(self) -> None:
+        """Create and fill the databases."""
+        server = self.postgres
+        with psycopg.connect(
+            host=server.host, port=server.port, user=server.user, password=server.password, dbname="postgres"
+        ) as link:
+            link.autocommit = True
+            for name in ("airflow", "shop", "warehouse", "empty"):
+                link.execute(f"CREATE DATABASE {PREFIX}{name}")
+        with self.open("shop") as link:
+            for table, rows in (("lineitem", LINEITEM_ROWS), ("small", SMALL_ROWS), ("slow", SMALL_ROWS)):
+                link.execute(f"CREATE TABLE {table} (l_id bigint PRIMARY KEY, amount numeric(15,2), comment text)")
+                link.execute(
+                    f"INSERT INTO {table} SELECT i, i * 1.25, repeat(md5(i::text), 2) FROM generate_series(1, %s) i",
+                    (rows,),
+                )
+                link.execute(f"ANALYZE {table}")
+
+    def start(self) -> None:
+        """Migrate, set up and start Airflow."""
+        self.airflow.command("db", "migrate")
+        self.airflow.command("backpressure", "setup")
+        self.airflow.start()
+
+    def cli(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run `airflow backpressure …`."""
+        return subprocess.run(
+            [sys.executable, "-m", "airflow", "backpressure", *words],
+            env=self.airflow.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def begin(self) -> None:
+        """Trigger the DAGs that need nothing but time, so that they run beside each other."""
+        for dag_id in EARLY:
+            self._begun[dag_id] = self._trigger(dag_id, {"most": 15_000})
+
+    def first(self, dag_id: str) -> "Run":
+        """Return the run that was begun early."""
+        return self._begun[dag_id]
+
+    def run(self, dag_id: str) -> "Run":
+        """Trigger a DAG."""
+        return self._trigger(dag_id, {})
+
+    def _trigger(self, dag_id: str, conf: dict[str, Any]) -> "Run":
+        self.airflow.wait_for_dag(dag_id)
+        return Run(airflow=self.airflow, dag_id=dag_id, run_id=self.airflow.trigger(dag_id, conf))
+
+    def rows(self, table: str) -> int:
+        """Count the rows of a target."""
+        with self.open("warehouse") as link:
+            found = link.execute(f"SELECT count(*) FROM {table}").fetchone()
+            assert found is not None
+            return int(found[0])
+
+    def fingerprint(self, database: str, table: str) -> tuple[int, int]:
+        """Return count and order-independent checksum, by a query that shares nothing with the product's own."""
+        with self.open(database) as link:
+            found = link.execute(f"SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {table} t").fetchone()
+            assert found is not None
+            return int(found[0]), int(found[1])
+
+    def _connections(self) -> dict[str, dict[str, Any]]:
+        def database(name: str, conn_type: str = "postgres") -> dict[str, Any]:
+            place = self.endpoint(name)
+            return {
+                "conn_type": conn_type,
+                "host": place.host,
+                "port": place.port,
+                "login": place.user,
+                "password": place.password,
+                "schema": place.database,
+            }
+
+        spark = {"conn_type": "spark_connect", "host": self.connect.host}
+        return {
+            "shop_db": database("shop"),
+            "warehouse": database("warehouse"),
+            "ledger_without_tables": database("empty", "backpressure"),
+            "spark_connect_default": {
+                **spark,
+                "port": self.connect.port,
+                "extra": json.dumps({"ui_url": self.connect.ui_url}),
+            },
+            "no_spark": {**spark, "port": free_port()},
+            "memory": {"conn_type": "memory"},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a DAG."""
+
+    airflow: Airflow
+    dag_id: str
+    run_id: str
+
+    @property
+    def path(self) -> str:
+        """Where the REST API has it."""
+        return f"/api/v2/dags/{self.dag_id}/dagRuns/{self.run_id}"
+
+    def ends(self, *, timeout: float = 300.0) -> str:
+        """Wait for the run's end and return its state."""
+        return until(lambda: (state := self.airflow.run_state(self.dag_id, self.run_id)) in FINISHED and state, timeout)
+
+    def reaches(self, task_id: str, states: Iterable[str], *, timeout: float = 300.0) -> str:
+        """Wait until a task is in one of the states, and return which."""
+        wanted = set(states)
+        return until(lambda: (state := self.states().get(task_id)) in wanted and state, timeout)
+
+    def states(self) -> dict[str, str | None]:
+        """Return the tasks' states."""
+        return self.airflow.task_states(self.dag_id, self.run_id)
+
+    def log(self, task_id: str, number: int = 1) -> str:
+        """Return a task's log."""
+        return json.dumps(self.airflow.request("GET", f"{self.path}/taskInstances/{task_id}/logs/{number}"))
+
+    def clear(self, *task_ids: str) -> None:
+        """Clear tasks, as a person does on the page."""
+        self.airflow.request(
+            "POST",
+            f"/api/v2/dags/{self.dag_id}/clearTaskInstances",
+            {"dry_run": False, "dag_run_id": self.run_id, "task_ids": list(task_ids), "only_failed": False},
+        )
+
+
+def until(look: Callable[[], Any], timeout: float) -> Any:
+    """Return what ``look`` gives as soon as it is true."""
+    deadline = time.monotonic() + timeout
+    while not (found := look()):
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.3)
+    return found

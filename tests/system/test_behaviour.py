@@ -1,0 +1,133 @@
+"""What a person sees of a hydration in a real Airflow: gates, clears, refusals, mapping, many ranges."""
+
+import getpass
+import json
+
+import pytest
+
+from airflow_provider_backpressure.core.hydration import Hydration
+from tests.system.installation import SMALL_ROWS, Installation, until
+
+pytestmark = pytest.mark.system
+
+
+def hydration(installation: Installation, target: str) -> Hydration:
+    (found,) = [one for one in installation.ledger.hydrations() if one.sink_identity.endswith(f"/{target}")]
+    return found
+
+
+@pytest.mark.statement("P11")
+def test_a_closed_gate_gives_the_worker_slot_back(installation: Installation):
+    """P11: paused with nothing in flight the lane is deferred; resumed, it comes back by itself."""
+    ledger = installation.ledger
+    paused = ledger.register(
+        environment="default",
+        source_identity=f"postgres://{installation.endpoint('shop').address}/public.small",
+        sink_identity=f"postgres://{installation.endpoint('warehouse').address}/raw.gated",
+        owner="gated",
+        cluster="spark_connect_default",
+        credits=4,
+    )
+    ledger.pause(paused.id, who="ada", why="release night")
+    run = installation.run("gated")
+    run.reaches("hydrate.hydrate_ranges", ["deferred"])
+    assert ledger.gate(paused.id).in_flight == 0
+    assert "paused by ada: release night" in run.log("hydrate.hydrate_ranges")
+    shown = json.loads(installation.cli("status", "raw.gated", "--output", "json").stdout)[0]
+    assert (shown["percent"], shown["gate"]) == ("0.0", "paused by ada: release night")
+
+    intruder = installation.run("intruder")
+    assert intruder.ends() == "failed"
+    assert "is owned by gated: intruder may not run it" in intruder.log("hydrate.plan_snapshot")
+
+    done = installation.cli("resume", "raw.gated", "--why", "all well")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert run.ends() == "success", run.states()
+    assert installation.rows("raw.gated") == SMALL_ROWS
+    with installation.open("airflow") as link:
+        acts = link.execute(
+            "SELECT who, action, why FROM backpressure_control WHERE hydration_id = %s ORDER BY id", (paused.id,)
+        ).fetchall()
+    assert acts == [("ada", "pause", "release night"), (getpass.getuser(), "resume", "all well")]
+
+
+def test_a_cleared_lane_goes_on_from_the_ledger(installation: Installation):
+    """Cleared in mid-run: its jobs end, its credits come back, and what was committed is not read again."""
+    run = installation.run("slow")
+    run.reaches("hydrate.hydrate_ranges", ["running"])
+    ledger = installation.ledger
+
+    def committed() -> int:
+        found = hydration(installation, "raw.slow")
+        return ledger.counts(found.plan.plan_id).committed if found.plan else 0
+
+    before = until(lambda: (count := committed()) >= 5 and count, 300)
+    run.clear("hydrate.hydrate_ranges")
+    assert run.ends() == "success", run.states()
+    assert installation.fingerprint("warehouse", "raw.slow") == installation.fingerprint("shop", "public.slow")
+    plan = hydration(installation, "raw.slow").plan
+    assert plan is not None
+    attempts = [record.attempt for record in ledger.ranges(plan.plan_id)]
+    assert len(attempts) == SMALL_ROWS // 800
+    assert before < len(attempts), "it was cleared in mid-run"
+    assert sum(attempt - 1 for attempt in attempts) <= 2, "only what was in flight was submitted again"
+
+
+def test_templates_transform_and_two_lanes(installation: Installation):
+    """The condition is rendered from the run, the rows go through SQL, and two mapped lanes share the credits."""
+    run = installation.first("templated")
+    assert run.ends() == "success", run.states()
+    assert {task for task in run.states() if "hydrate_ranges" in task} == {
+        "hydrate.hydrate_ranges[0]",
+        "hydrate.hydrate_ranges[1]",
+    }
+    with installation.open("warehouse") as link, installation.open("shop") as source:
+        found = link.execute("SELECT count(*), sum(doubled), max(l_id) FROM raw.templated").fetchone()
+        assert (
+            found
+            == source.execute("SELECT count(*), sum(amount * 2), max(l_id) FROM small WHERE l_id <= 15000").fetchone()
+        )
+
+
+def test_tables_are_mapped(installation: Installation):
+    """``expand`` over tables: each is a hydration of its own."""
+    run = installation.first("mapped")
+    assert run.ends() == "success", run.states()
+    assert len(run.states()) == 6
+    assert installation.rows("raw.mapped_a") == installation.rows("raw.mapped_b") == SMALL_ROWS
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    ("dag_id", "sentence"),
+    [
+        ("no_tables", "run `airflow db migrate`"),
+        ("no_spark", "cannot be reached"),
+    ],
+)
+def test_refused_before_any_row_moves(installation: Installation, dag_id: str, sentence: str):
+    """X5: one clear sentence in the task's log."""
+    run = installation.first(dag_id)
+    assert run.ends() == "failed"
+    assert sentence in run.log("hydrate.plan_snapshot")
+    with installation.open("warehouse") as link:
+        assert link.execute("SELECT to_regclass(%s)", (f"raw.{dag_id}",)).fetchone() == (None,)
+
+
+@pytest.mark.statement("X5")
+def test_a_bad_budget_is_refused_at_parse(installation: Installation):
+    """X5: Airflow shows the sentence as the DAG's import error."""
+
+    def sentence() -> str | None:
+        errors = installation.airflow.request("GET", "/api/v2/importErrors")["import_errors"]
+        return next((one["stack_trace"] for one in errors if "bad_budget" in one["filename"]), None)
+
+    assert "Budget.credits must be a whole number of at least 1, not 0." in until(sentence, 60)
+
+
+def test_ten_thousand_ranges_need_one_task(installation: Installation):
+    """The lane's loop over the ledger, with nothing behind it; see benchmarks/orchestration.py for the time."""
+    run = installation.first("ten_thousand")
+    assert run.ends() == "success", run.states()
+    assert len(run.states()) == 3
+    assert "10,000 of 10,000 rows" in run.log("hydrate.hydrate_ranges")

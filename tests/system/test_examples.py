@@ -1,0 +1,43 @@
+"""Both example DAGs in a real Airflow: they run to their end, and target equals source."""
+
+import pytest
+
+from airflow_provider_backpressure.core.phases import Phase
+from tests.system.installation import LINEITEM_ROWS, Installation
+
+pytestmark = pytest.mark.system
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "target", "lane", "ranges"),
+    [
+        ("postgres_hydrate", "raw.lineitem", "hydrate_lineitem.hydrate_ranges", 3),
+        ("postgres_task_per_range", "raw.lineitem_by_task", "hydrate_range.submit_range[1]", 2),
+    ],
+)
+def test_an_example_hydrates_its_table(installation: Installation, dag_id: str, target: str, lane: str, ranges: int):
+    """One lane, or a task per range after two sensors; a second run finds nothing to do."""
+    run = installation.first(dag_id)
+    assert run.ends() == "success", run.states()
+    assert run.states()[lane] == "success"
+    assert installation.fingerprint("warehouse", target) == installation.fingerprint("shop", "public.lineitem")
+    (found,) = [one for one in installation.ledger.hydrations() if one.sink_identity.endswith(f"/{target}")]
+    assert found.phase is Phase.STEADY_STATE
+    assert found.plan is not None
+    assert installation.ledger.counts(found.plan.plan_id).committed == ranges
+
+    again = installation.run(dag_id)
+    assert again.ends() == "success", again.states()
+    assert set(again.states().values()) == {"skipped"}
+    assert installation.rows(target) == LINEITEM_ROWS
+
+
+def test_progress_is_in_the_log_and_the_frontier_in_the_asset_s_event(installation: Installation):
+    """The lane's log has the bar; the asset's event has what is committed."""
+    run = installation.first("postgres_hydrate")
+    assert run.ends() == "success", run.states()
+    assert "[########################] 100.0 %  600,000 of 600,000 rows" in run.log("hydrate_lineitem.hydrate_ranges")
+    found = installation.airflow.request("GET", "/api/v2/assets/events?source_dag_id=postgres_hydrate")
+    (event,) = found["asset_events"]
+    assert event["uri"] == "backpressure://default/shop_db/public.lineitem->warehouse/raw.lineitem"
+    assert set(event["extra"]["frontier"].values()) == {LINEITEM_ROWS}
