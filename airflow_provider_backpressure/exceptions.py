@@ -17,6 +17,7 @@
         ├── SinkUnavailable
         ├── RunnerUnavailable
         ├── LedgerUnavailable
+        ├── SnapshotLost          the snapshot that ranges are read in is gone: a retry plans anew
         └── RangeFailed           one attempt of one range; carries its cause
 
 Whether to retry is the type, never a flag.
@@ -81,6 +82,10 @@ class RunnerUnavailable(Transient):
 
 class LedgerUnavailable(Transient):
     """The ledger does not answer."""
+
+
+class SnapshotLost(Transient):
+    """The snapshot that ranges are read in is gone: what was read is not mixed with another one."""
 
 
 class RangeFailed(Transient):

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, cover
+from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.messages import (
     ChecksumSpec,
     Column,
@@ -22,13 +23,14 @@ from airflow_provider_backpressure.core.messages import (
     Slice,
     SliceResult,
     Transform,
+    Window,
     WriteSpec,
 )
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Marker
-from airflow_provider_backpressure.core.ranges import Bounds, KeyBounds, PlannedRange, bounds_from_json, cover
+from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
-from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused, SnapshotLost
 from airflow_provider_backpressure.ledger.memory import MemoryLedger as MemoryLedger
 
 COLUMNS = (Column(name="id", type="bigint", nullable=False),)
@@ -52,12 +54,46 @@ class ManualClock:
             self.on_sleep(seconds)
 
 
-def _within(key: int, bounds: Bounds) -> bool:
-    return (bounds.start is None or key >= int(bounds.start)) and (bounds.end is None or key < int(bounds.end))
+def _query(bounds: Bounds | None, window: Window | None) -> str:
+    """Return what selects keys here: the least and the first too large one, and the window."""
+    bounds = bounds or KeyBounds(columns=("id",), start=None, end=None)
+    assert isinstance(bounds, KeyBounds), "what this module cuts"
+    ends = [None if values is None else int(values[0]) for values in (bounds.start, bounds.end)]
+    return json.dumps([*ends, None if window is None else [window.after, window.upto]])
+
+
+def _selected(keys: Sequence[int], query: str) -> list[int]:
+    """Return those of the ascending keys that a query selects, in order."""
+    start, end, window = json.loads(query)
+    first = 0 if start is None else bisect_left(keys, start)
+    last = len(keys) if end is None else bisect_left(keys, end)
+    return [key for key in keys[first:last] if window is None or _in_window(key, *window)]
+
+
+def _in_window(key: int, after: str | None, upto: str) -> bool:
+    return (after is None or key > int(after)) and key <= int(upto)
 
 
 def _checksum(keys: Sequence[int]) -> str:
     return f"memory:{sum(key * 2654435761 + 1 for key in keys) % 2**64:016x}"
+
+
+@dataclass(kw_only=True)
+class MemoryKeeper:
+    """A snapshot that is kept until it is closed, or lost because a test says so."""
+
+    snapshot: str
+    lost: bool = False
+    closed: bool = False
+
+    def check(self) -> None:
+        """See ``Keeper.check``."""
+        if self.lost or self.closed:
+            raise SnapshotLost(f"The snapshot {self.snapshot} is gone.")
+
+    def close(self) -> None:
+        """See ``Keeper.close``."""
+        self.closed = True
 
 
 @dataclass(kw_only=True)
@@ -67,41 +103,54 @@ class MemorySource:
     keys: Sequence[int]
     identity: str = "memory://source"
     columns: tuple[Column, ...] = COLUMNS
+    increments: bool = False
+    """Read later runs by the key itself, as a rising column."""
+    keepers: list[MemoryKeeper] = field(default_factory=list)
+    """Every snapshot that was ever kept, in order."""
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
         """See ``Source.snapshot``."""
+        keys = [key for key in self.keys if after is None or key > int(after)]
+        upto = str(max(keys)) if keys else after
         return Snapshot(
             source_identity=self.identity,
             columns=self.columns,
             key=("id",),
-            frontier={self.identity: len(self.keys)},
-            total=len(self.keys),
+            split=("id",),
+            unique=True,
+            frontier={self.identity: len(keys)},
+            total=len(keys),
             total_exact=True,
             row_bytes=8.0,
-            consistency=Consistency.STATIC,
+            consistency=consistency or Consistency.STATIC,
+            window=Window(column="id", after=after, upto=upto) if self.increments and upto is not None else None,
         )
 
-    def ranges(self, snapshot: Snapshot, *, rows: int) -> Iterator[PlannedRange]:
+    def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
         """See ``Source.ranges``."""
-        if not self.keys:
+        window = snapshot.window
+        keys = [key for key in self.keys if window is None or _in_window(key, window.after, window.upto)]
+        if not keys:
             return iter(())
-        boundaries = (str(self.keys[at]) for at in range(rows, len(self.keys), rows))
-        return cover("id", boundaries, rows=rows, row_bytes=snapshot.row_bytes)
+        boundaries = ((str(keys[at]),) for at in range(rows, len(keys), rows))
+        return numbered(cover(("id",), boundaries), rows=rows, row_bytes=snapshot.row_bytes)
+
+    def keep(self, plan: Plan) -> MemoryKeeper:
+        """See ``Source.keep``."""
+        self.keepers.append(MemoryKeeper(snapshot=f"memory-{len(self.keepers)}"))
+        return self.keepers[-1]
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
         """See ``Source.read_spec``."""
-        return ReadSpec(kind="memory", conn_id="source", columns=snapshot.columns)
+        return ReadSpec(kind="memory", conn_id="source", columns=snapshot.columns, window=snapshot.window)
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
-        """See ``Source.slice``; the query is the bounds' JSON."""
-        return Slice(slice_id=slice_id, query=json.dumps(bounds.to_json()), bounds=bounds.to_json())
+        """See ``Source.slice``."""
+        return Slice(slice_id=slice_id, query=_query(bounds, read.window), bounds=bounds.to_json())
 
     def read(self, query: str) -> list[int]:
         """Return the keys that a slice's query selects."""
-        bounds = bounds_from_json(json.loads(query))
-        start = 0 if bounds.start is None else bisect_left(self.keys, int(bounds.start))
-        end = len(self.keys) if bounds.end is None else bisect_left(self.keys, int(bounds.end))
-        return list(self.keys[start:end])
+        return _selected(self.keys, query)
 
     def close(self) -> None:
         """See ``Source.close``."""
@@ -143,9 +192,11 @@ class MemorySink:
         """See ``Sink.holds_rows``."""
         return bool(self.rows)
 
-    def begin(self, plan: Plan) -> int:
+    def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         """See ``Sink.begin``."""
         with self._lock:
+            if clear is not None and plan.mode is Mode.APPEND:
+                self.rows.clear()
             self.last_epoch += 1
             self.plan = plan
             return self.last_epoch
@@ -194,15 +245,14 @@ class MemorySink:
         """See ``Sink.rows_in_flight``."""
         return {}
 
-    def slice_query(self, write: WriteSpec, bounds: Bounds | None) -> str:
+    def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
         """See ``Sink.slice_query``."""
-        return json.dumps((bounds or KeyBounds(column="id", start=None, end=None)).to_json())
+        return _query(bounds, window)
 
     def read(self, query: str) -> list[int]:
         """Return the keys that a slice query selects."""
-        bounds = bounds_from_json(json.loads(query))
         with self._lock:
-            return [key for key in self.rows if _within(key, bounds)]
+            return _selected(sorted(self.rows), query)
 
     def close(self) -> None:
         """See ``Sink.close``."""

@@ -29,7 +29,7 @@ with DAG(
     default_args={"retries": 2},
     tags=["backpressure"],
 ):
-    plan = PlanSnapshotOperator(task_id="plan_snapshot", each_range=True, **FLOW)
+    plan = PlanSnapshotOperator(task_id="plan_snapshot", consistency="static", each_range=True, **FLOW)
 
     @task_group
     def hydrate_range(seq: int) -> None:

@@ -122,11 +122,10 @@ def _drawing(ledger: LedgerReader, hydration: Hydration) -> Table:
 
 
 def _range_facts(record: RangeRecord) -> dict[str, Any]:
-    bounds = record.bounds
     return {
         "seq": record.seq,
         "state": record.state.value,
-        "bounds": f"{bounds.column} [{bounds.start or ''}, {bounds.end or ''})",
+        "bounds": str(record.bounds),
         "planned_rows": record.planned_rows,
         "rows": record.rows,
         "attempt": record.attempt,

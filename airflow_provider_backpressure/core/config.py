@@ -23,6 +23,8 @@ class Consistency(StrEnum):
 
     STATIC = "static"
     """The user says that the table stands still while it is read."""
+    SNAPSHOT = "snapshot"
+    """Every range is read as the table was at one moment, by an exported snapshot that the lane keeps open."""
 
 
 class Law(StrEnum):

@@ -3,20 +3,27 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.hydration import Refusal
 from airflow_provider_backpressure.core.limiter import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.limits import limit_for
 from airflow_provider_backpressure.core.messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
-from airflow_provider_backpressure.core.ports import Ledger, Marker, Runner, Sink, Source
+from airflow_provider_backpressure.core.ports import Keeper, Ledger, Marker, Runner, Sink, Source
 from airflow_provider_backpressure.core.ranges import RangeRecord
 from airflow_provider_backpressure.core.signals import Decision
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.exceptions import RangeFailed, SinkUnavailable, Terminal, Transient
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    RangeFailed,
+    SinkUnavailable,
+    SnapshotLost,
+    Terminal,
+    Transient,
+)
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +52,8 @@ class LaneResult:
     """The refusal's decision where the gate was closed."""
 
 
-def spec_for(plan: Plan, record: RangeRecord, source: Source) -> RangeSpec:
-    """Return the message for the latest attempt of a range."""
+def spec_for(plan: Plan, record: RangeRecord, source: Source, snapshot: str | None = None) -> RangeSpec:
+    """Return the message for the latest attempt of a range, which is read in ``snapshot``."""
     return RangeSpec(
         hydration_id=record.hydration_id,
         plan_id=plan.plan_id,
@@ -55,7 +62,7 @@ def spec_for(plan: Plan, record: RangeRecord, source: Source) -> RangeSpec:
         attempt=record.attempt,
         tag=record.tag or "",
         path=plan.path,
-        read=plan.read,
+        read=replace(plan.read, snapshot=snapshot),
         write=plan.write,
         slices=(source.slice(plan.read, record.bounds, record.slice_id),),
         transform=plan.transform,
@@ -84,6 +91,7 @@ class Hydrator:
     clock: Clock = field(default_factory=SystemClock)
     on_commit: Callable[[], None] | None = None
     """Called after each commit in the ledger, for progress lines."""
+    _keeper: Keeper | None = None
     _jobs: dict["Future[RangeResult]", RangeRecord] = field(default_factory=dict)
     _failures: dict[int, int] = field(default_factory=dict)
     _committed: int = 0
@@ -94,10 +102,24 @@ class Hydrator:
         """Loop until nothing is left or the gate stays closed.
 
         Raises ``RangeFailed`` when a range has used up its attempts and any ``Terminal`` error of one at once; other
-        ranges in flight are settled first, so that no credit is left behind.
+        ranges in flight are settled first, so that no credit is left behind. Raises ``SnapshotLost`` where ranges were
+        committed in a snapshot that is gone: they are not mixed with another one, the plan has to be closed.
+
+        A snapshot is taken before the first range is submitted and kept until the lane ends. While it is kept the lane
+        waits at a closed gate for as long as it takes.
         """
+        try:
+            return self._drain()
+        finally:
+            if self._keeper is not None:
+                self._keeper.close()
+                self._keeper = None
+
+    def _drain(self) -> LaneResult:
+        self._fence_earlier_snapshots()
         self.recover()
         self.ledger.retry_failed(self.plan.plan_id)
+        self._check_snapshot()
         closed_since: float | None = None
         waits = self.poll.waits()
         while True:
@@ -111,9 +133,9 @@ class Hydrator:
                 now = self.clock.monotonic()
                 closed_since = now if closed_since is None else closed_since
                 left = closed_since + self.inline_wait - now
-                if left <= 0:
+                if left <= 0 and self._keeper is None:
                     return LaneResult(outcome=Outcome.CLOSED, committed=self._committed, decision=refusal.decision)
-                self.clock.sleep(min(next(waits), left))
+                self.clock.sleep(min(next(waits), left) if self._keeper is None else next(waits))
                 self.reap_expired()
 
     def run_one(self, record: RangeRecord) -> None:
@@ -146,6 +168,7 @@ class Hydrator:
     def _admit(self) -> Refusal | None:
         """Submit ranges until refused or until this lane's share is in flight; return the refusal, if any."""
         while len(self._jobs) < self.share:
+            self._check_keeper()
             answer = self.limiter.acquire(lane=self.lane, session_id=self.runner.session_id)
             if isinstance(answer, Refusal):
                 return answer
@@ -153,7 +176,45 @@ class Hydrator:
         return None
 
     def _submit(self, record: RangeRecord) -> None:
-        self._jobs[self.runner.run(spec_for(self.plan, record, self.source))] = record
+        try:
+            spec = spec_for(self.plan, record, self.source, self._snapshot())
+        except BackpressureError as error:
+            self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
+            raise
+        self._jobs[self.runner.run(spec)] = record
+
+    @property
+    def _in_snapshot(self) -> bool:
+        return self.plan.consistency is Consistency.SNAPSHOT
+
+    def _snapshot(self) -> str | None:
+        if self._in_snapshot and self._keeper is None:
+            self._keeper = self.source.keep(self.plan)
+        return self._keeper.snapshot if self._keeper else None
+
+    def _check_keeper(self) -> None:
+        try:
+            if self._keeper is not None:
+                self._keeper.check()
+        except SnapshotLost:
+            self.cancel()
+            raise
+
+    def _fence_earlier_snapshots(self) -> None:
+        """Refuse what an earlier life has submitted and what is not committed yet: it reads in another snapshot."""
+        if self._in_snapshot and self.ledger.counts(self.plan.plan_id).open:
+            self.plan = replace(self.plan, epoch=self.sink.begin(self.plan))
+
+    def _check_snapshot(self) -> None:
+        """Raise where an earlier life has committed ranges in its snapshot, which is gone, and others are left."""
+        if not self._in_snapshot:
+            return
+        counts = self.ledger.counts(self.plan.plan_id)
+        if counts.committed and counts.open:
+            raise SnapshotLost(
+                f"{counts.committed} of {counts.total} ranges of plan {self.plan.plan_id} were read in a snapshot that "
+                "ended with the lane that kept it."
+            )
 
     def _await_jobs(self) -> None:
         """Wait until a job ends or it is time to look around, and settle all that ended."""
@@ -189,12 +250,12 @@ class Hydrator:
         if not isinstance(error, Exception):
             raise error
         self._failures[record.seq] = self._failures.get(record.seq, 0) + 1
-        last = isinstance(error, Terminal) or self._failures[record.seq] >= self.max_attempts
+        last = isinstance(error, Terminal | SnapshotLost) or self._failures[record.seq] >= self.max_attempts
         log.warning("Attempt %s of range %s failed: %s", record.attempt, record.seq, error)
         self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error), fail=last)
         if not last:
             return None
-        if isinstance(error, Terminal):
+        if isinstance(error, Terminal | SnapshotLost):
             return error
         failed = RangeFailed(f"Range {record.seq} failed {self._failures[record.seq]} times; the last time: {error}")
         failed.__cause__ = error

@@ -31,6 +31,16 @@ class Slice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Window:
+    """The values of a rising column that one plan reads: above ``after``, up to and with ``upto``, as text."""
+
+    column: str
+    after: str | None
+    """``None``: from the very first, rows without a value included."""
+    upto: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadSpec:
     """The source as a task needs it. ``kind`` names the reader; the endpoint travels apart from the message."""
 
@@ -39,6 +49,22 @@ class ReadSpec:
     columns: tuple[Column, ...]
     place: str | None = None
     """What names the table by whatever address it is reached, so that a sink can refuse to write into its source."""
+    window: Window | None = None
+    parts: tuple[str, ...] = ()
+    """Names of the tables whose blocks are read, where ranges are cut by blocks."""
+    snapshot: str | None = None
+    """The exported snapshot in which every range is read; known only while the lane that keeps it lives."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "ReadSpec":
+        """Build it from its JSON object."""
+        window = value.get("window")
+        made = {
+            "columns": columns_from_json(value["columns"]),
+            "window": Window(**window) if window else None,
+            "parts": tuple(value.get("parts", ())),
+        }
+        return cls(**{**value, **made})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +125,7 @@ class RangeSpec:
         try:
             read, write, transform = value.pop("read"), value.pop("write"), value.pop("transform")
             return cls(
-                read=ReadSpec(columns=columns_from_json(read.pop("columns")), **read),
+                read=ReadSpec.from_json(read),
                 write=WriteSpec(columns=columns_from_json(write.pop("columns")), key=tuple(write.pop("key")), **write),
                 slices=tuple(Slice(**piece) for piece in value.pop("slices")),
                 transform=Transform(**transform) if transform else None,

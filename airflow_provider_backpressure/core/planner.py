@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.messages import Column, Transform, WriteSpec
 from airflow_provider_backpressure.core.phases import Phase
@@ -92,13 +92,18 @@ class Planner:
     key: tuple[str, ...] = ()
     """Key of the target under ``upsert``; empty: the source's own."""
     transform: Transform | None = None
+    consistency: Consistency | None = None
+    """``None`` for the source's own default."""
     environment: str = "default"
     owner: str
     cluster: str
 
-    def preview(self) -> Preview:
-        """Check source, executors and sink. Raises the ``Terminal`` error of the first that refuses."""
-        snapshot = self.source.snapshot()
+    def preview(self, *, after: str | None = None) -> Preview:
+        """Check source, executors and sink. Raises the ``Terminal`` error of the first that refuses.
+
+        ``after``: of what lies above this value of the source's rising column.
+        """
+        snapshot = self.source.snapshot(self.consistency, after=after)
         executors = self._probe()
         read = self.source.read_spec(snapshot)
         columns = self.runner.describe(read, self.transform) if self.transform else read.columns
@@ -121,18 +126,23 @@ class Planner:
             cluster=self.cluster,
             credits=self.budget.credits,
         )
-        preview = self.preview()
         if hydration.plan is not None and not restart:
-            return self._go_on(hydration, hydration.plan, preview)
-        return self._begin(hydration, preview)
+            return self._go_on(hydration, hydration.plan)
+        return self._begin(hydration, self.preview())
+
+    def close(self, hydration: Hydration, plan: Plan) -> Planned:
+        """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan anew."""
+        return self._begin(hydration, self.preview(), clear=plan.plan_id)
 
     def _probe(self) -> ExecutorEnvironment:
         found = self.runner.probe()
         check_modules(found, self.cluster)
         return found
 
-    def _begin(self, hydration: Hydration, preview: Preview) -> Planned:
-        if self.mode is Mode.APPEND and self.sink.holds_rows():
+    def _begin(
+        self, hydration: Hydration, preview: Preview, *, increment: bool = False, clear: str | None = None
+    ) -> Planned:
+        if self.mode is Mode.APPEND and not (increment or clear) and self.sink.holds_rows():
             raise SinkRefused(
                 f"The target {preview.write.target} already holds rows, and a new plan in append mode would add to "
                 f"them: empty it first, or use mode='upsert'."
@@ -155,8 +165,9 @@ class Planner:
             transform=self.transform,
         )
         self.sink.prepare(preview.write)
-        plan = replace(draft, epoch=self.sink.begin(draft))
-        ranges = self.ledger.save_plan(hydration.id, plan, self.source.ranges(snapshot, rows=preview.range_rows))
+        plan = replace(draft, epoch=self.sink.begin(draft, clear=clear))
+        cut = self.source.ranges(snapshot, rows=preview.range_rows, bytes=self.budget.range_bytes)
+        ranges = self.ledger.save_plan(hydration.id, plan, cut)
         return Planned(
             verdict=Verdict.PLANNED,
             hydration=self.ledger.hydration(hydration.id),
@@ -165,7 +176,40 @@ class Planner:
             note=f"{ranges} ranges of at most {preview.range_rows:,} rows by the {plan.path} path",
         )
 
-    def _go_on(self, hydration: Hydration, plan: Plan, preview: Preview) -> Planned:
+    def _go_on(self, hydration: Hydration, plan: Plan) -> Planned:
+        counts = self.ledger.counts(plan.plan_id)
+        complete = not counts.open and hydration.phase is Phase.STEADY_STATE
+        if complete and self.source.increments:
+            return self._increment(hydration, plan, counts.total)
+        preview = self.preview()
+        self._check_unchanged(plan, preview)
+        total, exact = preview.snapshot.total, preview.snapshot.total_exact and plan.total_exact
+        if not complete:
+            verdict, note = Verdict.RESUMED, f"{counts.committed} of {counts.total} ranges are committed already"
+        elif exact and total != sum(plan.frontier.values()):
+            verdict, note = (
+                Verdict.MOVED,
+                (
+                    f"{self.source.identity} holds {total} rows, the committed snapshot {plan.total}: "
+                    'the source has moved; trigger the DAG with {"backpressure": "restart"} to read it again'
+                ),
+            )
+        else:
+            verdict, note = Verdict.UNCHANGED, "everything is committed and the number of rows has not changed"
+        return Planned(verdict=verdict, hydration=hydration, plan=plan, ranges=counts.total, note=note)
+
+    def _increment(self, hydration: Hydration, plan: Plan, ranges: int) -> Planned:
+        """Plan what has come since the committed window, or find that nothing has."""
+        after = plan.read.window.upto if plan.read.window else None
+        preview = self.preview(after=after)
+        self._check_unchanged(plan, preview)
+        if preview.snapshot.window is None or preview.snapshot.total == 0:
+            note = f"nothing has come above {after}" if after is not None else "the source is still empty"
+            return Planned(verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=ranges, note=note)
+        return self._begin(hydration, preview, increment=True)
+
+    def _check_unchanged(self, plan: Plan, preview: Preview) -> None:
+        """Raise where plan, source and target are no longer those of each other."""
         if fingerprint(preview.snapshot.columns) != plan.fingerprint:
             raise SourceRefused(
                 f"The columns of {self.source.identity} are not those of plan {plan.plan_id}: trigger the DAG with "
@@ -176,19 +220,3 @@ class Planner:
                 f"The target {plan.write.target} does not know plan {plan.plan_id}: the ledger or the target was "
                 'restored or another plan took the target; trigger the DAG with {"backpressure": "restart"}.'
             )
-        counts = self.ledger.counts(plan.plan_id)
-        if counts.open or hydration.phase is not Phase.STEADY_STATE:
-            verdict, note = Verdict.RESUMED, f"{counts.committed} of {counts.total} ranges are committed already"
-        elif (
-            preview.snapshot.total_exact and preview.snapshot.total != sum(plan.frontier.values()) and plan.total_exact
-        ):
-            verdict, note = (
-                Verdict.MOVED,
-                (
-                    f"{self.source.identity} holds {preview.snapshot.total} rows, the committed snapshot {plan.total}: "
-                    'a static source has moved; trigger the DAG with {"backpressure": "restart"} to read it again'
-                ),
-            )
-        else:
-            verdict, note = Verdict.UNCHANGED, "everything is committed and the number of rows has not changed"
-        return Planned(verdict=verdict, hydration=hydration, plan=plan, ranges=counts.total, note=note)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from airflow_provider_backpressure.core.bounds import Bounds
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.hydration import GateState, Hydration, Permit, RangeCounts
 from airflow_provider_backpressure.core.limits import Limit
 from airflow_provider_backpressure.core.messages import (
@@ -17,9 +19,10 @@ from airflow_provider_backpressure.core.messages import (
     Slice,
     SliceResult,
     Transform,
+    Window,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.ranges import Bounds, PlannedRange, RangeRecord, RangeState
+from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.signals import Decision, MemoryReading
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
 from airflow_provider_backpressure.core.statistics import WorkerStatistics
@@ -41,17 +44,45 @@ class Marker:
     revoked: bool = False
 
 
+class Keeper(Protocol):
+    """Holds a source's exported snapshot open for as long as ranges are read in it."""
+
+    snapshot: str
+    """What a task imports the snapshot by."""
+
+    def check(self) -> None:
+        """Raise ``SnapshotLost`` where the snapshot is gone. Cheap; also keeps the connection from falling asleep."""
+        ...
+
+    def close(self) -> None:
+        """Let the snapshot go; idempotent."""
+        ...
+
+
 class Source(Protocol):
     """An upstream, opened. Errors: ``SourceRefused``, ``SourceUnavailable``."""
 
     identity: str
+    increments: bool
+    """Whether later runs read what has come since the committed window."""
 
-    def snapshot(self) -> Snapshot:
-        """Check that everything declared exists and may be read, and say what there is. Reads no rows."""
+    def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
+        """Check that everything declared exists and may be read, and say what there is. Reads no rows.
+
+        ``consistency``: ``None`` for the source's own default. ``after``: only what lies above this value of the rising
+        column.
+        """
         ...
 
-    def ranges(self, snapshot: Snapshot, *, rows: int) -> Iterator[PlannedRange]:
-        """Yield half-open ranges that cover the snapshot, none expected above ``rows`` rows; none where it is empty."""
+    def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
+        """Yield half-open ranges that cover the snapshot, none where it is empty.
+
+        None is expected to hold more than ``rows`` rows or ``bytes`` bytes, but for what a single key value holds.
+        """
+        ...
+
+    def keep(self, plan: Plan) -> Keeper:
+        """Export a snapshot and keep it; ``SnapshotLost`` where the plan's ranges do not cover what is there now."""
         ...
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
@@ -84,8 +115,12 @@ class Sink(Protocol):
         """Whether the target exists and has at least one row."""
         ...
 
-    def begin(self, plan: Plan) -> int:
-        """Write the plan into the target's plan row and return its newly minted epoch: every older plan is fenced."""
+    def begin(self, plan: Plan, *, clear: str | None = None) -> int:
+        """Write the plan into the target's plan row and return its newly minted epoch: every older plan is fenced.
+
+        ``clear``: id of the plan before, which is closed unfinished; what it wrote is removed in the same step, as the
+        mode demands. ``SinkRefused`` where the target also holds rows of others.
+        """
         ...
 
     def epoch(self, plan_id: str) -> int | None:
@@ -104,8 +139,11 @@ class Sink(Protocol):
         """Return rows that running attempts have handed to the sink and not committed yet, by slice id."""
         ...
 
-    def slice_query(self, write: WriteSpec, bounds: Bounds | None) -> str:
-        """Return the statement that reads the target's rows of these bounds (``None``: all), columns as written."""
+    def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
+        """Return the statement that reads the target's rows of these bounds (``None``: all), columns as written.
+
+        ``window``: of these values of the rising column only.
+        """
         ...
 
     def close(self) -> None:

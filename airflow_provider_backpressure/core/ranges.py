@@ -4,41 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
-from airflow_provider_backpressure.exceptions import IllegalTransition, InvalidDeclaration
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyBounds:
-    """Half-open piece ``[start, end)`` of a key's order in the source; ``None`` is the open end on that side.
-
-    The values are text as the source prints them: only the source knows their order (collation, numeric text), so a
-    piece is made from consecutive boundaries by :func:`cover` rather than checked for its order here.
-    """
-
-    column: str
-    start: str | None
-    end: str | None
-
-    def __post_init__(self) -> None:
-        """Refuse the empty piece."""
-        if self.start is not None and self.start == self.end:
-            raise InvalidDeclaration(f"The range [{self.start}, {self.end}) of {self.column} is empty.")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object with its kind."""
-        return {"kind": "key", "column": self.column, "start": self.start, "end": self.end}
-
-
-Bounds = KeyBounds
-
-
-def bounds_from_json(value: dict[str, Any]) -> Bounds:
-    """Build bounds from :meth:`KeyBounds.to_json`; :class:`InvalidDeclaration` for an unknown kind."""
-    if value.get("kind") != "key":
-        raise InvalidDeclaration(f"Bounds of kind {value.get('kind')!r} are not known to this version.")
-    return KeyBounds(column=value["column"], start=value["start"], end=value["end"])
+from airflow_provider_backpressure.core.bounds import Bounds
+from airflow_provider_backpressure.exceptions import IllegalTransition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,23 +19,10 @@ class PlannedRange:
     bytes: int
 
 
-def cover(column: str, boundaries: Iterable[str], *, rows: int, row_bytes: float) -> Iterator[PlannedRange]:
-    """Yield ranges that cover the whole key: before the first boundary, between each two, and from the last on.
-
-    ``boundaries`` are in the source's order; a repeated one is passed over. ``rows`` is the expected rows of each.
-    """
-    start: str | None = None
-    seq = 0
-    for end in boundaries:
-        if end == start:
-            continue
-        yield PlannedRange(
-            seq=seq, bounds=KeyBounds(column=column, start=start, end=end), rows=rows, bytes=int(rows * row_bytes)
-        )
-        start, seq = end, seq + 1
-    yield PlannedRange(
-        seq=seq, bounds=KeyBounds(column=column, start=start, end=None), rows=rows, bytes=int(rows * row_bytes)
-    )
+def numbered(pieces: Iterable[Bounds], *, rows: int, row_bytes: float) -> Iterator[PlannedRange]:
+    """Yield a range for each piece, in order. ``rows`` is what each is expected to hold, ``row_bytes`` a row's size."""
+    for seq, bounds in enumerate(pieces):
+        yield PlannedRange(seq=seq, bounds=bounds, rows=rows, bytes=int(rows * row_bytes))
 
 
 class RangeState(StrEnum):

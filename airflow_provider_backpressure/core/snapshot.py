@@ -7,7 +7,14 @@ from dataclasses import asdict, dataclass
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.frontier import Key
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, Transform, WriteSpec, columns_from_json
+from airflow_provider_backpressure.core.messages import (
+    Column,
+    ReadSpec,
+    Transform,
+    Window,
+    WriteSpec,
+    columns_from_json,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +25,11 @@ class Snapshot:
     """Names the source across runs and connections, without secrets: ``postgres://host:port/db/schema.table``."""
     columns: tuple[Column, ...]
     key: tuple[str, ...]
-    """Columns of the source's unique key by which ranges are cut."""
+    """Columns of the source's unique key; empty where it has none."""
+    split: tuple[str, ...]
+    """Columns by which ranges are cut; empty where they are cut by blocks."""
+    unique: bool
+    """Whether no two rows share their values, and none is without."""
     frontier: Mapping[Key, int]
     """Rows per table, offsets per partition …: what must be committed for the snapshot to be complete."""
     total: int | None
@@ -27,6 +38,10 @@ class Snapshot:
     row_bytes: float
     """Mean size of a row by the source's statistics, in bytes."""
     consistency: Consistency
+    widest_bytes: float = 0.0
+    """Size of the largest row that may have to be expected, where rows differ much in size; 0: they do not."""
+    window: Window | None = None
+    """What of a rising column this snapshot is about; ``None`` where there is none."""
 
 
 def fingerprint(columns: tuple[Column, ...]) -> str:
@@ -60,6 +75,11 @@ class Plan:
     write: WriteSpec
     transform: Transform | None = None
 
+    @property
+    def increment(self) -> bool:
+        """Whether it brings what has come since an earlier plan, and nothing of what that one brought."""
+        return self.read.window is not None and self.read.window.after is not None
+
     def to_json(self) -> str:
         """Return the plan as JSON; it holds connection names, no secrets."""
         return json.dumps(asdict(self))
@@ -70,7 +90,7 @@ class Plan:
         value = json.loads(text)
         read, write, transform = value.pop("read"), value.pop("write"), value.pop("transform")
         return cls(
-            read=ReadSpec(columns=columns_from_json(read.pop("columns")), **read),
+            read=ReadSpec.from_json(read),
             write=WriteSpec(columns=columns_from_json(write.pop("columns")), key=tuple(write.pop("key")), **write),
             transform=Transform(**transform) if transform else None,
             consistency=Consistency(value.pop("consistency")),

@@ -6,13 +6,21 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
 
+from airflow_provider_backpressure.core.bounds import Bounds, bounds_from_json
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.messages import ChecksumSpec, SliceResult
 from airflow_provider_backpressure.core.ports import Marker, Runner, Sink, Source
-from airflow_provider_backpressure.core.ranges import KeyBounds, RangeRecord
+from airflow_provider_backpressure.core.ranges import RangeRecord
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 
 log = logging.getLogger(__name__)
+
+
+SOURCE_MOVED = (
+    "verify='full' reads the source again, which may have moved on since its snapshot: use verify='target', or "
+    "consistency='static'."
+)
 
 
 class Verify(StrEnum):
@@ -66,24 +74,28 @@ class Verifier:
 
         That is so after a transform, which may move keys, and where the target lacks the key or orders it otherwise.
         """
+        if how is Verify.FULL and self.plan.consistency is Consistency.SNAPSHOT:
+            raise InvalidDeclaration(SOURCE_MOVED)
         markers = self.sink.markers(self.plan.plan_id)
         if self.plan.transform is not None:
             return self._whole(markers)
+        bounds = next((bounds_from_json(dict(marker.bounds)) for marker in markers.values()), None)
         try:
-            self.sink.slice_query(self.plan.write, KeyBounds(column=self._key(markers), start=None, end=None))
+            self._query(bounds)
         except SinkRefused as error:
             log.info("The target is compared as a whole: %s", error)
             return self._whole(markers)
         return self._by_range(ranges, how, markers)
 
-    def _key(self, markers: Mapping[str, Marker]) -> str:
-        return next((str(marker.bounds["column"]) for marker in markers.values()), "")
+    def _query(self, bounds: Bounds | None) -> str:
+        """Return the statement for the target's rows of these bounds, of an increment those of its window only."""
+        return self.sink.slice_query(self.plan.write, bounds, self.plan.read.window if self.plan.increment else None)
 
     def _whole(self, markers: Mapping[str, Marker]) -> Report:
         """Compare the target with the sum of its markers: checksums add up as the rows do."""
         rows = sum(marker.rows for marker in markers.values())
         total = sum(_number(marker.checksum) for marker in markers.values()) % 2**64
-        target = self._checksum(self.sink.slice_query(self.plan.write, None)).result()
+        target = self._checksum(self._query(None)).result()
         differences = []
         if target.rows != rows:
             differences.append(f"the target holds {target.rows} rows, {rows} were committed")
@@ -111,7 +123,7 @@ class Verifier:
         return Report(ranges=count, rows=rows, checksum=f"{total % 2**64:016x}", mismatches=tuple(mismatches))
 
     def _start(self, record: RangeRecord, how: Verify) -> "list[Future[SliceResult]]":
-        jobs = [self._checksum(self.sink.slice_query(self.plan.write, record.bounds))]
+        jobs = [self._checksum(self._query(record.bounds))]
         # Hashes are over the encoded row, so that of another type's value is another one.
         if how is Verify.FULL and self.plan.path == "copy":
             read = self.plan.read

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.hydrator import Hydrator
@@ -34,6 +34,11 @@ class SourceDeclaration(Protocol):
     @property
     def table(self) -> str:
         """What is read, as the source names it."""
+        ...
+
+    @property
+    def consistencies(self) -> tuple[str, ...]:
+        """What may be asked for, the default first."""
         ...
 
     def open(self, endpoint: Endpoint) -> Source:
@@ -74,6 +79,8 @@ class Declaration:
     backpressure_conn_id: str = DEFAULT_CONN_ID
     budget: Budget = field(default_factory=Budget)
     mode: Mode = Mode.APPEND
+    consistency: Consistency | None = None
+    """``None`` for the source's own default."""
     transform: Transform | None = None
     function: Callable[..., Any] | None = None
     """The Python transform itself, where the DAG hands over a callable."""
@@ -122,10 +129,17 @@ class Opened:
             mode=declared.mode,
             key=declared.sink.key or (),
             transform=declared.transform,
+            consistency=declared.consistency,
             environment=self.environment,
             owner=declared.owner,
             cluster=declared.spark_conn_id,
         )
+
+    def close_plan(self) -> None:
+        """Close the current plan, whose snapshot is gone, and make another one as it was asked for."""
+        hydration, plan = self.hydration()
+        planner = replace(self.planner(), mode=plan.mode, consistency=plan.consistency)
+        planner.close(hydration, plan)
 
     def find(self) -> Hydration | None:
         """Return the hydration of this source and sink, if the ledger knows it."""

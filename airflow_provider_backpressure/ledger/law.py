@@ -150,21 +150,20 @@ def planned_again(figures: Figures, seq: int) -> Figures:
     return replace(figures, next_seq=min(figures.next_seq, seq))
 
 
-def planned_anew(figures: Figures, plan_id: str) -> Figures:
-    """Return the figures under a new plan: a hydrated target is brought back to a frontier from here on."""
+def planned_anew(figures: Figures, plan: Plan) -> Figures:
+    """Return the figures under a new plan: a hydrated target is rebuilt, or goes on from where it is."""
+    anew = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None)
+    if figures.phase is Phase.STEADY_STATE and plan.increment:
+        return anew
     rebuilt = figures.phase is Phase.STEADY_STATE
-    return replace(
-        figures,
-        plan_id=plan_id,
-        phase=advance_phase(figures.phase, Phase.REHYDRATION) if rebuilt else figures.phase,
-        next_seq=0,
-        sampled_at=None,
-        hydrated_at=None,
-    )
+    phase = advance_phase(figures.phase, Phase.REHYDRATION) if rebuilt else figures.phase
+    return replace(anew, phase=phase, hydrated_at=None)
 
 
 def finished(figures: Figures, now: datetime) -> Figures:
-    """Return the figures of a hydration whose ranges are all committed."""
+    """Return the figures of a hydration whose ranges are all committed; an increment leaves it hydrated."""
+    if figures.phase is Phase.STEADY_STATE:
+        return figures
     return replace(figures, phase=advance_phase(figures.phase, Phase.STEADY_STATE), hydrated_at=now)
 
 

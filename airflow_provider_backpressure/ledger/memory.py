@@ -171,7 +171,7 @@ class MemoryLedger:
             entry.plan, entry.samples = plan, []
             total = replace(law.totals(hydration_id, plan), updated_at=self._tables.now())
             entry.statistics = {total.worker_id: total}
-            self._tables.save(entry, law.planned_anew(entry.figures, plan.plan_id))
+            self._tables.save(entry, law.planned_anew(entry.figures, plan))
         return len(records)
 
     def admit(
@@ -281,7 +281,8 @@ class MemoryLedger:
         """See ``Ledger.finish``."""
         with self._lock:
             entry, now = self._tables.entry(hydration_id), self._tables.now()
-            if entry.figures.phase is Phase.STEADY_STATE:
+            increment = entry.plan is not None and entry.plan.increment
+            if entry.figures.phase is Phase.STEADY_STATE and not increment:
                 return entry.hydration()
             if entry.plan is None:
                 raise law.without_plan(hydration_id)

@@ -9,8 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_backpressure.core.bounds import bounds_from_json
 from airflow_provider_backpressure.core.hydration import RangeCounts
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState, bounds_from_json
+from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.ledger.law import Figures, unknown_range
 from airflow_provider_backpressure.ledger.models import UNSETTLED, is_unsettled, range_
 from airflow_provider_backpressure.ledger.sqltypes import utc_now

@@ -138,7 +138,7 @@ class SqlLedger:
         with self._database.write() as connection:
             hydrations.by_id(connection, hydration_id)
             number = planning.add_ranges(connection, ranges, hydration_id=hydration_id, plan_id=plan.plan_id)
-            figures = law.planned_anew(hydrations.lock(connection, hydration_id), plan.plan_id)
+            figures = law.planned_anew(hydrations.lock(connection, hydration_id), plan)
             hydrations.save(connection, figures)
             hydrations.change(connection, hydration_id, plan=plan.to_json())
             statistics.begin(connection, law.totals(hydration_id, plan))
@@ -230,7 +230,8 @@ class SqlLedger:
         """See ``Ledger.finish``."""
         with self._database.write() as connection:
             figures = hydrations.lock(connection, hydration_id)
-            if figures.phase is not Phase.STEADY_STATE:
+            plan = hydrations.by_id(connection, hydration_id).plan
+            if figures.phase is not Phase.STEADY_STATE or (plan is not None and plan.increment):
                 _finish(connection, figures)
             return hydrations.by_id(connection, hydration_id)
 

@@ -6,11 +6,17 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.core.hydrator import Outcome
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.hydrator import LaneResult, Outcome
 from airflow_provider_backpressure.core.watch import Watch
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SnapshotLost
+from airflow_provider_backpressure.hooks.hydration import Opened
 from airflow_provider_backpressure.operators.lane import LaneClock, LaneEnded, ProgressLog
 from airflow_provider_backpressure.task import TransformTask, lane_name
+
+SNAPSHOTS = 3
+"""How many snapshots one try of the task may take, one after the other."""
+ONE_TASK = "A snapshot lives in the one task that keeps it, so {} need consistency='static'."
 
 
 class HydrateOperator(TransformTask):
@@ -18,6 +24,9 @@ class HydrateOperator(TransformTask):
 
     At a closed gate with nothing in flight it waits for a moment and then gives its worker slot back until the gate
     opens. Retried or cleared, it first settles what its earlier life left in flight, and goes on from the ledger.
+
+    Under ``snapshot`` consistency it keeps the source's snapshot open and so stays in its slot; a retry cannot go on in
+    a snapshot that is gone, so it closes the plan, clears what that wrote, and reads from the beginning.
 
     :param lanes: how many such tasks share the hydration's credits
     :param lane_index: which of them this is, from 0; for ``expand``
@@ -35,8 +44,21 @@ class HydrateOperator(TransformTask):
         """Drain, or defer at a gate that stays closed. Returns how many ranges this task committed."""
         self._clock = LaneClock()
         with self.opened(context) as opened:
-            hydration, _ = opened.hydration()
+            hydration, plan = opened.hydration()
+            if self.lanes > 1 and plan.consistency is Consistency.SNAPSHOT:
+                raise InvalidDeclaration(ONE_TASK.format("several lanes"))
             progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log)
+            result = self._drained(context, opened, progress)
+            progress.write()
+        if result.outcome is Outcome.CLOSED:
+            self.wait_deferred(
+                hydration_id=hydration.id, watch=Watch.GATE, reasons=result.decision.reasons if result.decision else ()
+            )
+        return {"hydration_id": hydration.id, "committed": result.committed}
+
+    def _drained(self, context: Context, opened: Opened, progress: ProgressLog) -> LaneResult:
+        """Return what the lane did; a plan whose snapshot is lost is closed and made anew, a few times."""
+        for left in reversed(range(SNAPSHOTS)):
             hydrator = opened.hydrator(
                 lane=lane_name(context),
                 share=math.ceil(self.budget.credits / self.lanes),
@@ -45,16 +67,16 @@ class HydrateOperator(TransformTask):
                 on_commit=progress.committed,
             )
             try:
-                result = hydrator.run()
+                return hydrator.run()
             except LaneEnded:
                 hydrator.cancel()
                 raise
-            progress.write()
-        if result.outcome is Outcome.CLOSED:
-            self.wait_deferred(
-                hydration_id=hydration.id, watch=Watch.GATE, reasons=result.decision.reasons if result.decision else ()
-            )
-        return {"hydration_id": hydration.id, "committed": result.committed}
+            except SnapshotLost as error:
+                if not left:
+                    raise
+                self.log.warning("%s The plan is closed and the source is read again from its beginning.", error)
+                opened.close_plan()
+        raise AssertionError("the last one returns or raises")
 
     def on_kill(self) -> None:
         """Let the lane end its jobs and give their credits back; called within a signal handler."""

@@ -6,7 +6,7 @@ from typing import Any
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.planner import Planned, Verdict
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -29,17 +29,21 @@ class PlanSnapshotOperator(TransformTask):
     Where a source that was declared static holds another number of rows than was committed, the task warns and skips.
 
     :param mode: how rows enter the target: ``append`` or ``upsert``
+    :param consistency: what the ranges have in common, of what the source offers; its own default where not given
     :param each_range: return the ranges' numbers, at most 1,024, for one task each
     """
 
-    def __init__(self, *, mode: str = Mode.APPEND, each_range: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, mode: str = Mode.APPEND, consistency: str | None = None, each_range: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.mode = as_mode(mode)
+        self.consistency = None if consistency is None else as_consistency(consistency, self.source.consistencies)
         self.each_range = each_range
 
     def declaration(self, context: Context) -> Declaration:
         """Return what this task was told."""
-        return replace(super().declaration(context), mode=self.mode)
+        return replace(super().declaration(context), mode=self.mode, consistency=self.consistency)
 
     def execute(self, context: Context) -> Any:
         """Plan."""
@@ -93,3 +97,10 @@ def as_mode(mode: str) -> Mode:
         return Mode(mode)
     except ValueError as error:
         raise InvalidDeclaration(f"mode must be one of {', '.join(Mode)}, not {mode!r}.") from error
+
+
+def as_consistency(consistency: str, offered: tuple[str, ...]) -> Consistency:
+    """Return the consistency of that name; :class:`InvalidDeclaration` lists those that the source offers."""
+    if consistency not in offered:
+        raise InvalidDeclaration(f"consistency must be one of {', '.join(offered)}, not {consistency!r}.")
+    return Consistency(consistency)

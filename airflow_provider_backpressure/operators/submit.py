@@ -7,12 +7,15 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.hydration import Permit
 from airflow_provider_backpressure.core.hydrator import Hydrator
 from airflow_provider_backpressure.core.limiter import LEASE_SECONDS, gate_decision
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.watch import Watch, part
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.hydration import Opened
+from airflow_provider_backpressure.operators.hydrate import ONE_TASK
 from airflow_provider_backpressure.operators.lane import LaneClock, LaneEnded
 from airflow_provider_backpressure.task import TransformTask, range_lane
 
@@ -39,6 +42,8 @@ class SubmitRangeOperator(TransformTask):
         seq = int(self.seq)
         lane = range_lane(context, seq)
         with self.opened(context) as opened:
+            if opened.hydration()[1].consistency is Consistency.SNAPSHOT:
+                raise InvalidDeclaration(ONE_TASK.format("tasks of one range each"))
             hydrator = opened.hydrator(lane=lane, inline_wait=settings.inline_wait(), clock=self._clock)
             one = OneRange(opened=opened, hydrator=hydrator, seq=seq)
             try:

@@ -1,11 +1,12 @@
 """Half-open bounds as a condition in SQL, the same on the source's and on the target's side."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.ranges import KeyBounds
+from airflow_provider_backpressure.core.bounds import BlockBounds, KeyBounds, NullBounds
+from airflow_provider_backpressure.core.messages import Window
 
 _CASTS: Mapping[str, str] = {
     "smallint": "smallint",
@@ -35,12 +36,40 @@ def key_cast(column_type: str) -> str | None:
     return _CASTS.get(_LENGTH.sub("", column_type))
 
 
-def condition(bounds: KeyBounds, cast: str) -> list[sql.Composable]:
-    """Return the comparisons, none to two, that keep exactly the keys of ``[start, end)``."""
-    key = sql.Identifier(bounds.column)
+def condition(bounds: KeyBounds | NullBounds, casts: Sequence[str]) -> list[sql.Composable]:
+    """Return the comparisons, none to two, that keep exactly the rows of these bounds; ``casts``: one for each column.
+
+    Several columns are compared as a row, which an index on them serves.
+    """
+    if isinstance(bounds, NullBounds):
+        return [sql.SQL("{} IS NULL").format(sql.Identifier(bounds.column))]
+    key = _row([sql.Identifier(column) for column in bounds.columns])
     ends = ((sql.SQL(">="), bounds.start), (sql.SQL("<"), bounds.end))
     return [
-        sql.SQL("{} {} {}::{}").format(key, operator, sql.Literal(value), sql.SQL(cast))
-        for operator, value in ends
-        if value is not None
+        sql.SQL("{} {} {}").format(key, operator, _row([_value(*each) for each in zip(values, casts, strict=True)]))
+        for operator, values in ends
+        if values is not None
     ]
+
+
+def within_blocks(bounds: BlockBounds) -> list[sql.Composable]:
+    """Return the comparisons that keep the rows of these blocks; a scan by them touches no other block."""
+    ends = ((">=", bounds.start), ("<", bounds.end))
+    return [sql.SQL(f"ctid {operator} '({at[0]},{at[1]})'::tid") for operator, at in ends if at is not None]
+
+
+def within_window(window: Window, cast: str) -> list[sql.Composable]:
+    """Return the comparisons that keep the rows of a window of a rising column."""
+    column = sql.Identifier(window.column)
+    upto = sql.SQL("{} <= {}").format(column, _value(window.upto, cast))
+    if window.after is None:
+        return [sql.SQL("({} OR {} IS NULL)").format(upto, column)]
+    return [sql.SQL("{} > {}").format(column, _value(window.after, cast)), upto]
+
+
+def _row(parts: list[sql.Composable]) -> sql.Composable:
+    return parts[0] if len(parts) == 1 else sql.SQL("({})").format(sql.SQL(", ").join(parts))
+
+
+def _value(text: str, cast: str) -> sql.Composable:
+    return sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(cast))

@@ -8,6 +8,8 @@ from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Connection, Row, Session
 
 ORDINARY, PARTITIONED = "r", "p"
+READABLE = frozenset("rpvmf")
+"""Kinds that have rows: tables, partitioned and foreign ones, and views."""
 KINDS = {
     "r": "a table",
     "p": "a partitioned table",
@@ -215,7 +217,7 @@ _SIMILAR = sql.SQL(
     """
     SELECT n.nspname, c.relname
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE lower(n.nspname) = lower(%s) AND lower(c.relname) = lower(%s) AND c.relkind IN ('r', 'p')
+    WHERE lower(n.nspname) = lower(%s) AND lower(c.relname) = lower(%s) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
     ORDER BY 1, 2 LIMIT 1
     """
 )

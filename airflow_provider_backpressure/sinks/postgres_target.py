@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 from psycopg.rows import class_row
 
+from airflow_provider_backpressure.core.bounds import BlockBounds, Bounds, KeyBounds, NullBounds
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Marker
-from airflow_provider_backpressure.core.ranges import Bounds
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
-from airflow_provider_backpressure.postgres.bounds import condition, key_cast
+from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_window
 from airflow_provider_backpressure.postgres.catalog import CatalogColumn, find, place
 from airflow_provider_backpressure.postgres.errors import Errors
 from airflow_provider_backpressure.postgres.names import QualifiedName, listed
@@ -26,6 +26,7 @@ from airflow_provider_backpressure.sinks.postgres_attempts import (
     rows_in_flight,
     slice_prefix,
 )
+from airflow_provider_backpressure.sinks.postgres_clearing import remove_rows
 from airflow_provider_backpressure.sinks.postgres_fit import Fitting, check_fit
 from airflow_provider_backpressure.sinks.postgres_tables import SystemTable, commit_table, create_table, plan_table
 
@@ -107,7 +108,7 @@ class PostgresTarget:
 
         return self._session.transaction(look)
 
-    def begin(self, plan: Plan) -> int:
+    def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         """See :meth:`..core.ports.Sink.begin`. Connections of the plan before are ended: they could only be refused.
 
         ``SinkRefused`` where the target turns out to be the source itself.
@@ -128,8 +129,15 @@ class PostgresTarget:
             "frontier": json.dumps(plan.frontier),
             "fingerprint": plan.fingerprint,
         }
-        minted: int = self._session.value(sql.SQL(_BEGIN).format(plans), values)
-        return minted
+
+        def write(connection: Connection) -> int:
+            row = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchone()
+            assert row is not None, "an upsert returns its row"
+            if clear is not None and plan.mode is Mode.APPEND:
+                remove_rows(connection, self._name, self._commits, plan_id=clear)
+            return int(row[0])
+
+        return self._session.transaction(write)
 
     def epoch(self, plan_id: str) -> int | None:
         """See :meth:`..core.ports.Sink.epoch`. A target whose plan table is gone holds no plan."""
@@ -162,7 +170,7 @@ class PostgresTarget:
         """See :meth:`..core.ports.Sink.rows_in_flight`."""
         return rows_in_flight(self._session, plan_prefix(plan_id))
 
-    def slice_query(self, write: WriteSpec, bounds: Bounds | None) -> str:
+    def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
         """See :meth:`..core.ports.Sink.slice_query`.
 
         ``SinkRefused`` where these bounds do not single out the same rows in the target: the key's column is not there,
@@ -171,10 +179,11 @@ class PostgresTarget:
         query = sql.SQL("SELECT {} FROM {}").format(
             sql.SQL(", ").join([sql.Identifier(column.name) for column in write.columns]), sql.SQL(self._name.sql)
         )
-        if bounds is not None:
-            kept = condition(bounds, self._cast(write, bounds.column))
-            if kept:
-                query = query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(kept)
+        kept = self._conditions(write, bounds)
+        if window is not None:
+            kept += within_window(window, self._cast(write, window.column))
+        if kept:
+            query = query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(kept)
         return query.as_string(None)
 
     def close(self) -> None:
@@ -196,6 +205,16 @@ class PostgresTarget:
         table = find(self._session, self._name) if plan.read.place is not None else None
         if table is not None and place(self._session, table.oid) == plan.read.place:
             raise SinkRefused(f"{self._name} at {self._session.endpoint.address} is the source itself.")
+
+    def _conditions(self, write: WriteSpec, bounds: Bounds | None) -> list[sql.Composable]:
+        match bounds:
+            case KeyBounds():
+                return condition(bounds, [self._cast(write, column) for column in bounds.columns])
+            case NullBounds():
+                return condition(bounds, [self._cast(write, bounds.column)])
+            case BlockBounds():
+                raise SinkRefused(f"Rows lie elsewhere in {self._name} than in the source's blocks.")
+        return []
 
     def _cast(self, write: WriteSpec, key: str) -> str:
         arriving = next((column for column in write.columns if column.name == key), None)

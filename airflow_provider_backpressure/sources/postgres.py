@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -10,9 +11,19 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresSource:
-    """A table, or a part of it, with a unique key of one column. Raises :class:`InvalidDeclaration`."""
+    """A table or view, or a part of it. Raises :class:`InvalidDeclaration`."""
 
-    templated: ClassVar[tuple[str, ...]] = ("conn_id", "table", "columns", "where", "split_column", "as_text")
+    consistencies: ClassVar[tuple[str, ...]] = (Consistency.SNAPSHOT, Consistency.STATIC)
+    """What may be asked for, the default first."""
+    templated: ClassVar[tuple[str, ...]] = (
+        "conn_id",
+        "table",
+        "columns",
+        "where",
+        "split_column",
+        "increment_column",
+        "as_text",
+    )
     """Fields whose text may be a template. Not Airflow's own name for it: Airflow would assign to a frozen value."""
 
     conn_id: str
@@ -23,7 +34,13 @@ class PostgresSource:
     where: str | None = None
     """A condition in SQL, evaluated by the source in UTC; rows for which it is true are read."""
     split_column: str | None = None
-    """Unique, never NULL column by which ranges are cut; ``None`` for the primary key or another unique column."""
+    """Column by which ranges are cut; ``None`` for the primary key or another unique one, else the table's blocks.
+
+    It may hold NULLs and need not be unique, but should have an index. A view has to name one."""
+    increment_column: str | None = None
+    """A column that rises with every new or changed row: later runs read what lies above the value committed last.
+
+    Rows that are committed late with a lower value, and deletes, are not seen."""
     as_text: tuple[str, ...] = ()
     """Names of columns that are read as the text PostgreSQL prints for them, whatever their type."""
 

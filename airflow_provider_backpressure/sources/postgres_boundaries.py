@@ -1,4 +1,4 @@
-"""Where to cut a key so that no piece holds more than so many rows: four ways, from the cheapest to the exact one.
+"""Where to cut a key so that no piece holds more than so many rows: five ways, from the cheapest to the most exact.
 
 Each yields boundaries in the key's own order, as text by the server's own output.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from airflow_provider_backpressure.core.bounds import Bounds, Values
 from airflow_provider_backpressure.postgres.bounds import INTEGERS
 from airflow_provider_backpressure.postgres.session import Session
 from airflow_provider_backpressure.sources.postgres_query import KeyedTable
@@ -38,7 +39,7 @@ class Cut:
     method: str
     rows: int
     """Rows to be expected between two boundaries."""
-    boundaries: Iterator[str]
+    boundaries: Iterator[Values]
 
 
 def strides(session: Session, table: KeyedTable, *, rows: int, total: int | None) -> Cut | None:
@@ -46,32 +47,32 @@ def strides(session: Session, table: KeyedTable, *, rows: int, total: int | None
 
     ``None`` where the key is no integer, has too many gaps, or a condition hides rows.
     """
-    if table.cast not in INTEGERS or table.where is not None or not total:
+    if len(table.key) > 1 or table.key[0].cast not in INTEGERS or table.partial or not total:
         return None
-    query = sql.SQL("SELECT min({0}), max({0}) FROM {1}").format(table.key_sql, table.sql)
+    query = sql.SQL("SELECT min({0}), max({0}) FROM {1}").format(sql.Identifier(table.key[0].name), table.sql)
     low, high = session.rows(query)[0]
     if low is None or total < DENSE * (high - low + 1):
         return None
-    boundaries = (str(value) for value in range(low + rows, high + 1, rows))
+    boundaries = ((str(value),) for value in range(low + rows, high + 1, rows))
     return Cut(method="strides", rows=min(rows, total), boundaries=boundaries)
 
 
 def histogram(session: Session, table: KeyedTable, *, rows: int, total: int | None) -> Cut | None:
     """Cut at the bounds of ANALYZE's histogram, whole buckets together.
 
-    ``None`` where it is stale, too coarse for ``rows``, or a condition hides rows. Statistics are stale when what has
-    changed since could fill a tenth of a piece, even if all of it fell into one.
+    ``None`` where it is stale, too coarse for ``rows``, a condition hides rows, or the key has several columns.
+    Statistics are stale when what has changed since could fill a tenth of a piece, even if all of it fell into one.
     """
-    if table.where is not None:
+    if len(table.key) > 1 or table.partial:
         return None
-    name = {"schema": table.name.schema, "table": table.name.name, "key": table.key}
+    name = {"schema": table.name.schema, "table": table.name.name, "key": table.key[0].name}
     fresh = session.rows(_FRESH, {**name, "changes": rows // 10})
     if not fresh or not fresh[0][0]:
         return None
     analysed_rows = fresh[0][1]
     if total is not None and abs(total - analysed_rows) > 0.03 * analysed_rows:
         return None
-    query = sql.SQL(_HISTOGRAM).format(sql.SQL(f"{table.cast}[]"))
+    query = sql.SQL(_HISTOGRAM).format(sql.SQL(f"{table.key[0].cast}[]"))
     found = session.rows(query, {**name, "width": WIDEST_MEAN})
     if not found or found[0][0] is None:
         return None
@@ -82,7 +83,7 @@ def histogram(session: Session, table: KeyedTable, *, rows: int, total: int | No
     if together < 1:
         return None
     pieces = math.ceil(buckets / together)
-    boundaries = iter([bounds[piece * buckets // pieces] for piece in range(1, pieces)])
+    boundaries = iter([(bounds[piece * buckets // pieces],) for piece in range(1, pieces)])
     return Cut(method="histogram", rows=round(all_rows / pieces), boundaries=boundaries)
 
 
@@ -98,31 +99,62 @@ def sample(session: Session, table: KeyedTable, *, rows: int, total: int | None)
     in_piece = int(max(SAMPLE_LEAST, min(best, SAMPLE_ROWS * rows / (total or rows))))
     mean = _with_headroom(rows, in_piece)
     query = sql.SQL(_SAMPLE).format(
-        key=table.key_sql,
+        **_names(table),
         table=table.sql,
         percent=sql.Literal(100 * in_piece / mean),
         filter=table.filter(),
         step=in_piece,
     )
-    return Cut(method="sample", rows=round(mean), boundaries=iter([row[0] for row in session.rows(query)]))
+    return Cut(method="sample", rows=round(mean), boundaries=iter(session.rows(query)))
 
 
-def walk(
-    session: Session, table: KeyedTable, *, rows: int, start: str | None = None, end: str | None = None
-) -> Iterator[str]:
-    """Yield every boundary of ``[start, end)`` with exactly ``rows`` rows between two, in one pass over the key."""
-    query = sql.SQL(_WALK).format(
-        key=table.key_sql, table=table.sql, filter=table.filter(start, end), step=sql.Literal(rows)
+def walk(session: Session, table: KeyedTable, *, rows: int, within: Bounds | None = None) -> Iterator[Values]:
+    """Yield every boundary of a unique key with exactly ``rows`` rows between two, in one pass over it."""
+    query = sql.SQL(_WALK).format(**_names(table), table=table.sql, filter=table.filter(within), step=sql.Literal(rows))
+    return session.stream(query)
+
+
+def weigh(session: Session, table: KeyedTable, *, rows: int, bytes: int) -> Iterator[Values]:
+    """Yield boundaries with at most so many rows and bytes between two, in one pass over the table.
+
+    For keys that are not unique and for rows that differ much in size. What one value holds by itself cannot be cut:
+    such a piece is larger.
+    """
+    names = _names(table)
+    weights = sql.SQL(_WEIGHTS).format(
+        named=names["named"],
+        table=table.sql,
+        filter=table.filter(),
+        size=sql.SQL("0") if table.size is None else table.size,
+        group=sql.SQL("") if table.unique else sql.SQL(" GROUP BY {}").format(names["key"]),
+        count=sql.SQL("1" if table.unique else "count(*)"),
+        sum=sql.SQL("" if table.unique else "sum"),
     )
-    return (row[0] for row in session.stream(query))
+    query = sql.SQL(_WEIGH).format(
+        keys=names["keys"], shown=names["shown"], weights=weights, rows=sql.Literal(rows), bytes=sql.Literal(bytes)
+    )
+    return session.stream(query)
 
 
-def more_than(session: Session, table: KeyedTable, rows: int, start: str | None, end: str | None) -> bool:
-    """Whether ``[start, end)`` holds more than so many rows; counts no further than that."""
+def more_than(session: Session, table: KeyedTable, rows: int, within: Bounds | None = None) -> bool:
+    """Whether these bounds hold more than so many rows; counts no further than that."""
     query = sql.SQL("SELECT count(*) FROM (SELECT FROM {}{} LIMIT {}) piece").format(
-        table.sql, table.filter(start, end), sql.Literal(rows + 1)
+        table.sql, table.filter(within), sql.Literal(rows + 1)
     )
     return bool(session.value(query) > rows)
+
+
+def _names(table: KeyedTable) -> dict[str, sql.Composable]:
+    """Return the key's columns as statements need them: as they are, under numbers of their own, and as text."""
+    columns = [sql.Identifier(column.name) for column in table.key]
+    numbers = [sql.Identifier(f"k{number}") for number in range(len(columns))]
+    lists = {
+        "key": columns,
+        "named": [sql.SQL("{} AS {}").format(*each) for each in zip(columns, numbers, strict=True)],
+        "keys": numbers,
+        "shown": [sql.SQL("{}::text").format(number) for number in numbers],
+    }
+    return {name: sql.SQL(", ").join(parts) for name, parts in lists.items()}
 
 
 def _with_headroom(rows: int, in_sample: float) -> float:
@@ -158,18 +190,42 @@ _HISTOGRAM = """
       AND NOT inherited AND most_common_vals IS NULL AND avg_width <= %(width)s
 """
 _SAMPLE = """
-    SELECT s.key::text
+    SELECT {shown}
     FROM (
-        SELECT {key} AS key, row_number() OVER (ORDER BY {key}) - 1 AS place, count(*) OVER () AS sampled
+        SELECT {named}, row_number() OVER (ORDER BY {key}) - 1 AS place, count(*) OVER () AS sampled
         FROM {table} TABLESAMPLE BERNOULLI ({percent}){filter}
     ) s
     CROSS JOIN LATERAL (SELECT ceil(s.sampled::numeric / {step})::bigint) p (pieces)
     WHERE s.place * p.pieces / s.sampled > (s.place - 1) * p.pieces / s.sampled AND s.place > 0
-    ORDER BY s.key
+    ORDER BY s.place
 """
 _WALK = """
-    SELECT w.key::text
-    FROM (SELECT {key} AS key, row_number() OVER (ORDER BY {key}) - 1 AS place FROM {table}{filter}) w
+    SELECT {shown}
+    FROM (SELECT {named}, row_number() OVER (ORDER BY {key}) - 1 AS place FROM {table}{filter}) w
     WHERE w.place > 0 AND w.place % {step} = 0
-    ORDER BY w.key
+    ORDER BY w.place
+"""
+_WEIGHTS = """
+    SELECT {named}, {count} AS n, {sum}({size}) AS size FROM {table}{filter}{group}
+"""
+# A key goes into the piece in which it begins, so a piece takes in at most one key more than fits: room for the largest
+# is left, but never more than half, or one huge value would cut all others into crumbs.
+_WEIGH = """
+    SELECT {shown}
+    FROM (
+        SELECT {keys}, floor(place) AS piece, lag(floor(place)) OVER (ORDER BY {keys}) AS before
+        FROM (
+            SELECT {keys}, sum(weight) OVER (ORDER BY {keys} ROWS UNBOUNDED PRECEDING) - weight AS place
+            FROM (
+                SELECT {keys}, greatest(
+                    n / greatest({rows} - max(n) OVER (), {rows} / 2, 1)::float8,
+                    size / greatest({bytes} - max(size) OVER (), {bytes} / 2, 1)::float8
+                ) AS weight
+                FROM ({weights}) keys
+                WHERE k0 IS NOT NULL
+            ) weighed
+        ) placed
+    ) pieces
+    WHERE piece > before
+    ORDER BY piece
 """

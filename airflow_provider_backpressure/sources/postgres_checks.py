@@ -4,11 +4,9 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.exceptions import SourceRefused
-from airflow_provider_backpressure.postgres.bounds import INTEGERS, KEY_TYPES, key_cast
 from airflow_provider_backpressure.postgres.catalog import (
     KINDS,
-    ORDINARY,
-    PARTITIONED,
+    READABLE,
     CatalogColumn,
     Relation,
     find,
@@ -35,14 +33,10 @@ def readable_table(session: Session, name: QualifiedName) -> Relation:
         slip = similar(session, name)
         hint = f"; there is {slip}, to be written with its double quotes" if slip else ""
         raise SourceRefused(f"There is no table {name} in {where(session.endpoint)}{hint}.")
-    if table.kind not in (ORDINARY, PARTITIONED):
-        raise SourceRefused(f"{name} is {KINDS.get(table.kind, 'no table')}, which is not supported for now.")
+    if table.kind not in READABLE:
+        raise SourceRefused(f"{name} is {KINDS.get(table.kind, 'no table')}, which has no rows to be read.")
     if table.temporary:
         raise SourceRefused(f"{name} is a temporary table, which no other connection can see.")
-    if table.has_children:
-        raise SourceRefused(
-            f"Other tables inherit from {name} and its key does not cover their rows, which is not supported for now."
-        )
     return table
 
 
@@ -61,7 +55,7 @@ def chosen_columns(
     unread = sorted(set(as_text) - set(asked))
     if unread:
         raise SourceRefused(f"as_text names {listed(unread)}, which columns does not ask for.")
-    _readable(session, table, asked)
+    check_readable(session, table, asked)
     columns = tuple(column for name in asked if (column := table.column(name)) is not None)
     bad = stranded(session, table, [column for column in columns if column.name not in as_text])
     if bad:
@@ -70,21 +64,6 @@ def chosen_columns(
             f"Columns of {table.name} cannot be carried: {what}; leave them out or name them in as_text."
         )
     return columns
-
-
-def chosen_key(session: Session, table: Relation, split_column: str | None) -> CatalogColumn:
-    """Return the column by which ranges are cut; ``SourceRefused`` where none can be."""
-    if split_column is not None:
-        key = table.column(split_column)
-        if key is None:
-            raise SourceRefused(f"{table.name} has no column {listed([split_column])} to be split by.")
-        reason = _unfit(table, key)
-        if reason:
-            raise SourceRefused(f"{table.name} cannot be split by {listed([split_column])}: {reason}.")
-    else:
-        key = _best_key(table)
-    _readable(session, table, (key.name,))
-    return key
 
 
 def checked_condition(session: Session, table: Relation, condition: str) -> None:
@@ -108,7 +87,8 @@ def checked_condition(session: Session, table: Relation, condition: str) -> None
     session.transaction(explain)
 
 
-def _readable(session: Session, table: Relation, names: tuple[str, ...]) -> None:
+def check_readable(session: Session, table: Relation, names: tuple[str, ...]) -> None:
+    """Return where our role may read these columns; ``SourceRefused`` names what it may not."""
     user = session.endpoint.user
     if not table.schema_usable:
         raise SourceRefused(f"{user} has no USAGE right on schema {listed([table.name.schema])}.")
@@ -117,34 +97,3 @@ def _readable(session: Session, table: Relation, names: tuple[str, ...]) -> None
         every = len(lacking) == len(table.columns)
         what = str(table.name) if every else f"{listed(lacking)} of {table.name}"
         raise SourceRefused(f"{user} has no SELECT right on {what}.")
-
-
-def _unfit(table: Relation, column: CatalogColumn) -> str | None:
-    """Return why ranges cannot be cut by a column, or ``None``."""
-    if key_cast(column.type) is None:
-        return f"its type is {column.type}, and only {KEY_TYPES} are supported for now"
-    if not column.not_null:
-        return "it may be NULL, which is not supported for now"
-    if not any(unique.columns == (column.name,) and unique.ordered for unique in table.unique_keys):
-        return "it has no unique index of its own in its own order"
-    return None
-
-
-def _best_key(table: Relation) -> CatalogColumn:
-    """Return the primary key, else another unique column, numbers before text: they are cut and compared faster."""
-    single = [unique for unique in table.unique_keys if len(unique.columns) == 1]
-    candidates = [
-        (not unique.primary, column.type not in INTEGERS, column.number, column)
-        for unique in single
-        if (column := table.column(unique.columns[0])) is not None and _unfit(table, column) is None
-    ]
-    if candidates:
-        return min(candidates)[-1]
-    primary = next((unique for unique in table.unique_keys if unique.primary), None)
-    if primary is not None and len(primary.columns) > 1:
-        why = f"its primary key has several columns ({listed(primary.columns)}), which is not supported for now"
-    elif primary is not None and (column := table.column(primary.columns[0])) is not None:
-        why = f"of its primary key {listed([column.name])}, {_unfit(table, column)}"
-    else:
-        why = "it has neither a primary key nor another unique, never NULL column, which is not supported for now"
-    raise SourceRefused(f"{table.name} cannot be cut into ranges: {why}.")

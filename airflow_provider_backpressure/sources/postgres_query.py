@@ -5,20 +5,36 @@ from dataclasses import dataclass
 
 from psycopg.sql import SQL, Composable, Composed, Identifier
 
-from airflow_provider_backpressure.core.ranges import KeyBounds
-from airflow_provider_backpressure.postgres.bounds import condition
+from airflow_provider_backpressure.core.bounds import BlockBounds, Bounds, KeyBounds, NullBounds, Values
+from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.postgres.bounds import condition, within_blocks, within_window
 from airflow_provider_backpressure.postgres.names import QualifiedName
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyedTable:
-    """A table with the key by which it is cut, and the user's own condition."""
+class KeyColumn:
+    """A column by which ranges are cut, or whose windows are read."""
 
-    name: QualifiedName
-    key: str
+    name: str
     cast: str
     """Type to which boundaries are cast, see :func:`..postgres.bounds.key_cast`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedTable:
+    """A table with the key by which it is cut, and what else decides which of its rows are read."""
+
+    name: QualifiedName
+    key: tuple[KeyColumn, ...]
+    """Empty where it is cut by blocks."""
+    unique: bool
     where: str | None
+    """The user's own condition."""
+    window: Window | None = None
+    rising: KeyColumn | None = None
+    """The column of the window."""
+    size: Composable | None = None
+    """Expression for the bytes of a row, where rows differ much in size."""
 
     @property
     def sql(self) -> Composable:
@@ -26,23 +42,38 @@ class KeyedTable:
         return SQL(self.name.sql)
 
     @property
-    def key_sql(self) -> Composable:
-        """The key's name."""
-        return Identifier(self.key)
+    def columns(self) -> tuple[str, ...]:
+        """Names of the key's columns."""
+        return tuple(column.name for column in self.key)
 
-    def filter(self, start: str | None = None, end: str | None = None) -> Composable:
-        """Return the WHERE clause for keys of ``[start, end)``, or nothing where every row is meant."""
+    @property
+    def partial(self) -> bool:
+        """Whether some of the table's rows are not read, so that its statistics say little."""
+        return self.where is not None or self.window is not None
+
+    def between(self, start: Values | None, end: Values | None) -> Bounds:
+        """Return bounds of the key."""
+        return KeyBounds(columns=self.columns, start=start, end=end)
+
+    def filter(self, bounds: Bounds | None = None) -> Composable:
+        """Return the WHERE clause for these bounds, or nothing where every row is meant."""
         parts: list[Composable] = []
-        if start is not None or end is not None:
-            parts += condition(KeyBounds(column=self.key, start=start, end=end), self.cast)
+        if isinstance(bounds, KeyBounds | NullBounds):
+            parts += condition(bounds, [column.cast for column in self.key])
+        elif bounds is not None:
+            parts += within_blocks(bounds)
+        if self.window is not None and self.rising is not None:
+            parts += within_window(self.window, self.rising.cast)
         if self.where is not None:
             parts.append(user_condition(self.where))
         return SQL(" WHERE ") + SQL(" AND ").join(parts) if parts else SQL("")
 
-    def rows(self, columns: Iterable[Composable], start: str | None, end: str | None) -> Composed:
-        """Return the statement that reads the columns of the keys of ``[start, end)``."""
-        what = SQL(", ").join(columns)
-        return SQL("SELECT {} FROM {}{}").format(what, self.sql, self.filter(start, end))
+    def rows(self, columns: Iterable[Composable], bounds: Bounds | None = None) -> Composed:
+        """Return the statement that reads the columns of the rows of these bounds."""
+        table = self.sql
+        if isinstance(bounds, BlockBounds):
+            table = SQL("ONLY {}").format(SQL(QualifiedName.parse(bounds.table).sql))
+        return SQL("SELECT {} FROM {}{}").format(SQL(", ").join(columns), table, self.filter(bounds))
 
 
 def user_condition(where: str) -> Composable:

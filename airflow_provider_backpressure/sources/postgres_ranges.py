@@ -1,11 +1,13 @@
-"""Ranges of a table: the cheapest way of cutting that keeps the bound, and both open ends checked."""
+"""Ranges of a table: the cheapest way of cutting that keeps the bounds, and both open ends checked."""
 
 import logging
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from airflow_provider_backpressure.core.ranges import PlannedRange, cover
+from airflow_provider_backpressure.core.bounds import Bounds, NullBounds, Values, cover
+from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
+from airflow_provider_backpressure.core.snapshot import Snapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.postgres.session import Session
 from airflow_provider_backpressure.sources.postgres_boundaries import (
@@ -15,6 +17,7 @@ from airflow_provider_backpressure.sources.postgres_boundaries import (
     sample,
     strides,
     walk,
+    weigh,
 )
 from airflow_provider_backpressure.sources.postgres_query import KeyedTable
 
@@ -24,26 +27,36 @@ SMALL_TABLE = 100_000
 """Rows up to which walking the whole key takes no time worth saving."""
 
 
-def cut_ranges(
-    session: Session, table: KeyedTable, *, rows: int, total: int | None, exact: bool, row_bytes: float
+def key_ranges(
+    session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int
 ) -> Iterator[PlannedRange]:
-    """Yield ranges that cover the whole key, none with more than ``rows`` rows as far as can be known; none if empty.
+    """Yield ranges that cover the whole key, none above ``rows`` or ``bytes`` as far as can be known; none if empty.
 
-    ``total`` is the number of rows as the snapshot has it, and ``exact`` whether it was counted.
+    Rows without a key are a range of their own, the last one.
     """
     if rows < 1:
         raise InvalidDeclaration(f"A range needs room for at least 1 row, not {rows}.")
-    if not more_than(session, table, 0, None, None):
+    if not more_than(session, table, 0):
         return
-    found = _cut(session, table, rows=rows, total=total, exact=exact)
-    log.info("%s is cut by %s (%s).", table.name, table.key, found.method)
-    yield from cover(table.key, found.boundaries, rows=found.rows, row_bytes=row_bytes)
+    found = _cut(session, table, snapshot, rows=rows, bytes=bytes)
+    log.info("%s is cut by %s (%s).", table.name, ", ".join(table.columns), found.method)
+    yield from numbered(_pieces(session, table, found.boundaries), rows=found.rows, row_bytes=snapshot.row_bytes)
 
 
-def _cut(session: Session, table: KeyedTable, *, rows: int, total: int | None, exact: bool) -> Cut:
-    counted = total if exact else None
-    if counted is not None and counted <= rows:
+def _pieces(session: Session, table: KeyedTable, boundaries: Iterator[Values]) -> Iterator[Bounds]:
+    yield from cover(table.columns, boundaries)
+    if not table.unique and more_than(session, table, 0, NullBounds(column=table.columns[0])):
+        yield NullBounds(column=table.columns[0])
+
+
+def _cut(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int) -> Cut:
+    total = snapshot.total
+    counted = total if snapshot.total_exact else None
+    if counted is not None and counted <= rows and counted * max(snapshot.row_bytes, snapshot.widest_bytes) <= bytes:
         return Cut(method="whole", rows=counted, boundaries=iter(()))
+    if not table.unique or table.size is not None:
+        step = rows if counted is None else _even(rows, counted)
+        return Cut(method="weights", rows=step, boundaries=weigh(session, table, rows=rows, bytes=bytes))
     dense = strides(session, table, rows=rows, total=total)
     if dense is not None:
         return dense
@@ -56,22 +69,22 @@ def _cut(session: Session, table: KeyedTable, *, rows: int, total: int | None, e
     return Cut(method="walk", rows=step, boundaries=walk(session, table, rows=step))
 
 
-def _with_bounded_ends(session: Session, table: KeyedTable, inner: Iterator[str], *, rows: int) -> Iterator[str]:
+def _with_bounded_ends(session: Session, table: KeyedTable, inner: Iterator[Values], *, rows: int) -> Iterator[Values]:
     """Yield the boundaries with more of them before the first and after the last where those pieces are too big."""
-    last: str | None = None
+    last: Values | None = None
     for boundary in inner:
         if last is None:
-            yield from _within(session, table, rows=rows, start=None, end=boundary)
+            yield from _within(session, table, table.between(None, boundary), rows=rows)
         yield boundary
         last = boundary
-    yield from _within(session, table, rows=rows, start=last, end=None)
+    yield from _within(session, table, table.between(last, None), rows=rows)
 
 
-def _within(session: Session, table: KeyedTable, *, rows: int, start: str | None, end: str | None) -> Iterator[str]:
-    if more_than(session, table, rows, start, end):
-        yield from walk(session, table, rows=rows, start=start, end=end)
+def _within(session: Session, table: KeyedTable, bounds: Bounds, *, rows: int) -> Iterator[Values]:
+    if more_than(session, table, rows, bounds):
+        yield from walk(session, table, rows=rows, within=bounds)
 
 
 def _even(rows: int, total: int) -> int:
     """Return the step that makes pieces of equal size, none above ``rows``."""
-    return math.ceil(total / math.ceil(total / rows))
+    return math.ceil(total / max(1, math.ceil(total / rows)))

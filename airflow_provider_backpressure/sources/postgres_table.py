@@ -3,31 +3,38 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from psycopg import sql
 from psycopg.sql import Composable
 
+from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, NullBounds
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice
-from airflow_provider_backpressure.core.ranges import Bounds, PlannedRange
-from airflow_provider_backpressure.core.snapshot import Snapshot
-from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.ports import Keeper
+from airflow_provider_backpressure.core.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
+from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.postgres.bounds import key_cast
 from airflow_provider_backpressure.postgres.catalog import CatalogColumn, Relation, place
 from airflow_provider_backpressure.postgres.connecting import READ_ONLY
 from airflow_provider_backpressure.postgres.errors import Errors
 from airflow_provider_backpressure.postgres.names import QualifiedName, listed
 from airflow_provider_backpressure.postgres.session import Session
+from airflow_provider_backpressure.sources.postgres_blocks import block_ranges, parts
 from airflow_provider_backpressure.sources.postgres_checks import (
+    check_readable,
     checked_condition,
     chosen_columns,
-    chosen_key,
     readable_table,
 )
-from airflow_provider_backpressure.sources.postgres_query import KeyedTable, column_sql
-from airflow_provider_backpressure.sources.postgres_ranges import cut_ranges
-from airflow_provider_backpressure.sources.postgres_size import measured
+from airflow_provider_backpressure.sources.postgres_keeper import SnapshotKeeper
+from airflow_provider_backpressure.sources.postgres_key import checked_rising, chosen_split
+from airflow_provider_backpressure.sources.postgres_query import KeyColumn, KeyedTable, column_sql
+from airflow_provider_backpressure.sources.postgres_ranges import key_ranges
+from airflow_provider_backpressure.sources.postgres_size import measured, row_size
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.sources.postgres import PostgresSource
@@ -41,44 +48,70 @@ class PostgresTable:
 
     def __init__(self, declared: "PostgresSource", endpoint: Endpoint) -> None:
         self._declared = declared
+        self._endpoint = endpoint
         self._name = QualifiedName.parse(declared.table)
         self._session = Session(endpoint, errors=ERRORS, settings=READ_ONLY)
-        self._keyed_tables: dict[str, KeyedTable] = {}
+        self._types: dict[str, str] = {}
         self._where = declared.where if declared.where and declared.where.strip() else None
         self.identity = f"postgres://{endpoint.address}/{self._name}{self._part()}"
+        self.increments = declared.increment_column is not None
 
-    def snapshot(self) -> Snapshot:
-        """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, else estimated."""
+    def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
+        """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, else estimated.
+
+        What has come since is read without a snapshot: a window of a rising column changes only where its rows rise
+        out of it.
+        """
         table = readable_table(self._session, self._name)
         columns = chosen_columns(self._session, table, self._declared.columns, self._declared.as_text)
-        key = chosen_key(self._session, table, self._declared.split_column)
-        if key.name in self._declared.as_text:
-            raise SourceRefused(f"{self._name} is cut by {listed([key.name])}, which cannot be read as text too.")
+        wanted = Consistency.STATIC if after is not None else consistency or Consistency.SNAPSHOT
+        by = self._declared.increment_column if after is not None else self._declared.split_column
+        split = chosen_split(table, by, wanted)
+        check_readable(self._session, table, (*(column.name for column in split.columns), *split.key))
+        as_text = [column.name for column in split.columns if column.name in self._declared.as_text]
+        if as_text:
+            raise SourceRefused(f"{self._name} is cut by {listed(as_text)}, which cannot be read as text too.")
         if self._where is not None:
             checked_condition(self._session, table, self._where)
-        keyed = self._keyed(table, key.name)
-        size = measured(self._session, table, keyed, [self._sql(column.name) for column in columns])
+        window = self._window(table, after)
+        ordered = tuple(column.name for column in split.columns)
+        keyed = self._keyed(ordered, window, unique=split.unique)
+        size = measured(self._session, table, keyed, columns)
         return Snapshot(
             source_identity=self.identity,
-            columns=tuple(self._column(column, key) for column in columns),
-            key=(key.name,),
+            columns=tuple(
+                self._column(column, (*ordered, *((window.column,) if window else ()))) for column in columns
+            ),
+            key=split.key,
+            split=ordered,
+            unique=keyed.unique,
             frontier={} if size.rows is None else {str(self._name): size.rows},
             total=size.rows,
             total_exact=size.exact,
             row_bytes=size.row_bytes,
-            consistency=Consistency.STATIC,
+            widest_bytes=size.widest_bytes,
+            consistency=wanted,
+            window=window,
         )
 
-    def ranges(self, snapshot: Snapshot, *, rows: int) -> Iterator[PlannedRange]:
+    def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
         """See :meth:`..core.ports.Source.ranges`."""
-        return cut_ranges(
-            self._session,
-            self._cut_by(snapshot.key[0]),
-            rows=rows,
-            total=snapshot.total,
-            exact=snapshot.total_exact,
-            row_bytes=snapshot.row_bytes,
-        )
+        table = readable_table(self._session, self._name)
+        keyed = self._keyed(snapshot.split, snapshot.window, unique=snapshot.unique)
+        if rows * snapshot.widest_bytes > bytes:
+            chosen = chosen_columns(self._session, table, self._declared.columns, self._declared.as_text)
+            keyed = replace(keyed, size=row_size(chosen))
+        if snapshot.split:
+            return key_ranges(self._session, keyed, snapshot, rows=rows, bytes=bytes)
+        return block_ranges(self._session, keyed, parts(self._session, table), snapshot, rows=rows, bytes=bytes)
+
+    def keep(self, plan: Plan) -> Keeper:
+        """See :meth:`..core.ports.Source.keep`."""
+        keeper = SnapshotKeeper(self._endpoint, errors=ERRORS)
+        if plan.read.parts and self._parts(readable_table(self._session, self._name)) != plan.read.parts:
+            keeper.close()
+            raise SnapshotLost(f"The partitions or children of {self._name} are not those of plan {plan.plan_id}.")
+        return keeper
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
         """See :meth:`..core.ports.Source.read_spec`."""
@@ -88,40 +121,76 @@ class PostgresTable:
             conn_id=self._declared.conn_id,
             columns=snapshot.columns,
             place=place(self._session, table.oid),
+            window=snapshot.window,
+            parts=() if snapshot.split else self._parts(table),
         )
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
-        """See :meth:`..core.ports.Source.slice`. Asks the catalogue once for the key's type, then nothing."""
+        """See :meth:`..core.ports.Source.slice`. Asks the catalogue once for the types, then nothing."""
         columns = [self._sql(column.name) for column in read.columns]
-        query = self._cut_by(bounds.column).rows(columns, bounds.start, bounds.end)
+        match bounds:
+            case KeyBounds():
+                names = bounds.columns
+            case NullBounds():
+                names = (bounds.column,)
+            case _:
+                names = ()
+        query = self._keyed(names, read.window, unique=False).rows(columns, bounds)
         return Slice(slice_id=slice_id, query=query.as_string(None), bounds=bounds.to_json())
 
     def close(self) -> None:
         """See :meth:`..core.ports.Source.close`."""
         self._session.close()
 
-    def _cut_by(self, key: str) -> KeyedTable:
-        """Return the table with the key of a plan, which may be an older one than the catalogue would give today."""
-        if key not in self._keyed_tables:
-            self._keyed_tables[key] = self._keyed(readable_table(self._session, self._name), key)
-        return self._keyed_tables[key]
+    def _keyed(self, key: tuple[str, ...], window: Window | None, *, unique: bool) -> KeyedTable:
+        """Return the table as a plan has it, which may be an older one than the catalogue would give today."""
+        return KeyedTable(
+            name=self._name,
+            key=tuple(self._key_column(name) for name in key),
+            unique=unique,
+            where=self._where,
+            window=window,
+            rising=None if window is None else self._key_column(window.column),
+        )
 
-    def _keyed(self, table: Relation, key: str) -> KeyedTable:
-        column = table.column(key)
-        cast = key_cast(column.type) if column else None
+    def _key_column(self, name: str) -> KeyColumn:
+        if name not in self._types:
+            table = readable_table(self._session, self._name)
+            self._types.update({column.name: column.type for column in table.columns})
+        cast = key_cast(self._types.get(name, ""))
         if cast is None:
-            raise SourceRefused(f"{self._name} has changed: it can no longer be cut by {listed([key])}.")
-        return KeyedTable(name=self._name, key=key, cast=cast, where=self._where)
+            raise SourceRefused(f"{self._name} has changed: it can no longer be cut by {listed([name])}.")
+        return KeyColumn(name=name, cast=cast)
+
+    def _window(self, table: Relation, after: str | None) -> Window | None:
+        """Return what of the rising column is to be read; an empty window where nothing has come."""
+        name = self._declared.increment_column
+        if name is None:
+            return None
+        checked_rising(table, name, columns=self._declared.columns, as_text=self._declared.as_text)
+        check_readable(self._session, table, (name,))
+        upto = self._highest(name) or after
+        return None if upto is None else Window(column=name, after=after, upto=upto)
+
+    def _highest(self, name: str) -> str | None:
+        query = sql.SQL("SELECT max({})::text FROM {}{}").format(
+            sql.Identifier(name), sql.SQL(self._name.sql), self._keyed((), None, unique=False).filter()
+        )
+        found: str | None = self._session.value(query)
+        return found
+
+    def _parts(self, table: Relation) -> tuple[str, ...]:
+        return tuple(str(part.name) for part in parts(self._session, table))
 
     def _sql(self, name: str) -> Composable:
         return column_sql(name, as_text=name in self._declared.as_text)
 
-    def _column(self, column: CatalogColumn, key: CatalogColumn) -> Column:
+    def _column(self, column: CatalogColumn, ordered: tuple[str, ...]) -> Column:
         return Column(
             name=column.name,
             type="text" if column.name in self._declared.as_text else column.type,
             nullable=not column.not_null,
-            collation=key.collation if column.name == key.name else None,
+            collation=column.collation if column.name in ordered else None,
         )
 
     def _part(self) -> str:

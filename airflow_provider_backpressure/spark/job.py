@@ -27,7 +27,7 @@ from airflow_provider_backpressure.spark.checksum import RowSum
 from airflow_provider_backpressure.spark.connections import SOURCE
 from airflow_provider_backpressure.spark.paths.copy import copy_slice
 from airflow_provider_backpressure.spark.paths.frame import described, frame_job
-from airflow_provider_backpressure.spark.readers.postgres import reading
+from airflow_provider_backpressure.spark.readers.postgres import Reading, reading
 from airflow_provider_backpressure.spark.task import RESULT, measured, outcome
 from airflow_provider_backpressure.spark.transforms import Function
 
@@ -97,7 +97,10 @@ def _checksum(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
     if spec.kind != KIND:
         raise InvalidDeclaration(f"This version cannot hash rows of a {spec.kind}.")
     total = RowSum()
-    with reading(endpoint, spec.query, name="bp-checksum", compared=True) as rows, SOURCE.translated(endpoint):
+    with (
+        reading(endpoint, Reading(query=spec.query, name="bp-checksum", compared=True)) as rows,
+        SOURCE.translated(endpoint),
+    ):
         for messages in rows:
             total.update(messages)
         checksum = total.finish(rows.rows)

@@ -9,7 +9,7 @@ from airflow.sdk import TaskGroup, TriggerRule, task_group
 
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.messages import Transform
-from airflow_provider_backpressure.core.verification import Verify
+from airflow_provider_backpressure.core.verification import SOURCE_MOVED, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.hydration import SinkDeclaration, SourceDeclaration
@@ -19,6 +19,9 @@ from airflow_provider_backpressure.operators import (
     SubmitRangeOperator,
     VerifyHydrationOperator,
 )
+from airflow_provider_backpressure.operators.hydrate import ONE_TASK
+from airflow_provider_backpressure.operators.plan import as_consistency
+from airflow_provider_backpressure.operators.verify import as_verify
 from airflow_provider_backpressure.sensors import ExecutorMemorySensor, SinkCommitSensor
 
 DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
@@ -31,7 +34,7 @@ def hydrate(
     *,
     spark_conn_id: str,
     budget: Budget | None = None,
-    consistency: str = Consistency.STATIC,
+    consistency: str | None = None,
     mode: str = "append",
     transform: str | Transform | Callable[..., Any] | None = None,
     verify: str | bool = Verify.TARGET,
@@ -46,7 +49,8 @@ def hydrate(
     :param sink: what is written, for example ``PostgresSink(conn_id="warehouse", table="raw.orders")``
     :param spark_conn_id: Airflow connection of type ``spark_connect``
     :param budget: what the hydration may take
-    :param consistency: ``static``: the table stands still while it is read
+    :param consistency: ``snapshot`` (a PostgreSQL source's default): every range as the table was at one moment, from
+        one task that keeps the moment; ``static``: the table stands still while it is read
     :param mode: ``append`` or ``upsert``
     :param transform: a SELECT over the view ``source``, or a callable that takes and gives a DataFrame
     :param verify: ``target`` (``True``), ``full``, or ``none`` (``False``)
@@ -56,7 +60,9 @@ def hydrate(
     :param group_id: id of the task group; ``hydrate_<table>`` where it is not given
     """
     budget = budget or Budget()
-    _check(consistency=consistency, lanes=lanes, task_per_range=task_per_range, budget=budget)
+    wanted = as_consistency(consistency or source.consistencies[0], source.consistencies)
+    _check(lanes=lanes, task_per_range=task_per_range, budget=budget)
+    _check_snapshot(wanted, lanes=lanes, task_per_range=task_per_range, verify=verify)
     flow: dict[str, Any] = {
         "source": source,
         "sink": sink,
@@ -67,7 +73,12 @@ def hydrate(
     with TaskGroup(group_id or _group_id(source), add_suffix_on_collision=group_id is None) as group:
         group.default_args = {**DEFAULT_ARGS, **_chosen(group)}
         plan = PlanSnapshotOperator(
-            task_id="plan_snapshot", mode=mode, transform=transform, each_range=task_per_range, **flow
+            task_id="plan_snapshot",
+            mode=mode,
+            consistency=wanted,
+            transform=transform,
+            each_range=task_per_range,
+            **flow,
         )
         if task_per_range:
             ranges: Any = _each_range(flow, transform).expand(seq=plan.output)
@@ -98,12 +109,16 @@ def _each_range(flow: dict[str, Any], transform: Any) -> Any:
     return hydrate_ranges
 
 
-def _check(*, consistency: str, lanes: int, task_per_range: bool, budget: Budget) -> None:
-    if consistency not in tuple(Consistency):
-        raise InvalidDeclaration(
-            f"consistency={consistency!r} is not part of this version, which has {', '.join(Consistency)} only: "
-            "the table must stand still while it is read."
-        )
+def _check_snapshot(consistency: Consistency, *, lanes: Any, task_per_range: bool, verify: Any) -> None:
+    if consistency is not Consistency.SNAPSHOT:
+        return
+    if task_per_range or lanes != 1:
+        raise InvalidDeclaration(ONE_TASK.format("several lanes or a task per range"))
+    if as_verify(verify) is Verify.FULL:
+        raise InvalidDeclaration(SOURCE_MOVED)
+
+
+def _check(*, lanes: int, task_per_range: bool, budget: Budget) -> None:
     if isinstance(lanes, bool) or not isinstance(lanes, int) or not 1 <= lanes <= budget.credits:
         raise InvalidDeclaration(
             f"lanes must be a whole number from 1 to the budget's credits ({budget.credits}), not {lanes!r}."

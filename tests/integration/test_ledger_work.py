@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_provider_backpressure.core.bounds import cover
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.limits import FixedLimit
 from airflow_provider_backpressure.core.ports import Ledger
-from airflow_provider_backpressure.core.ranges import PlannedRange, cover
+from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.database import make_engine
 from airflow_provider_backpressure.ledger.migration import migrate
@@ -109,8 +110,8 @@ def large(engine: sa.Engine) -> tuple[SqlLedger, str]:
     """Return a ledger and its hydration of many ranges, fresh from planning: no statistics have been gathered."""
     ledger = SqlLedger(engine)
     hydration_id = register(ledger)
-    boundaries = (str(number) for number in range(1, MANY))
-    assert ledger.save_plan(hydration_id, make_plan(), cover("id", boundaries, rows=1, row_bytes=8.0)) == MANY
+    pieces = cover(("id",), ((str(number),) for number in range(1, MANY)))
+    assert ledger.save_plan(hydration_id, make_plan(), numbered(pieces, rows=1, row_bytes=8.0)) == MANY
     return ledger, hydration_id
 
 
@@ -166,7 +167,7 @@ def test_ranges_are_stored_as_they_come(kind, request: pytest.FixtureRequest, tm
 
     def watched() -> Iterator[PlannedRange]:
         nonlocal most
-        for planned in cover("id", (str(number) for number in range(1, MANY)), rows=1, row_bytes=8.0):
+        for planned in numbered(cover(("id",), ((str(number),) for number in range(1, MANY))), rows=1, row_bytes=8.0):
             alive.add(planned)
             most = max(most, len(alive))
             yield planned

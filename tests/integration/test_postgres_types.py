@@ -14,6 +14,7 @@ from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from tests import types_postgres as typed
 from tests.support.postgres import connected, run
+from tests.support.reading import MANY_BYTES
 
 pytestmark = pytest.mark.integration
 
@@ -93,7 +94,7 @@ def test_every_type_arrives_as_it_left(database: Endpoint, other: Endpoint, open
     assert snapshot.total == typed.row_count()
 
     read, moved = source.read_spec(snapshot), 0
-    for piece in source.ranges(snapshot, rows=4):
+    for piece in source.ranges(snapshot, rows=4, bytes=MANY_BYTES):
         query = source.slice(read, piece.bounds, "0.0").query
         with (
             connected(database) as reader,
@@ -128,7 +129,7 @@ def test_types_that_cannot_be_carried_are_refused_by_column(database: Endpoint, 
     source = opened("refused", as_text=tuple(columns))
     snapshot = source.snapshot()
     assert {column.type for column in snapshot.columns} == {"integer", "text"}
-    (piece,) = source.ranges(snapshot, rows=10)
+    (piece,) = source.ranges(snapshot, rows=10, bytes=MANY_BYTES)
     assert "pg_class" in run(database, source.slice(source.read_spec(snapshot), piece.bounds, "0.0").query)[0]
 
 

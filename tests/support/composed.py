@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.hydrator import Hydrator, LaneResult
 from airflow_provider_backpressure.core.limiter import Limiter
@@ -41,6 +41,9 @@ class Composed:
     lane: str = "lane"
     budget: Budget = field(default_factory=Budget)
     restart: bool = False
+    consistency: str = "static"
+    reading: dict[str, Any] = field(default_factory=dict)
+    """What else the source is declared with."""
 
     @contextmanager
     def open(self) -> Iterator["Ports"]:
@@ -48,7 +51,9 @@ class Composed:
         source_at, sink_at = replace(self.source, conn_id="source"), replace(self.sink, conn_id="sink")
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(SqlLedger(self.ledger_url)))
-            source = stack.enter_context(closing(PostgresSource(conn_id="source", table=self.table).open(source_at)))
+            source = stack.enter_context(
+                closing(PostgresSource(conn_id="source", table=self.table, **self.reading).open(source_at))
+            )
             sink = stack.enter_context(closing(PostgresSink(conn_id="sink", table=self.target).open(sink_at)))
             runner = stack.enter_context(
                 closing(
@@ -112,6 +117,7 @@ class Ports:
             ledger=self.ledger,
             budget=self.composed.budget,
             mode=Mode(self.composed.mode),
+            consistency=Consistency(self.composed.consistency),
             owner="test",
             cluster="spark",
         )

@@ -34,6 +34,7 @@ class MemoryTable:
     table: str
     key: tuple[str, ...] | None = None
     where: str | None = None
+    consistencies: tuple[str, ...] = ("static", "snapshot")
 
     def open(self, endpoint: Endpoint) -> Any:
         """Return what the test has put there."""

@@ -12,11 +12,10 @@ from psycopg import sql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import RangeSpec, Slice, SliceResult
-from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark.checksum import RowSum
 from airflow_provider_backpressure.spark.connections import SOURCE
-from airflow_provider_backpressure.spark.readers.postgres import own_types, reader_name, reading
+from airflow_provider_backpressure.spark.readers.postgres import Reading, own_types, reading
 from airflow_provider_backpressure.spark.writers.postgres import SliceCommit
 from airflow_provider_backpressure.spark.writers.stage import (
     STAGE,
@@ -57,10 +56,9 @@ def _fill(spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.C
 def _copy(
     spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.Connection, table: sql.Composable
 ) -> SliceResult:
-    name = reader_name(attempt_tag(spec.plan_id, piece.slice_id, spec.attempt))
     total = RowSum()
     reads = writes = 0.0
-    with reading(source, piece.query, name=name) as rows:
+    with reading(source, Reading.of(spec, piece)) as rows:
         with copying(connection, table, spec.write.columns, "FORMAT binary") as target:
             blocks = iter(rows)
             while True:

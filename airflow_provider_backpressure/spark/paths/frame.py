@@ -13,10 +13,9 @@ from pyspark.sql.types import StructField, StructType
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Transform
-from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.spark.readers.arrow import read_batches
-from airflow_provider_backpressure.spark.readers.postgres import reader_name
+from airflow_provider_backpressure.spark.readers.postgres import Reading
 from airflow_provider_backpressure.spark.task import RESULT, measured, outcome, said
 from airflow_provider_backpressure.spark.transforms import Function, transformed
 from airflow_provider_backpressure.spark.types import carrier, postgres_type
@@ -30,10 +29,8 @@ def frame_job(
     session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: Endpoint, function: Function | None
 ) -> "DataFrame":
     """Return the job of a range: one row with its result."""
-    queries = [
-        (piece.query, reader_name(attempt_tag(spec.plan_id, piece.slice_id, spec.attempt))) for piece in spec.slices
-    ]
-    frame = transformed(session, _source(session, spec.read.columns, queries, source), spec.transform, function)
+    statements = [Reading.of(spec, piece) for piece in spec.slices]
+    frame = transformed(session, _source(session, spec.read.columns, statements, source), spec.transform, function)
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         yield outcome(lambda: measured(lambda: write_range(spec, batches, sink)))
@@ -59,19 +56,18 @@ def described(
 
 
 def _source(
-    session: "SparkSession", columns: Sequence[Column], queries: list[tuple[str, str]], source: Endpoint | None
+    session: "SparkSession", columns: Sequence[Column], statements: list[Reading], source: Endpoint | None
 ) -> "DataFrame":
     schema = StructType([StructField(column.name, carrier(column.type)[1], column.nullable) for column in columns])
 
     def read(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                query, name = queries[index]
                 assert source is not None
                 with said():
-                    yield from read_batches(source, query, columns, name=name)
+                    yield from read_batches(source, statements[index], columns)
 
-    tasks = max(1, len(queries))
+    tasks = max(1, len(statements))
     return session.range(0, tasks, 1, tasks).mapInArrow(read, schema)
 
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from airflow_provider_backpressure.core.bounds import KeyBounds
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.hydration import Permit
 from airflow_provider_backpressure.core.limits import FixedLimit
 from airflow_provider_backpressure.core.messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.ports import Ledger
-from airflow_provider_backpressure.core.ranges import KeyBounds, PlannedRange
+from airflow_provider_backpressure.core.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.migration import migrate
@@ -112,7 +113,7 @@ def make_plan(**changes: Any) -> Plan:
 
 def cut(number: int, rows: int = 10) -> Iterator[PlannedRange]:
     for seq in range(number):
-        bounds = KeyBounds(column="id", start=str(seq * rows), end=str((seq + 1) * rows))
+        bounds = KeyBounds.of(column="id", start=str(seq * rows), end=str((seq + 1) * rows))
         yield PlannedRange(seq=seq, bounds=bounds, rows=rows, bytes=rows * 100)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 import pytest
 
+from airflow_provider_backpressure.core.bounds import KeyBounds
 from airflow_provider_backpressure.core.hydration import RangeCounts
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.ranges import KeyBounds, PlannedRange, RangeState
+from airflow_provider_backpressure.core.ranges import PlannedRange, RangeState
 from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.exceptions import LedgerRefused, SourceUnavailable
 from tests.conformance.ledger.support import admit, commit, cut, make_plan, planned, register, replan, take
@@ -26,7 +27,7 @@ def test_ranges_come_back_in_order_and_by_page(ledger):
     assert ledger.ranges(plan_id, states=[RangeState.COMMITTED, RangeState.FAILED]) == []
     assert ledger.ranges("0" * 32) == []
     assert ledger.range(plan_id, 7) == records[7]
-    assert records[7].bounds == KeyBounds(column="id", start="70", end="80")
+    assert records[7].bounds == KeyBounds.of(column="id", start="70", end="80")
     assert (records[7].planned_rows, records[7].planned_bytes, records[7].attempt) == (10, 1000, 0)
     assert (records[7].state, records[7].rows, records[7].tag) == (RangeState.PLANNED, None, None)
     with pytest.raises(LedgerRefused, match="no range 25"):
@@ -35,8 +36,8 @@ def test_ranges_come_back_in_order_and_by_page(ledger):
 
 def test_boundaries_may_hold_any_text(ledger):
     texts = ["\\", "\\N", "\\.", "a\tb", "a\nb\r", "'", '"', "ä€𝄞", "", "{}", "\x01", "%s", ":name"]
-    bounds = [KeyBounds(column="k\\", start=text, end=None) for text in texts]
-    bounds.append(KeyBounds(column="k", start=None, end="x"))
+    bounds = [KeyBounds.of(column="k\\", start=text, end=None) for text in texts]
+    bounds.append(KeyBounds.of(column="k", start=None, end="x"))
     hydration_id, plan = register(ledger), make_plan()
     ledger.save_plan(
         hydration_id, plan, (PlannedRange(seq=seq, bounds=b, rows=0, bytes=0) for seq, b in enumerate(bounds))

@@ -17,7 +17,8 @@ FAIL_AT_ONCE = {"retries": 0}
 def one(dag_id: str, *, default_args: dict, **values) -> None:
     """Make a DAG of one hydration."""
     with DAG(dag_id, schedule=None, catchup=False, default_args=default_args):
-        hydrate(**{"source": SMALL, "spark_conn_id": "spark_connect_default", "group_id": "hydrate", **values})
+        flow = {"source": SMALL, "spark_conn_id": "spark_connect_default", "consistency": "static"}
+        hydrate(**{**flow, "group_id": "hydrate", **values})
 
 
 one("gated", default_args=RETRY_SOON, sink=PostgresSink(conn_id="warehouse", table="raw.gated"))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_backpressure.core import phases, ranges
+from airflow_provider_backpressure.core.bounds import KeyBounds, cover
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import (
@@ -22,7 +23,7 @@ from airflow_provider_backpressure.core.messages import (
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.planner import rows_per_range
 from airflow_provider_backpressure.core.polling import PollPolicy
-from airflow_provider_backpressure.core.ranges import KeyBounds, RangeState, attempt_tag, cover, slice_id
+from airflow_provider_backpressure.core.ranges import RangeState, attempt_tag, numbered, slice_id
 from airflow_provider_backpressure.exceptions import IllegalTransition, InvalidDeclaration
 from airflow_provider_backpressure.testing import ManualClock
 
@@ -65,7 +66,8 @@ def test_the_tightest_bound_of_a_range_wins():
 @given(st.lists(st.integers(0, 50), max_size=20), st.integers(1, 1000))
 def test_cover_has_no_gap_and_no_overlap(values, rows):
     """Half-open ranges from consecutive boundaries hold every key exactly once."""
-    pieces = list(cover("id", [str(value) for value in sorted(values)], rows=rows, row_bytes=2))
+    boundaries = [(str(value),) for value in sorted(values)]
+    pieces = list(numbered(cover(("id",), boundaries), rows=rows, row_bytes=2))
     assert pieces[0].bounds.start is None
     assert pieces[-1].bounds.end is None
     assert [piece.seq for piece in pieces] == list(range(len(pieces)))
@@ -74,8 +76,8 @@ def test_cover_has_no_gap_and_no_overlap(values, rows):
         holding = [
             piece
             for piece in pieces
-            if (piece.bounds.start is None or key >= int(piece.bounds.start))
-            and (piece.bounds.end is None or key < int(piece.bounds.end))
+            if (piece.bounds.start is None or key >= int(piece.bounds.start[0]))
+            and (piece.bounds.end is None or key < int(piece.bounds.end[0]))
         ]
         assert len(holding) == 1
 
@@ -83,7 +85,7 @@ def test_cover_has_no_gap_and_no_overlap(values, rows):
 def test_an_empty_range_cannot_be_built():
     """[5, 5) holds nothing."""
     with pytest.raises(InvalidDeclaration, match="empty"):
-        KeyBounds(column="id", start="5", end="5")
+        KeyBounds.of(column="id", start="5", end="5")
 
 
 def test_an_attempt_tag_fits_into_an_application_name():

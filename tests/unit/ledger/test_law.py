@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.ranges import KeyBounds, RangeRecord, RangeState
+from airflow_provider_backpressure.core.bounds import KeyBounds
+from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import IllegalTransition
 from airflow_provider_backpressure.ledger import law
 
@@ -14,7 +15,7 @@ PLANNED = RangeRecord(
     hydration_id="h",
     plan_id="p",
     seq=4,
-    bounds=KeyBounds(column="id", start="1", end="2"),
+    bounds=KeyBounds.of(column="id", start="1", end="2"),
     state=RangeState.PLANNED,
     planned_rows=1,
     planned_bytes=8,

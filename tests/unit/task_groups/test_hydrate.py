@@ -44,12 +44,12 @@ def test_a_dag_s_own_arguments_win():
 
 
 def test_lanes_are_mapped():
-    dag = build(lanes=3)
+    dag = build(lanes=3, consistency="static")
     assert dag.get_task("hydrate_orders.hydrate_ranges").is_mapped
 
 
 def test_a_task_per_range_follows_two_sensors():
-    dag = build(task_per_range=True)
+    dag = build(task_per_range=True, consistency="static")
     submit = dag.get_task("hydrate_orders.hydrate_ranges.submit_range")
     assert "hydrate_orders.hydrate_ranges.sink_commit" in submit.upstream_task_ids
     commit = dag.get_task("hydrate_orders.hydrate_ranges.sink_commit")
@@ -59,12 +59,15 @@ def test_a_task_per_range_follows_two_sensors():
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"consistency": "snapshot"}, "consistency='snapshot' is not part of this version"),
+        ({"consistency": "eventual"}, "consistency must be one of snapshot, static, not 'eventual'"),
+        ({"lanes": 2}, "A snapshot lives in the one task that keeps it, so several lanes"),
+        ({"task_per_range": True}, "need consistency='static'"),
+        ({"verify": "full"}, "which may have moved on since its snapshot"),
         ({"mode": "replace"}, "mode must be one of append, upsert, not 'replace'"),
         ({"verify": "twice"}, "verify must be one of none, target, full, not 'twice'"),
-        ({"lanes": 0}, "lanes must be a whole number from 1"),
-        ({"lanes": 5}, r"budget's credits \(4\), not 5"),
-        ({"lanes": 2, "task_per_range": True}, "has no lanes"),
+        ({"lanes": 0, "consistency": "static"}, "lanes must be a whole number from 1"),
+        ({"lanes": 5, "consistency": "static"}, r"budget's credits \(4\), not 5"),
+        ({"lanes": 2, "task_per_range": True, "consistency": "static"}, "has no lanes"),
         ({"transform": 7}, "transform must be a SELECT or a callable, not int"),
     ],
 )
@@ -106,7 +109,15 @@ def test_a_callable_is_not_called_by_the_templates():
     assert task.function is upper
 
 
-@pytest.mark.parametrize("values", [{}, {"lanes": 2}, {"task_per_range": True}, {"transform": "SELECT 1"}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"lanes": 2, "consistency": "static"},
+        {"task_per_range": True, "consistency": "static"},
+        {"transform": "SELECT 1"},
+    ],
+)
 def test_a_dag_is_serialised_the_same_at_each_parse(values):
     """A change of the serialised form is a new version of the DAG for Airflow."""
     first, second = (DagSerialization.to_json(build(**values)) for _ in range(2))

@@ -1,0 +1,138 @@
+"""Bounds: which rows a range holds. Pieces of one snapshot never overlap and leave no gap."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+Values = tuple[str, ...]
+"""A key's values, one for each of its columns, as text."""
+Place = tuple[int, int]
+"""A block of a file, and the number of a row in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyBounds:
+    """Half-open piece ``[start, end)`` of a key's order in the source; ``None`` is the open end on that side.
+
+    A key of several columns is ordered by the first, then the second, and so on. The values are text as the source
+    prints them: only the source knows their order (collation, numeric text), so a piece is made from consecutive
+    boundaries by :func:`cover` rather than checked for its order here. A row whose key is NULL is in no such piece.
+    """
+
+    columns: tuple[str, ...]
+    start: Values | None
+    end: Values | None
+
+    def __post_init__(self) -> None:
+        """Refuse the empty piece, and values that are not those of the columns."""
+        if any(values is not None and len(values) != len(self.columns) for values in (self.start, self.end)):
+            raise InvalidDeclaration(
+                f"Bounds of {', '.join(self.columns)} need {len(self.columns)} values at each end."
+            )
+        if self.start is not None and self.start == self.end:
+            raise InvalidDeclaration(f"The range {self} is empty.")
+
+    @classmethod
+    def of(cls, *, column: str, start: str | None, end: str | None) -> Self:
+        """Return the piece of a key of one column."""
+        return cls(columns=(column,), start=None if start is None else (start,), end=None if end is None else (end,))
+
+    def __str__(self) -> str:
+        """Return ``id [1, 9)``."""
+        return f"{_row(self.columns)} [{_row(self.start or ('',))}, {_row(self.end or ('',))})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object with its kind."""
+        return {
+            "kind": "key",
+            "columns": list(self.columns),
+            "start": None if self.start is None else list(self.start),
+            "end": None if self.end is None else list(self.end),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class NullBounds:
+    """The rows whose value in the column by which ranges are cut is NULL."""
+
+    column: str
+
+    def __str__(self) -> str:
+        """Return ``id is NULL``."""
+        return f"{self.column} is NULL"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object with its kind."""
+        return {"kind": "null", "column": self.column}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockBounds:
+    """Half-open piece ``[start, end)`` of a table's file; ``end`` is ``None`` for all that follows.
+
+    A place is a block and a row's number in it, from 0: most pieces begin and end with whole blocks. Blocks are only
+    good for the file that they were counted in: a rewrite puts the rows elsewhere.
+    """
+
+    table: str
+    """The table that has the file (of a partitioned one a partition), as ``schema.table``, quoted where needed."""
+    file: int
+    """The file's number in the source when the plan was made."""
+    start: Place
+    end: Place | None
+
+    def __post_init__(self) -> None:
+        """Refuse the empty piece."""
+        if self.end is not None and self.end <= self.start:
+            raise InvalidDeclaration(f"The range {self} is empty.")
+
+    def __str__(self) -> str:
+        """Return ``public.t blocks [0, 128)``; a row within a block after a dot."""
+        return f"{self.table} blocks [{_place(self.start)}, {'' if self.end is None else _place(self.end)})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object with its kind."""
+        end = None if self.end is None else list(self.end)
+        return {"kind": "blocks", "table": self.table, "file": self.file, "start": list(self.start), "end": end}
+
+
+Bounds = KeyBounds | NullBounds | BlockBounds
+
+
+def bounds_from_json(value: dict[str, Any]) -> Bounds:
+    """Build bounds from their JSON object; :class:`InvalidDeclaration` for an unknown kind."""
+    rest = {name: part for name, part in value.items() if name != "kind"}
+    match value.get("kind"):
+        case "key":
+            return KeyBounds(**{name: None if part is None else tuple(part) for name, part in rest.items()})
+        case "null":
+            return NullBounds(**rest)
+        case "blocks":
+            end = None if rest["end"] is None else tuple(rest["end"])
+            return BlockBounds(**{**rest, "start": tuple(rest["start"]), "end": end})
+        case kind:
+            raise InvalidDeclaration(f"Bounds of kind {kind!r} are not known to this version.")
+
+
+def cover(columns: tuple[str, ...], boundaries: Iterable[Values]) -> Iterator[KeyBounds]:
+    """Yield pieces that cover the whole key: before the first boundary, between each two, and from the last on.
+
+    ``boundaries`` are in the source's order; a repeated one is passed over.
+    """
+    start: Values | None = None
+    for end in boundaries:
+        if end != start:
+            yield KeyBounds(columns=columns, start=start, end=end)
+            start = end
+    yield KeyBounds(columns=columns, start=start, end=None)
+
+
+def _place(place: Place) -> str:
+    block, row = place
+    return f"{block}.{row}" if row else str(block)
+
+
+def _row(values: tuple[str, ...]) -> str:
+    return values[0] if len(values) == 1 else f"({', '.join(values)})"

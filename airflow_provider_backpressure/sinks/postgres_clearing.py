@@ -1,0 +1,37 @@
+"""Removing what a closed plan wrote: its snapshot is gone, and what it read is not mixed with another one."""
+
+import logging
+
+from psycopg import sql
+
+from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.postgres.names import QualifiedName
+from airflow_provider_backpressure.postgres.session import Connection
+from airflow_provider_backpressure.sinks.postgres_tables import SystemTable
+
+log = logging.getLogger(__name__)
+
+
+def remove_rows(connection: Connection, target: QualifiedName, commits: SystemTable, *, plan_id: str) -> None:
+    """Empty a target that was empty before the plan, in the transaction that fences it.
+
+    ``SinkRefused`` where it holds other rows than the plan's markers count: somebody else has written too.
+    """
+    table = sql.SQL(target.sql)
+    query = sql.SQL(
+        "SELECT (SELECT count(*) FROM {}), coalesce(sum(rows), 0)::bigint FROM {} WHERE plan_id = %s"
+    ).format(table, sql.SQL(commits.name.sql))
+    found = connection.execute(query, (plan_id,)).fetchone()
+    assert found is not None, "an aggregate gives a row"
+    held, written = found
+    if held != written:
+        raise SinkRefused(
+            f"{target} holds {held} rows and the closed plan {plan_id} wrote {written} of them: it cannot be cleared, "
+            "empty it by hand."
+        )
+    if not held:
+        return
+    log.warning("%s is cleared: its %s rows were read in a snapshot that is gone.", target, held)
+    may_truncate = connection.execute("SELECT has_table_privilege(%s, 'TRUNCATE')", (target.sql,)).fetchone()
+    statement = "TRUNCATE {}" if may_truncate and may_truncate[0] else "DELETE FROM {}"
+    connection.execute(sql.SQL(statement).format(table))

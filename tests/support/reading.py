@@ -1,0 +1,40 @@
+"""Reading a source's ranges by their own statements, as the tasks do."""
+
+from collections.abc import Callable
+from typing import Any
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.core.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot import Snapshot
+from tests.support.postgres import connected, run
+
+MANY_BYTES = 2**40
+Open = Callable[..., Source]
+"""Opens a source over ``public.t`` unless told otherwise."""
+
+
+def keys_by_range(
+    endpoint: Endpoint, source: Source, snapshot: Snapshot, ranges: list[PlannedRange]
+) -> list[list[tuple[Any, ...]]]:
+    """Read every range through its own slice's statement and return the rows of each."""
+    read = source.read_spec(snapshot)
+    with connected(endpoint) as connection:
+        return [
+            connection.execute(source.slice(read, piece.bounds, f"{piece.seq}.0").query.encode()).fetchall()
+            for piece in ranges
+        ]
+
+
+def assert_covered(
+    endpoint: Endpoint, source: Source, *, rows: int, query: str, bytes: int = MANY_BYTES
+) -> tuple[list[int], Snapshot]:
+    """Cut the source, read every range, and compare with ``query``: each row in exactly one range, none too big."""
+    snapshot = source.snapshot()
+    ranges = list(source.ranges(snapshot, rows=rows, bytes=bytes))
+    assert [piece.seq for piece in ranges] == list(range(len(ranges)))
+    pieces = keys_by_range(endpoint, source, snapshot, ranges)
+    assert sorted(map(repr, (row for piece in pieces for row in piece))) == sorted(map(repr, run(endpoint, query)))
+    sizes = [len(piece) for piece in pieces]
+    assert max(sizes, default=0) <= 1.3 * rows
+    return sizes, snapshot
