@@ -13,10 +13,14 @@ from typing import Any
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.hydrator import Hydrator, LaneResult
 from airflow_provider_backpressure.core.limiter import Limiter
+from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.planner import Planned, Planner
 from airflow_provider_backpressure.core.ports import Ledger, Runner, Sink, Source
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.verification import Verifier
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
@@ -42,6 +46,8 @@ class Composed:
     budget: Budget = field(default_factory=Budget)
     restart: bool = False
     consistency: str = "static"
+    transform: str | None = None
+    """A SELECT over the view ``source``."""
     reading: dict[str, Any] = field(default_factory=dict)
     """What else the source is declared with."""
 
@@ -118,20 +124,34 @@ class Ports:
             budget=self.composed.budget,
             mode=Mode(self.composed.mode),
             consistency=Consistency(self.composed.consistency),
+            transform=None if self.composed.transform is None else Transform(sql=self.composed.transform),
             owner="test",
             cluster="spark",
         )
 
-    def hydrator(self) -> Hydrator:
-        """Return the lane."""
+    def found(self) -> tuple[Hydration, Plan]:
+        """Return the hydration and its plan."""
         found = self.ledger.find(
             environment="default", source_identity=self.source.identity, sink_identity=self.sink.identity
         )
         assert found is not None
         assert found.plan is not None
+        return found, found.plan
+
+    def close_plan(self) -> Planned:
+        """Close the plan, whose snapshot is gone, and make another."""
+        return self.planner().close(*self.found())
+
+    def verifier(self) -> Verifier:
+        """Return the verifier of the plan."""
+        return Verifier(plan=self.found()[1], source=self.source, sink=self.sink, runner=self.runner)
+
+    def hydrator(self) -> Hydrator:
+        """Return the lane."""
+        found, plan = self.found()
         return Hydrator(
             hydration_id=found.id,
-            plan=found.plan,
+            plan=plan,
             lane=self.composed.lane,
             ledger=self.ledger,
             source=self.source,

@@ -1,0 +1,229 @@
+"""Snapshot consistency on real parts: tables that change while they are read, and snapshots that are lost."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.planner import Verdict
+from airflow_provider_backpressure.core.verification import Verify
+from airflow_provider_backpressure.exceptions import SinkRefused, SnapshotLost
+from dev.services import Server
+from tests.support.composed import Composed, Ports, difference
+from tests.support.postgres import connected, run
+
+pytestmark = pytest.mark.integration
+
+KEYED = "CREATE TABLE t (id int PRIMARY KEY, v int, pad text)"
+KEYLESS = "CREATE TABLE t (id int, v int, pad text)"
+
+
+@pytest.fixture
+def composed(database: Endpoint, connect: Server, ledger_url: str) -> Composed:
+    """``public.t`` of 20,000 rows into ``raw.t``, in 10 ranges of one snapshot."""
+    return Composed(
+        source=database,
+        sink=database,
+        ledger_url=ledger_url,
+        remote=connect.url,
+        ui_url=connect.ui_url,
+        consistency="snapshot",
+        budget=Budget(credits=2, range_rows=2000),
+    )
+
+
+def fill(endpoint: Endpoint, table: str) -> None:
+    """Make the source table."""
+    rows = "INSERT INTO t SELECT g, 0, repeat('p', 200) FROM generate_series(1, 20000) g"
+    run(endpoint, table, rows, "ANALYZE t")
+
+
+@contextmanager
+def churning(endpoint: Endpoint) -> Iterator[None]:
+    """Change, move, add and remove rows all the while."""
+    stop = threading.Event()
+
+    def churn() -> None:
+        with connected(endpoint) as connection:
+            number = 20000
+            while not stop.is_set():
+                number += 1
+                connection.execute("UPDATE t SET v = v + 1 WHERE id %% 97 = %s", (number % 97,))
+                connection.execute("UPDATE t SET id = id + 50000 WHERE id = %s", (number - 20000,))
+                connection.execute("INSERT INTO t VALUES (%s, 0, 'new')", (number + 100000,))
+                connection.execute("DELETE FROM t WHERE id = %s", (number + 99990,))
+                connection.execute("DELETE FROM t WHERE id = %s", (20000 - number % 2000,))
+                stop.wait(0.005)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def remembering(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``public.as_it_was`` be the table in the snapshot that is kept last: read by its name, as a task does."""
+    keep = ports.source.keep
+
+    def keeping(plan: Any) -> Any:
+        keeper = keep(plan)
+        run(ports.composed.source, "DROP TABLE IF EXISTS as_it_was", "CREATE TABLE as_it_was (LIKE t)")
+        with connected(ports.composed.source, autocommit=False) as connection:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            connection.execute(f"SET TRANSACTION SNAPSHOT '{keeper.snapshot}'")
+            connection.execute("INSERT INTO as_it_was SELECT * FROM t")
+        return keeper
+
+    monkeypatch.setattr(ports.source, "keep", keeping)
+
+
+def whole(composed: Composed) -> tuple[int, int]:
+    """How the target differs from what the last snapshot held."""
+    return difference(composed.source, "public.as_it_was", composed.sink, "raw.t")
+
+
+@pytest.mark.statement("X6")
+@pytest.mark.parametrize("table", [KEYED, KEYLESS], ids=["keyed", "blocks"])
+def test_a_table_that_changes_arrives_as_it_was_at_one_moment(
+    composed: Composed, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X6: rows that are updated, moved to another range, added and removed while they are copied."""
+    fill(composed.source, table)
+    with churning(composed.source), composed.open() as ports:
+        assert ports.planner().plan().ranges >= 9
+        remembering(ports, monkeypatch)
+        lane = ports.hydrator()
+        lane.run()
+        report = ports.verifier().verify(ports.ledger.ranges(lane.plan.plan_id), Verify.TARGET)
+    assert whole(composed) == (0, 0)
+    assert report.equal
+    assert difference(composed.source, "public.t", composed.sink, "raw.t") != (0, 0), "it did change meanwhile"
+
+
+def test_the_frame_path_reads_in_the_snapshot_too(composed: Composed, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(composed.source, KEYLESS)
+    composed = replace(composed, transform="SELECT * FROM source")
+    with churning(composed.source), composed.open() as ports:
+        assert ports.planner().plan().plan.path == "frame"
+        remembering(ports, monkeypatch)
+        ports.hydrator().run()
+    assert whole(composed) == (0, 0)
+
+
+@pytest.mark.statement("X2")
+def test_a_keeper_that_is_lost_costs_the_plan_and_nothing_else(
+    composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X2, D5: its connection is ended in mid-run; the plan is closed, the target cleared, the next one is whole."""
+    fill(composed.source, KEYED)
+    with composed.open() as ports:
+        first = ports.planner().plan().plan
+        lane = ports.hydrator()
+        lane.on_commit = lambda: ended(composed.source)
+        with pytest.raises(SnapshotLost):
+            lane.run()
+        assert ports.ledger.gate(lane.hydration_id).in_flight == 0
+        assert run(composed.sink, "SELECT count(*) FROM raw.t")[0][0] > 0
+        ports.close_plan()
+        assert run(composed.sink, "SELECT count(*) FROM raw.t") == [(0,)]
+        run(composed.source, "UPDATE t SET v = 7 WHERE id < 9000")
+        remembering(ports, monkeypatch)
+        lane = ports.hydrator()
+        assert lane.plan.plan_id != first.plan_id
+        lane.run()
+    assert whole(composed) == (0, 0)
+
+
+def ended(endpoint: Endpoint) -> None:
+    """End the keeper's connection."""
+    run(
+        endpoint,
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'backpressure keeper'"
+        " AND datname = current_database()",
+    )
+
+
+def test_a_target_that_others_wrote_to_is_not_cleared(composed: Composed) -> None:
+    fill(composed.source, KEYED)
+    with composed.open() as ports:
+        ports.planner().plan()
+        lane = ports.hydrator()
+        lane.on_commit = lambda: ended(composed.source)
+        with pytest.raises(SnapshotLost):
+            lane.run()
+        run(composed.sink, "INSERT INTO raw.t VALUES (-1, 0, 'mine')")
+        with pytest.raises(SinkRefused, match="it cannot be cleared"):
+            ports.close_plan()
+        assert run(composed.sink, "SELECT count(*) FROM raw.t WHERE id = -1") == [(1,)]
+        assert ports.sink.epoch(lane.plan.plan_id) is not None, "the plan still holds the target"
+
+
+@pytest.mark.statement("X6")
+@pytest.mark.parametrize("rewrite", ["VACUUM FULL t", "TRUNCATE t"])
+def test_blocks_of_a_rewritten_file_are_not_read(composed: Composed, rewrite: str) -> None:
+    """X6: nothing in the log says that the rows lie elsewhere now; the file's number does."""
+    fill(composed.source, KEYLESS)
+    with composed.open() as ports:
+        ports.planner().plan()
+        run(composed.source, rewrite)
+        with pytest.raises(SnapshotLost, match=r"public\.t was rewritten"):
+            ports.hydrator().run()
+
+
+def test_a_partition_that_came_after_the_plan_is_not_missed(composed: Composed) -> None:
+    run(
+        composed.source,
+        "CREATE TABLE t (id int, v int) PARTITION BY LIST (v)",
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1)",
+        "INSERT INTO t SELECT g, 1 FROM generate_series(1, 3000) g",
+    )
+    with composed.open() as ports:
+        ports.planner().plan()
+        run(composed.source, "CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2)", "INSERT INTO t VALUES (1, 2)")
+        with pytest.raises(SnapshotLost, match="are not those of plan"):
+            ports.hydrator().run()
+        ports.close_plan()
+        ports.hydrator().run()
+    assert difference(composed.source, "public.t", composed.sink, "raw.t") == (0, 0)
+
+
+def test_a_server_that_ends_idle_transactions_leaves_the_keeper_alone(composed: Composed) -> None:
+    fill(composed.source, KEYED)
+    run(composed.source, f'ALTER DATABASE "{composed.source.database}" SET idle_in_transaction_session_timeout = 50')
+    run(composed.source, f'ALTER DATABASE "{composed.source.database}" SET transaction_timeout = 100')
+    with composed.open() as ports:
+        ports.planner().plan()
+        lane = ports.hydrator()
+        keeper = ports.source.keep(lane.plan)
+        with pytest.raises(psycopg.Error), connected(composed.source, autocommit=False) as other:
+            other.execute("SELECT pg_sleep(1)")
+        keeper.check()
+        keeper.close()
+
+
+@pytest.mark.statement("T10", "X1")
+def test_increments_add_up_to_the_source(composed: Composed) -> None:
+    """T10: the first run brings the table, each later one its window; the target equals the source after each."""
+    composed = replace(composed, reading={"increment_column": "id"}, consistency="static")
+    fill(composed.source, KEYED)
+    insert = "INSERT INTO t SELECT m + g, 0, 'late' FROM generate_series(1, {}) g, (SELECT max(id) FROM t) t (m)"
+    with composed.open() as ports:
+        for more in (0, 5000, 1):
+            run(composed.source, insert.format(more))
+            assert ports.planner().plan().plan.increment == bool(more)
+            lane = ports.hydrator()
+            lane.run()
+            report = ports.verifier().verify(ports.ledger.ranges(lane.plan.plan_id), Verify.FULL)
+            ports.ledger.finish(lane.hydration_id)
+            assert (report.equal, report.rows) == (True, more or 20000)
+            assert difference(composed.source, "public.t", composed.sink, "raw.t") == (0, 0)
+        assert ports.planner().plan().verdict is Verdict.UNCHANGED

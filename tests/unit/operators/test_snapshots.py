@@ -1,0 +1,234 @@
+"""Snapshot consistency and increments over in-memory ports: what a lane keeps, what it never mixes."""
+
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_provider_backpressure.core import hydrator
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.messages import RangeSpec
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.exceptions import SnapshotLost
+from airflow_provider_backpressure.operators import (
+    HydrateOperator,
+    PlanSnapshotOperator,
+    SubmitRangeOperator,
+    VerifyHydrationOperator,
+)
+from airflow_provider_backpressure.testing import MemorySource
+from tests.support.world import TABLES, World, context
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    made.install(monkeypatch)
+    return made
+
+
+@pytest.fixture
+def seen(world: World, monkeypatch: pytest.MonkeyPatch) -> list[RangeSpec]:
+    """Every attempt that is submitted."""
+    specs: list[RangeSpec] = []
+    run = world.runner.run
+    monkeypatch.setattr(world.runner, "run", lambda spec: (specs.append(spec), run(spec))[1])
+    return specs
+
+
+def plan(world: World, **values: Any) -> Any:
+    task = PlanSnapshotOperator(task_id="plan_snapshot", **{"consistency": "snapshot", **values}, **world.flow)
+    return task.execute(context())
+
+
+def lane(world: World, **values: Any) -> Any:
+    return HydrateOperator(task_id="hydrate_ranges", **values, **world.flow).execute(context())
+
+
+def verify(world: World, **values: Any) -> Any:
+    return VerifyHydrationOperator(task_id="verify_hydration", **values, **world.flow).execute(context())
+
+
+def breaking(world: World, monkeypatch: pytest.MonkeyPatch, *, after: int) -> None:
+    """Let the lane die after so many ranges, as a killed one does: nothing of it is settled."""
+    run, count = world.runner.run, iter(range(1, 1000))
+
+    def dying(spec: RangeSpec) -> Any:
+        if next(count) > after:
+            monkeypatch.setattr(world.runner, "run", run)
+            raise KeyboardInterrupt
+        return run(spec)
+
+    monkeypatch.setattr(world.runner, "run", dying)
+
+
+def test_every_range_is_read_in_the_one_snapshot(world: World, seen: list[RangeSpec]) -> None:
+    plan(world)
+    assert lane(world)["committed"] == 10
+    (keeper,) = world.source.keepers
+    assert {spec.read.snapshot for spec in seen} == {keeper.snapshot}
+    assert keeper.closed
+    assert verify(world)["rows"] == 100
+
+
+def test_no_snapshot_where_none_is_asked_for(world: World, seen: list[RangeSpec]) -> None:
+    plan(world, consistency="static")
+    lane(world)
+    assert world.source.keepers == []
+    assert {spec.read.snapshot for spec in seen} == {None}
+
+
+def test_a_killed_lane_s_ranges_are_not_mixed_with_another_snapshot(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """D5: the plan is closed, the target cleared, and the log says why."""
+    plan(world)
+    first = world.plan
+    breaking(world, monkeypatch, after=4)
+    with pytest.raises(KeyboardInterrupt):
+        lane(world)
+    world.source.keys = range(7, 150)
+    assert lane(world)["committed"] == 15
+    assert sorted(world.sink.rows) == list(range(7, 150)), "nothing of the snapshot that is gone is left"
+    assert world.plan.plan_id != first.plan_id
+    assert world.plan.epoch > first.epoch
+    said = capsys.readouterr().out
+    assert "were read in a snapshot that ended with the lane" in said
+    assert "The plan is closed" in said
+    assert verify(world)["rows"] == 143
+
+
+def test_a_lane_that_died_before_its_first_commit_keeps_the_plan(
+    world: World, seen: list[RangeSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its attempts are fenced off all the same: they would read in another snapshot."""
+    plan(world)
+    first = world.plan
+    breaking(world, monkeypatch, after=0)
+    with pytest.raises(KeyboardInterrupt):
+        lane(world)
+    assert lane(world)["committed"] == 10
+    assert world.plan.plan_id == first.plan_id
+    assert {spec.epoch for spec in seen} == {first.epoch + 2}, "each life has an epoch of its own"
+    assert sorted(world.sink.rows) == list(range(100))
+
+
+def test_a_snapshot_lost_in_mid_run_is_replaced_a_few_times(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan(world)
+    run, losses = world.runner.run, iter([True] * 2)
+
+    def losing(spec: RangeSpec) -> Any:
+        if spec.seq == 5 and next(losses, False):
+            world.source.keepers[-1].lost = True
+        return run(spec)
+
+    monkeypatch.setattr(world.runner, "run", losing)
+    assert lane(world)["committed"] == 10
+    assert len(world.source.keepers) == 3
+    assert all(keeper.closed for keeper in world.source.keepers)
+    assert sorted(world.sink.rows) == list(range(100))
+    assert world.ledger.gate(world.hydration.id).in_flight == 0
+
+
+def test_a_snapshot_that_is_lost_again_and_again_fails_the_try(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan(world)
+    run = world.runner.run
+
+    def losing(spec: RangeSpec) -> Any:
+        world.source.keepers[-1].lost = spec.seq == 5
+        return run(spec)
+
+    monkeypatch.setattr(world.runner, "run", losing)
+    with pytest.raises(SnapshotLost):
+        lane(world)
+    assert len(world.source.keepers) == 3
+    assert world.ledger.gate(world.hydration.id).in_flight == 0
+
+
+def test_a_lane_that_keeps_a_snapshot_waits_at_a_closed_gate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never defers: the snapshot would be gone."""
+    plan(world)
+    commit, looks = world.ledger.commit, 0
+
+    def pausing(*args: Any, **values: Any) -> bool:
+        done = commit(*args, **values)
+        world.ledger.pause(world.hydration.id, who="ada")
+        return done
+
+    look = hydrator.Hydrator.reap_expired
+
+    def looking(self: hydrator.Hydrator) -> None:
+        nonlocal looks
+        looks += 1
+        if looks % 10 == 0:
+            world.ledger.resume(world.hydration.id, who="ada")
+        look(self)
+
+    monkeypatch.setattr(world.ledger, "commit", pausing)
+    monkeypatch.setattr(hydrator.Hydrator, "reap_expired", looking)
+    assert lane(world)["committed"] == 10
+    assert looks >= 30, "it waited longer than the inline wait"
+    assert len(world.source.keepers) == 1
+
+
+@pytest.mark.statement("X5")
+def test_what_cannot_have_a_snapshot_is_refused(world: World) -> None:
+    world.budget = Budget(credits=3, range_rows=10)
+    plan(world)
+    with pytest.raises(AirflowFailException, match="several lanes need consistency='static'"):
+        lane(world, lanes=2)
+    with pytest.raises(AirflowFailException, match="tasks of one range each need consistency='static'"):
+        SubmitRangeOperator(task_id="submit", seq=0, **world.flow).execute(context())
+    lane(world)
+    with pytest.raises(AirflowFailException, match="may have moved on since its snapshot"):
+        verify(world, verify="full")
+
+
+# --- increments
+
+
+@pytest.fixture
+def rising(world: World) -> MemorySource:
+    """The world's source, read by windows of its key."""
+    world.source = TABLES["public.t"] = world.runner.source = MemorySource(keys=range(100), increments=True)
+    return world.source
+
+
+@pytest.mark.statement("T10")
+def test_later_runs_bring_what_has_come(world: World, rising: MemorySource) -> None:
+    """T10: each window is a plan of its own, through the same gate, and the phase stays."""
+    begin = 0
+    for upto, committed in ((100, 10), (137, 4), (138, 1)):
+        rising.keys = range(upto)
+        plan(world)
+        assert lane(world)["committed"] == committed
+        assert verify(world)["rows"] == upto - begin
+        assert sorted(world.sink.rows) == list(range(upto))
+        assert world.hydration.phase is Phase.STEADY_STATE
+        begin = upto
+    assert world.plan.increment
+    with pytest.raises(AirflowSkipException, match="nothing has come above 137"):
+        plan(world)
+
+
+def test_an_open_window_is_completed_before_the_next(
+    world: World, rising: MemorySource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(world, consistency="static")
+    lane(world)
+    verify(world)
+    rising.keys = range(150)
+    plan(world, consistency="static")
+    window = world.plan
+    breaking(world, monkeypatch, after=2)
+    with pytest.raises(KeyboardInterrupt):
+        lane(world)
+    rising.keys = range(200)
+    plan(world, consistency="static")
+    assert world.plan.plan_id == window.plan_id, "it is resumed"
+    lane(world)
+    assert sorted(world.sink.rows) == list(range(150))
+    verify(world)
+    plan(world, consistency="static")
+    lane(world)
+    assert sorted(world.sink.rows) == list(range(200))
