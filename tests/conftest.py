@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from dev.services import Server, Services
+from tests.support import mysql as on_mysql
 from tests.support.postgres import run
 
 
@@ -27,6 +28,12 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 def postgres(services: Services) -> Server:
     """A real PostgreSQL 18."""
     return services.up("postgres")["postgres"]
+
+
+@pytest.fixture(scope="session")
+def mysql(services: Services) -> Endpoint:
+    """A real MySQL 8, as its root."""
+    return endpoint_of(services.up("mysql")["mysql"], "mysql")
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +69,32 @@ def database(postgres: Server) -> Iterator[Endpoint]:
     """A fresh database of its own."""
     with fresh_database(postgres) as endpoint:
         yield endpoint
+
+
+@pytest.fixture
+def mysql_database(mysql: Endpoint) -> Iterator[Endpoint]:
+    """A fresh database of its own on MySQL."""
+    with on_mysql.fresh_database(mysql) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def migrated_mysql(mysql: Endpoint) -> Iterator[Endpoint]:
+    """The session's ledger on MySQL, where tables take long to make: see ``mysql_ledger``."""
+    from airflow_provider_backpressure.ledger.migration import migrate
+
+    with on_mysql.fresh_database(mysql) as endpoint:
+        migrate(on_mysql.address(endpoint))
+        yield endpoint
+
+
+@pytest.fixture
+def mysql_ledger(migrated_mysql: Endpoint) -> Endpoint:
+    """A migrated ledger on MySQL with nothing in it."""
+    from airflow_provider_backpressure.ledger.models import metadata
+
+    on_mysql.run(migrated_mysql, *(f"DELETE FROM {table}" for table in metadata.tables))
+    return migrated_mysql
 
 
 @pytest.fixture

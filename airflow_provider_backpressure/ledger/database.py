@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable
+from airflow_provider_backpressure.ledger import mysql
 
 WAIT_SECONDS = 30
 """Longest wait for a lock, for SQLite's file, and for a client that fell silent within a transaction."""
@@ -17,15 +18,22 @@ CONNECT_SECONDS = 10
 
 _MISSING_TABLE = {"42P01", "1146"}
 _MISSING_COLUMN = {"42703", "1054"}
-_NO_RIGHT = {"42501", "1142", "1143"}
+_NO_RIGHT = {"42501", "1044", "1142", "1143"}
+_DEADLOCK = {"40P01", "1213"}
+_NEVER = {"1665"}
+"""Operational by MySQL's drivers, but no wait cures it: the server logs statements, which READ COMMITTED rules out."""
+
+
+class Deadlock(LedgerUnavailable):
+    """The database undid the whole transaction for another's sake: the same one may be tried at once."""
 
 
 def normalised(url: str | URL) -> URL:
-    """Return the URL with the driver that this package brings along."""
+    """Return the URL with the driver that this package brings along; ``LedgerRefused`` where it is not installed."""
     parsed = make_url(url)
     if parsed.get_backend_name() in ("postgres", "postgresql"):
         return parsed.set(drivername="postgresql+psycopg")
-    return parsed
+    return mysql.normalised(parsed) if parsed.get_backend_name() in mysql.DIALECTS else parsed
 
 
 def make_engine(url: str | URL) -> Engine:
@@ -42,6 +50,8 @@ def make_engine(url: str | URL) -> Engine:
             for name, value in (("connect_timeout", CONNECT_SECONDS), ("application_name", "backpressure ledger"))
             if name not in url.query
         }
+    elif url.get_backend_name() in mysql.DIALECTS:
+        arguments = mysql.arguments(url, connect_seconds=CONNECT_SECONDS, wait_seconds=WAIT_SECONDS)
     engine = sa.create_engine(url, pool_size=2, max_overflow=6, pool_pre_ping=True, connect_args=arguments)
     if engine.dialect.name == "postgresql":
         sa.event.listen(engine, "connect", _prepare_postgresql)
@@ -134,21 +144,28 @@ class Database:
                 f"The ledger's role has too few rights in {self.address} ({reason}): "
                 "`airflow backpressure grants` prints what it needs."
             )
+        if code in _DEADLOCK:
+            return Deadlock(f"The ledger in {self.address} undid a transaction that stood in another's way: {reason}.")
         library = self.engine.dialect.loaded_dbapi
         broken = isinstance(error, DBAPIError) and error.connection_invalidated
-        if broken or isinstance(driver, (library.OperationalError, library.InterfaceError, PoolTimeout)):
+        passing = broken or isinstance(driver, (library.OperationalError, library.InterfaceError, PoolTimeout))
+        if passing and code not in _NEVER:
             return LedgerUnavailable(f"The ledger in {self.address} does not answer: {reason}.")
         return LedgerRefused(f"The ledger in {self.address} refused a statement: {reason}.")
 
     def _reason(self, error: BaseException) -> str:
         """Return the error's first line without the password, should a driver ever print it."""
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        # MySQL's drivers give number and sentence.
+        text = str(error.args[1] if _code_of_mysql(error) and len(error.args) > 1 else error)
+        first = next(iter(text.strip().splitlines()), type(error).__name__)
         password = self.engine.url.password
         return (first.replace(str(password), "***") if password else first).rstrip(". ")
 
 
 def _code(error: BaseException) -> str | None:
     """Return PostgreSQL's SQLSTATE or MySQL's error number."""
-    if error.args and isinstance(error.args[0], int):
-        return str(error.args[0])
-    return getattr(error, "sqlstate", None)
+    return _code_of_mysql(error) or getattr(error, "sqlstate", None)
+
+
+def _code_of_mysql(error: BaseException) -> str | None:
+    return str(error.args[0]) if error.args and isinstance(error.args[0], int) else None

@@ -206,10 +206,10 @@ class MemoryLedger:
     def renew(self, hydration_id: str, *, lane: str, lease_seconds: float) -> int:
         """See ``Ledger.renew``."""
         with self._lock:
-            until = self._tables.now() + timedelta(seconds=lease_seconds)
+            entry, until = self._tables.entry(hydration_id), self._tables.now() + timedelta(seconds=lease_seconds)
             mine = [record for record in self._tables.held(hydration_id) if record.lane == lane]
             for record in mine:
-                self._tables.put(self._tables.entries[hydration_id], replace(record, lease_until=until))
+                self._tables.put(entry, replace(record, lease_until=until))
             return len(mine)
 
     def commit(

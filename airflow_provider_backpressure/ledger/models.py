@@ -19,6 +19,10 @@ metadata = sa.MetaData(
     }
 )
 
+ON_MYSQL = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+"""Texts are compared as they are: MySQL's own collations take the lanes "A" and "a" for one. And they hold any text,
+whatever the database's character set."""
+
 hydration = sa.Table(
     "backpressure_hydration",
     metadata,
@@ -46,6 +50,7 @@ hydration = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.Column("hydrated_at", UtcDateTime),
+    **ON_MYSQL,
 )
 
 range_ = sa.Table(
@@ -70,6 +75,7 @@ range_ = sa.Table(
     sa.Column("error", sa.Text),
     sa.Column("admitted_at", UtcDateTime),
     sa.Column("committed_at", UtcDateTime),
+    **ON_MYSQL,
 )
 
 UNSETTLED = (RangeState.ADMITTED, RangeState.FAILED)
@@ -103,6 +109,7 @@ statistics = sa.Table(
     sa.Column("messages_received", Unsigned64, nullable=False),
     sa.Column("bytes_received", Unsigned64, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
+    **ON_MYSQL,
 )
 
 sample = sa.Table(
@@ -118,6 +125,7 @@ sample = sa.Table(
     sa.Column("pressure", sa.Double),
     sa.Column("memory_used", sa.BigInteger),
     sa.Column("memory_limit", sa.BigInteger),
+    **ON_MYSQL,
 )
 
 control = sa.Table(
@@ -130,4 +138,5 @@ control = sa.Table(
     sa.Column("action", sa.String(64), nullable=False),
     sa.Column("why", sa.Text),
     sa.Column("values", sa.Text),
+    **ON_MYSQL,
 )

@@ -1,14 +1,16 @@
 """The ledger on a database: each method of the port is one short transaction.
 
 What happens is decided by :mod:`.law`; the modules named after nouns hold the statements. Whoever changes a range locks
-its hydration first, so nothing here can deadlock.
+its hydration first, so nothing here can deadlock by itself. Databases may see a deadlock all the same: MySQL where many
+register at once, a cluster of them at any commit.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
@@ -31,9 +33,30 @@ from airflow_provider_backpressure.ledger import (
     samples,
     statistics,
 )
-from airflow_provider_backpressure.ledger.database import Database
+from airflow_provider_backpressure.ledger.database import Database, Deadlock
 
 log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+"""How often a transaction is begun in all, if the database undoes it for a deadlock each time."""
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+def repeatable(method: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """Begin a method's one transaction again where a deadlock undid it; it must take nothing that can be read once."""
+
+    @wraps(method)
+    def run(*args: Arguments.args, **values: Arguments.kwargs) -> Answer:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return method(*args, **values)
+            except Deadlock as error:
+                log.debug("Once more: %s", error)
+        return method(*args, **values)
+
+    return run
 
 
 class SqlLedger:
@@ -105,6 +128,7 @@ class SqlLedger:
 
     # Writing
 
+    @repeatable
     def register(
         self, *, environment: str, source_identity: str, sink_identity: str, owner: str, cluster: str, credits: int
     ) -> Hydration:
@@ -134,7 +158,10 @@ class SqlLedger:
             return hydrations.by_id(connection, found.id)
 
     def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
-        """See ``Ledger.save_plan``. The hydration is locked only when every range is stored."""
+        """See ``Ledger.save_plan``. The hydration is locked only when every range is stored.
+
+        Not repeatable: the ranges come from an iterator.
+        """
         with self._database.write() as connection:
             hydrations.by_id(connection, hydration_id)
             number = planning.add_ranges(connection, ranges, hydration_id=hydration_id, plan_id=plan.plan_id)
@@ -144,6 +171,7 @@ class SqlLedger:
             statistics.begin(connection, law.totals(hydration_id, plan))
         return number
 
+    @repeatable
     def admit(
         self,
         hydration_id: str,
@@ -162,11 +190,14 @@ class SqlLedger:
             figures = hydrations.lock(connection, hydration_id)
             return None if figures.shut else _admit(connection, figures, request)
 
+    @repeatable
     def renew(self, hydration_id: str, *, lane: str, lease_seconds: float) -> int:
         """See ``Ledger.renew``."""
         with self._database.write() as connection:
+            hydrations.lock(connection, hydration_id)
             return ranges.renew(connection, hydration_id=hydration_id, lane=lane, seconds=lease_seconds)
 
+    @repeatable
     def commit(
         self,
         plan_id: str,
@@ -203,6 +234,7 @@ class SqlLedger:
             hydrations.save(connection, figures)
             return True
 
+    @repeatable
     def release(self, plan_id: str, seq: int, *, attempt: int, error: str, fail: bool = False) -> bool:
         """See ``Ledger.release``."""
         with self._database.write() as connection:
@@ -215,6 +247,7 @@ class SqlLedger:
                 hydrations.save(connection, law.planned_again(figures, seq))
             return True
 
+    @repeatable
     def retry_failed(self, plan_id: str) -> int:
         """See ``Ledger.retry_failed``. Ranges of an earlier plan stay as they are: nobody would run them."""
         with self._database.write() as connection:
@@ -226,6 +259,7 @@ class SqlLedger:
                 hydrations.save(connection, law.planned_again(figures, min(seqs)))
             return len(seqs)
 
+    @repeatable
     def finish(self, hydration_id: str) -> Hydration:
         """See ``Ledger.finish``."""
         with self._database.write() as connection:
@@ -235,11 +269,13 @@ class SqlLedger:
                 _finish(connection, figures)
             return hydrations.by_id(connection, hydration_id)
 
+    @repeatable
     def record_decision(self, hydration_id: str, decision: Decision) -> None:
         """See ``Ledger.record_decision``."""
         with self._database.write() as connection:
             hydrations.keep_decision(connection, hydration_id, decisions.to_json(decision))
 
+    @repeatable
     def record_read(self, hydration_id: str, *, worker: str, in_flight_rows: int) -> None:
         """See ``Ledger.record_read``."""
         with self._database.write() as connection:
@@ -259,6 +295,7 @@ class SqlLedger:
         """See ``Ledger.close``."""
         self._database.close()
 
+    @repeatable
     def _steer(self, hydration_id: str, action: str, who: str, why: str | None, **values: Any) -> None:
         with self._database.write() as connection:
             hydrations.lock(connection, hydration_id)

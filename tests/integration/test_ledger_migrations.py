@@ -15,16 +15,18 @@ from alembic.migration import MigrationContext
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.ledger.database import normalised
 from airflow_provider_backpressure.ledger.migration import downgrade, migrate
 from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
 from airflow_provider_backpressure.ledger.store import SqlLedger
+from tests.support import mysql
 
 pytestmark = pytest.mark.integration
 
 NAMES = set(metadata.tables)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
     """An empty database."""
     url = sa.make_url(f"sqlite:///{tmp_path / 'ledger.db'}")
@@ -38,6 +40,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine
             port=place.port,
             database=place.database,
         )
+    elif request.param == "mysql":
+        url = normalised(mysql.address(request.getfixturevalue("mysql_database")))
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     yield engine
     engine.dispose()
@@ -49,10 +53,14 @@ def schema(engine: sa.Engine) -> dict[str, Any]:
     return {
         name: {
             "columns": [{**column, "type": str(column["type"])} for column in inspector.get_columns(name)],
+            "options": inspector.get_table_options(name),
             "primary key": inspector.get_pk_constraint(name),
             "unique": inspector.get_unique_constraints(name),
             "indexes": [
-                {**index, "dialect_options": {key: str(value) for key, value in index["dialect_options"].items()}}
+                {
+                    **index,
+                    "dialect_options": {key: str(value) for key, value in index.get("dialect_options", {}).items()},
+                }
                 for index in inspector.get_indexes(name)
             ],
         }

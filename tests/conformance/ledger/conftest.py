@@ -1,4 +1,4 @@
-"""One suite over every ledger: in memory, SQLite, PostgreSQL. The port's docstrings are what is tested."""
+"""One suite over every ledger: in memory, SQLite, PostgreSQL, MySQL. The port's docstrings are what is tested."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +9,12 @@ import sqlalchemy as sa
 from airflow_provider_backpressure.core.ports import Ledger
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import Subject, address, opened_sql
+from tests.support import mysql
+
+SERVERS = [pytest.param(name, marks=pytest.mark.integration) for name in ("postgresql", "mysql")]
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
+@pytest.fixture(params=["memory", "sqlite", *SERVERS])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     """Each ledger there is, empty."""
     if request.param == "memory":
@@ -20,6 +23,8 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
         yield Subject(ledger=memory, another=lambda: memory, audit=acts)
     elif request.param == "sqlite":
         yield from opened_sql(f"sqlite:///{tmp_path / 'ledger.db'}")
+    elif request.param == "mysql":
+        yield from opened_sql(mysql.address(request.getfixturevalue("mysql_ledger")), migrated=True)
     else:
         yield from opened_sql(address(request.getfixturevalue("database")))
 
@@ -29,9 +34,11 @@ def ledger(subject: Subject) -> Ledger:
     return subject.ledger
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
+@pytest.fixture(params=["sqlite", *SERVERS])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | sa.URL:
     """A database without the ledger's tables."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'empty.db'}"
+    if request.param == "mysql":
+        return mysql.address(request.getfixturevalue("mysql_database"))
     return address(request.getfixturevalue("database"))

@@ -20,6 +20,7 @@ from airflow_provider_backpressure.core.ports import Ledger
 from airflow_provider_backpressure.core.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.ledger import models
+from airflow_provider_backpressure.ledger.database import normalised
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger
 
@@ -42,10 +43,13 @@ class Subject:
     """The same ledger as another process opens it."""
     audit: Callable[[], list[tuple[str, str, str | None]]]
     """Who, action and why of each act of a person."""
+    url: str | sa.URL | None = None
+    """Where it is, unless in memory."""
 
 
-def opened_sql(url: str | sa.URL) -> Iterator[Subject]:
-    migrate(url)
+def opened_sql(url: str | sa.URL, *, migrated: bool = False) -> Iterator[Subject]:
+    if not migrated:
+        migrate(url)
     opened: list[SqlLedger] = []
 
     def another() -> SqlLedger:
@@ -53,19 +57,15 @@ def opened_sql(url: str | sa.URL) -> Iterator[Subject]:
         return opened[-1]
 
     def audit() -> list[tuple[str, str, str | None]]:
-        engine = sa.create_engine(sa.make_url(url).set(drivername=driver(url)), poolclass=sa.NullPool)
+        engine = sa.create_engine(normalised(url), poolclass=sa.NullPool)
         with engine.connect() as connection:
             table = models.control
             rows = connection.execute(sa.select(table.c.who, table.c.action, table.c.why).order_by(table.c.id))
             return [tuple(row) for row in rows]
 
-    yield Subject(ledger=another(), another=another, audit=audit)
+    yield Subject(ledger=another(), another=another, audit=audit, url=url)
     for ledger in opened:
         ledger.close()
-
-
-def driver(url: str | sa.URL) -> str:
-    return "sqlite" if sa.make_url(url).get_backend_name() == "sqlite" else "postgresql+psycopg"
 
 
 def register(ledger: Ledger, **changes: Any) -> str:

@@ -7,9 +7,10 @@ import sqlalchemy as sa
 
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
 from airflow_provider_backpressure.ledger import models
+from airflow_provider_backpressure.ledger.database import normalised
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger
-from tests.conformance.ledger.support import address, driver, planned, register, take
+from tests.conformance.ledger.support import address, planned, register, take
 
 
 @pytest.mark.statement("X5")
@@ -25,7 +26,7 @@ def test_missing_tables_say_what_to_do(url):
 
 def test_tables_of_another_release_say_what_to_do(url):
     migrate(url)
-    engine = sa.create_engine(sa.make_url(url).set(drivername=driver(url)), poolclass=sa.NullPool)
+    engine = sa.create_engine(normalised(url), poolclass=sa.NullPool)
     with engine.begin() as connection:
         connection.execute(sa.text("ALTER TABLE backpressure_hydration DROP COLUMN sampled_at"))
     ledger = SqlLedger(url)
@@ -46,7 +47,7 @@ def test_a_ledger_is_migrated_twice_without_harm(url):
 def test_a_caller_keeps_an_engine_of_its_own(url):
     """Only the ledger's own transactions take SQLite's write lock, and closing the ledger leaves the engine alone."""
     migrate(url)
-    engine = sa.create_engine(sa.make_url(url).set(drivername=driver(url)))
+    engine = sa.create_engine(normalised(url))
     ledger = SqlLedger(engine)
     hydration_id, _ = planned(ledger, 2)
     with engine.connect() as connection:

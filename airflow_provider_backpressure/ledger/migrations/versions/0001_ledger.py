@@ -14,6 +14,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+ON_MYSQL = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 TABLES = ("control", "sample", "source_statistics", "range", "hydration")
 
 
@@ -49,6 +50,7 @@ def upgrade() -> None:
         sa.Column("hydrated_at", _time()),
         sa.PrimaryKeyConstraint("id", name="pk_backpressure_hydration"),
         sa.UniqueConstraint("identity", name="uq_backpressure_hydration_identity"),
+        **ON_MYSQL,
     )
     op.create_table(
         "backpressure_range",
@@ -72,6 +74,7 @@ def upgrade() -> None:
         sa.Column("admitted_at", _time()),
         sa.Column("committed_at", _time()),
         sa.PrimaryKeyConstraint("plan_id", "seq", name="pk_backpressure_range"),
+        **ON_MYSQL,
     )
     unsettled = sa.text("state IN ('admitted', 'failed')")
     op.create_index(
@@ -97,6 +100,7 @@ def upgrade() -> None:
         sa.Column("bytes_received", Unsigned64, nullable=False),
         sa.Column("updated_at", _time(), nullable=False),
         sa.PrimaryKeyConstraint("hydration_id", "worker_id", name="pk_backpressure_source_statistics"),
+        **ON_MYSQL,
     )
     op.create_table(
         "backpressure_sample",
@@ -111,6 +115,7 @@ def upgrade() -> None:
         sa.Column("memory_used", sa.BigInteger),
         sa.Column("memory_limit", sa.BigInteger),
         sa.PrimaryKeyConstraint("hydration_id", "plan_id", "at", name="pk_backpressure_sample"),
+        **ON_MYSQL,
     )
     op.create_table(
         "backpressure_control",
@@ -122,6 +127,7 @@ def upgrade() -> None:
         sa.Column("why", sa.Text),
         sa.Column("values", sa.Text),
         sa.PrimaryKeyConstraint("id", name="pk_backpressure_control"),
+        **ON_MYSQL,
     )
     op.create_index("ix_backpressure_control_hydration_id", "backpressure_control", ["hydration_id"])
 
