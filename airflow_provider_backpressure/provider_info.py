@@ -33,16 +33,34 @@ def _connection_type() -> dict[str, Any]:
         "ui-field-behaviour": {
             "hidden-fields": ["extra"],
             "relabeling": {"schema": "Database"},
-            "placeholders": {"host": "PostgreSQL host of the ledger", "port": "5432", "login": "backpressure"},
+            "placeholders": {
+                "host": "Host of the ledger's PostgreSQL or MySQL",
+                "port": "5432, or 3306 for MySQL",
+                "login": "backpressure",
+            },
         },
         "conn-fields": {
+            "dialect": {
+                "label": "Kind of database",
+                "description": "postgresql (if left empty) or mysql.",
+                "schema": {**text, "enum": ["postgresql", "mysql", None]},
+            },
             "path": {
                 "label": "SQLite file",
-                "description": "Absolute path of the ledger's SQLite file, instead of a PostgreSQL host.",
+                "description": "Absolute path of the ledger's SQLite file, instead of a host.",
                 "schema": text,
             },
             "sslmode": {"label": "SSL mode", "description": "libpq's sslmode for PostgreSQL.", "schema": text},
-            "sslrootcert": {"label": "SSL root certificate", "description": "Path of a file.", "schema": text},
+            "sslrootcert": {
+                "label": "SSL root certificate",
+                "description": "PostgreSQL: path of a file.",
+                "schema": text,
+            },
+            "ssl_ca": {
+                "label": "SSL authority",
+                "description": "MySQL: path of a file; with it TLS is used.",
+                "schema": text,
+            },
         },
     }
 

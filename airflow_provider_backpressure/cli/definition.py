@@ -42,7 +42,12 @@ CLUSTERS = _argument(
     "--spark-conn-id", action="append", help="a cluster to look at; may be repeated (default: those of the ledger)"
 )
 ROLE = _argument("--role", default="backpressure", help="name of the restricted role (default: backpressure)")
-SCHEMA = _argument("--schema", default="public", help="schema of the ledger's tables (default: public)")
+SCHEMA = _argument(
+    "--schema", help="schema of the ledger's tables on PostgreSQL (default: public), or their database on MySQL"
+)
+DIALECT = _argument(
+    "--dialect", choices=("postgresql", "mysql"), help="the ledger's kind of database (default: the metadata's)"
+)
 OVERWRITE = _argument("--overwrite", action="store_true", help="make role and connection anew even where they work")
 
 
@@ -61,7 +66,7 @@ def get_commands() -> list[CLICommand]:
                 _action("verify", "Compare a target with its commit markers", HYDRATION, LEDGER, ARG_OUTPUT),
                 _action("doctor", "Look for what is missing", DATABASES, CLUSTERS, LEDGER, ARG_OUTPUT),
                 _action("setup", "Make the ledger's role and connection, beside the metadata", ROLE, OVERWRITE, LEDGER),
-                _action("grants", "Print what setup would run, for a database administrator", ROLE, SCHEMA),
+                _action("grants", "Print what setup would run, for a database administrator", ROLE, SCHEMA, DIALECT),
             ),
         )
     ]

@@ -17,11 +17,13 @@ from airflow.configuration import conf
 from psycopg import sql
 from sqlalchemy.engine import URL, make_url
 
-from airflow_provider_backpressure.cli.grants import checked
+from airflow_provider_backpressure.cli.grants import MYSQL_ROLE, checked
+from airflow_provider_backpressure.cli.role_mysql import extras, make_role
 from airflow_provider_backpressure.cli.shell import command
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, LedgerUnavailable
-from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, BackpressureHook, open_ledger
+from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, DIALECTS, BackpressureHook, open_ledger
 from airflow_provider_backpressure.hooks.connections import connection
+from airflow_provider_backpressure.ledger.database import MissingRight
 from airflow_provider_backpressure.ledger.rights import granted
 
 TABLE = "backpressure_hydration"
@@ -61,35 +63,43 @@ def _file(address: URL) -> dict[str, Any]:
 
 
 def _role(address: URL, role: str) -> dict[str, Any]:
-    """Make the role on PostgreSQL, or give it a new password, and return the connection's values."""
-    if address.get_backend_name() != "postgresql":
-        raise LedgerRefused(
-            f"The ledger in a metadata database on {address.get_backend_name()} is not part of this version: "
-            "PostgreSQL or SQLite is needed."
-        )
+    """Make the role, or give it a new password, and return the connection's values."""
+    kind = address.get_backend_name()
+    if kind not in DIALECTS:
+        raise LedgerRefused(f"The ledger cannot be in a metadata database on {kind}: PostgreSQL or MySQL is needed.")
     password = secrets.token_urlsafe(24)
     try:
-        with psycopg.connect(**_libpq(address)) as link:
-            _grant(link, role, password)
-    except psycopg.errors.InsufficientPrivilege as error:
+        if kind == "mysql":
+            make_role(address, checked(role, longest=MYSQL_ROLE), password)
+        else:
+            _make_on_postgresql(address, role, password)
+    except (MissingRight, psycopg.errors.InsufficientPrivilege) as error:
         raise LedgerRefused(
             f"{address.username} may not make the role {role}: have a database administrator run what "
             "`airflow backpressure grants` prints, and add the connection by hand."
         ) from error
-    except psycopg.OperationalError as error:
-        raise LedgerUnavailable(f"The metadata database at {_place(address)} does not answer.") from error
-    except psycopg.Error as error:
-        raise LedgerRefused(f"The role {role} could not be made at {_place(address)}: {error}.") from error
     print(f"The role {role} may use the ledger's tables, and nothing else.")
     return {
         "conn_type": CONN_TYPE,
         "host": address.host or "localhost",
-        "port": address.port or 5432,
+        "port": address.port or DIALECTS[kind],
         "schema": address.database,
         "login": role,
         "password": password,
-        "extra": json.dumps(_tls(address)),
+        "extra": json.dumps(extras(address) if kind == "mysql" else _tls(address)),
     }
+
+
+def _make_on_postgresql(address: URL, role: str, password: str) -> None:
+    try:
+        with psycopg.connect(**_libpq(address)) as link:
+            _grant(link, role, password)
+    except psycopg.errors.InsufficientPrivilege:
+        raise
+    except psycopg.OperationalError as error:
+        raise LedgerUnavailable(f"The metadata database at {_place(address)} does not answer.") from error
+    except psycopg.Error as error:
+        raise LedgerRefused(f"The role {role} could not be made at {_place(address)}: {error}.") from error
 
 
 def _libpq(address: URL) -> dict[str, Any]:
@@ -133,4 +143,5 @@ def _store(conn_id: str, values: dict[str, Any]) -> None:
 
 
 def _place(address: URL) -> str:
-    return f"{address.host}:{address.port or 5432}/{address.database}" if address.host else str(address.database)
+    port = address.port or DIALECTS.get(address.get_backend_name())
+    return f"{address.host}:{port}/{address.database}" if address.host else str(address.database)

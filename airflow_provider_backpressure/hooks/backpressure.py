@@ -9,19 +9,24 @@ from airflow.sdk import BaseHook, Connection
 from airflow_provider_backpressure.core.ports import Ledger
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
 from airflow_provider_backpressure.hooks.connections import connection
-from airflow_provider_backpressure.hooks.endpoints import from_connection
+from airflow_provider_backpressure.hooks.endpoints import OPTIONS, from_connection
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
 CONN_TYPE = "backpressure"
 DEFAULT_CONN_ID = "backpressure_default"
+DIALECTS = {"postgresql": 5432, "mysql": 3306}
+"""What the extra ``dialect`` may be, the default first, and the port where the connection names none."""
+MYSQL_OPTIONS = ("connect_timeout", "ssl_ca", "ssl_cert", "ssl_key")
+"""Extras that are handed to MySQL's driver."""
 
 
 class BackpressureHook(BaseHook):
     """Opens the ledger of a connection.
 
     PostgreSQL: host, port, database (schema), login, password, and the extras that any database's connection has.
+    MySQL: the same fields, the extra ``dialect`` set to ``mysql``, and the extras of :data:`MYSQL_OPTIONS`.
     SQLite, for one host: only the extra ``path``, an absolute file name.
     """
 
@@ -67,14 +72,23 @@ def url(found: Connection, extra: Mapping[str, Any]) -> "URL":
     """Return the ledger's address for SQLAlchemy; the password shows in no ``repr`` of it."""
     from sqlalchemy import URL
 
-    path = extra.get("path")
+    path, dialect = extra.get("path"), extra.get("dialect") or None
     if path:
-        if found.host:
-            raise InvalidDeclaration(f"The connection {found.conn_id!r} names both a host and a SQLite file: keep one.")
+        if found.host or dialect:
+            other = "host" if found.host else "dialect"
+            raise InvalidDeclaration(
+                f"The connection {found.conn_id!r} names both a {other} and a SQLite file: keep one."
+            )
         if not Path(path).is_absolute():
             raise InvalidDeclaration(f"The SQLite path of connection {found.conn_id!r} must be absolute, not {path!r}.")
         return URL.create("sqlite", database=path)
-    place = from_connection(found, {name: value for name, value in extra.items() if name != "path"})
+    if dialect is not None and dialect not in DIALECTS:
+        raise InvalidDeclaration(
+            f"The extra dialect of connection {found.conn_id!r} must be {' or '.join(DIALECTS)}, not {dialect!r}."
+        )
+    if dialect == "mysql":
+        return _on_mysql(found, extra)
+    place = from_connection(found, {name: value for name, value in extra.items() if name not in ("path", "dialect")})
     return URL.create(
         "postgresql+psycopg",
         username=place.user,
@@ -83,4 +97,26 @@ def url(found: Connection, extra: Mapping[str, Any]) -> "URL":
         port=place.port,
         database=place.database,
         query=dict(place.options),
+    )
+
+
+def _on_mysql(found: Connection, extra: Mapping[str, Any]) -> "URL":
+    from sqlalchemy import URL
+
+    postgres = sorted(name for name in OPTIONS if name not in MYSQL_OPTIONS and extra.get(name))
+    if postgres:
+        # Passed over in silence, sslmode would leave a connection in the clear that was meant to be encrypted.
+        raise InvalidDeclaration(
+            f"The connection {found.conn_id!r} leads to MySQL, but its extra {postgres[0]} is PostgreSQL's: "
+            f"{', '.join(MYSQL_OPTIONS)} are read here."
+        )
+    place = from_connection(found, {})
+    return URL.create(
+        "mysql",
+        username=place.user,
+        password=place.password or None,
+        host=place.host,
+        port=found.port or DIALECTS["mysql"],
+        database=place.database,
+        query={name: str(extra[name]) for name in MYSQL_OPTIONS if extra.get(name) not in (None, "")},
     )

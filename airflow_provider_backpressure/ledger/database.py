@@ -18,7 +18,7 @@ CONNECT_SECONDS = 10
 
 _MISSING_TABLE = {"42P01", "1146"}
 _MISSING_COLUMN = {"42703", "1054"}
-_NO_RIGHT = {"42501", "1044", "1142", "1143"}
+_NO_RIGHT = {"42501", "1044", "1142", "1143", "1227", "1410"}
 _DEADLOCK = {"40P01", "1213"}
 _NEVER = {"1665"}
 """Operational by MySQL's drivers, but no wait cures it: the server logs statements, which READ COMMITTED rules out."""
@@ -26,6 +26,10 @@ _NEVER = {"1665"}
 
 class Deadlock(LedgerUnavailable):
     """The database undid the whole transaction for another's sake: the same one may be tried at once."""
+
+
+class MissingRight(LedgerRefused):
+    """The ledger's role may not do this."""
 
 
 def normalised(url: str | URL) -> URL:
@@ -44,6 +48,7 @@ def make_engine(url: str | URL) -> Engine:
         sa.event.listen(engine, "connect", _prepare_sqlite)
         return engine
     arguments: dict[str, Any] = {}
+    options: dict[str, Any] = {"pool_size": 2, "max_overflow": 6, "pool_pre_ping": True}
     if url.get_backend_name() == "postgresql":
         arguments = {
             name: value
@@ -52,7 +57,8 @@ def make_engine(url: str | URL) -> Engine:
         }
     elif url.get_backend_name() in mysql.DIALECTS:
         arguments = mysql.arguments(url, connect_seconds=CONNECT_SECONDS, wait_seconds=WAIT_SECONDS)
-    engine = sa.create_engine(url, pool_size=2, max_overflow=6, pool_pre_ping=True, connect_args=arguments)
+        options["isolation_level"] = "READ COMMITTED"
+    engine = sa.create_engine(url, connect_args=arguments, **options)
     if engine.dialect.name == "postgresql":
         sa.event.listen(engine, "connect", _prepare_postgresql)
     return engine
@@ -95,6 +101,9 @@ class Database:
             self._reads = self.engine
             self._writes = self.engine.execution_options()
             sa.event.listen(self._writes, "begin", _begin_immediate)
+        elif self._own and self.engine.dialect.name in mysql.DIALECTS:
+            # So from the first: there each change of the level, and the way back, would cost five round trips a call.
+            self._reads = self._writes = self.engine
         else:
             self._reads = self.engine.execution_options(isolation_level="AUTOCOMMIT")
             self._writes = self.engine.execution_options(isolation_level="READ COMMITTED")
@@ -140,7 +149,7 @@ class Database:
         if code in _MISSING_COLUMN or "no such column" in reason or "has no column" in reason:
             return LedgerRefused(f"The ledger in {self.address} is of another version: run `airflow db migrate`.")
         if code in _NO_RIGHT:
-            return LedgerRefused(
+            return MissingRight(
                 f"The ledger's role has too few rights in {self.address} ({reason}): "
                 "`airflow backpressure grants` prints what it needs."
             )

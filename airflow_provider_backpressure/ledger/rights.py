@@ -1,11 +1,11 @@
-"""What a role needs to use the ledger on PostgreSQL: our tables, and nothing else."""
+"""What a role needs to use the ledger on PostgreSQL or MySQL: our tables, and nothing else."""
 
 from contextlib import closing
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from airflow_provider_backpressure.ledger.database import Database
+from airflow_provider_backpressure.ledger.database import Database, MissingRight
 from airflow_provider_backpressure.ledger.models import metadata
 
 RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -21,7 +21,7 @@ SEQUENCES = tuple(
 
 
 def granted(role: str, *, schema: str) -> list[str]:
-    """Return the statements that give the rights. Both names are put in as they are: quote what needs it."""
+    """Return PostgreSQL's statements that give the rights. Both names are put in as they are: quote what needs it."""
     return [
         f"GRANT USAGE ON SCHEMA {schema} TO {role}",
         f"GRANT {', '.join(RIGHTS)} ON {', '.join(f'{schema}.{table}' for table in TABLES)} TO {role}",
@@ -29,16 +29,48 @@ def granted(role: str, *, schema: str) -> list[str]:
     ]
 
 
+def granted_on_mysql(account: str, *, schema: str) -> list[str]:
+    """Return MySQL's statements that give the rights; its GRANT takes one table at a time. Names as in ``granted``."""
+    return [f"GRANT {', '.join(RIGHTS)} ON {schema}.{table} TO {account}" for table in TABLES]
+
+
 def missing(url: str | URL) -> list[str]:
-    """Return the rights that the role of this URL lacks, as ``RIGHT on table``; only PostgreSQL is asked."""
+    """Return the rights that the role of this URL lacks, as ``RIGHT on table``; SQLite has none to lack."""
     with closing(Database(url)) as database:
-        if database.engine.dialect.name != "postgresql":
+        if database.engine.dialect.name == "sqlite":
             return []
-        tables = [("has_table_privilege", table, right) for table in TABLES for right in RIGHTS]
-        sequences = [("has_sequence_privilege", name, "USAGE") for name in SEQUENCES]
+        if database.engine.dialect.name == "postgresql":
+            return _missing_on_postgresql(database)
+        return _missing_on_mysql(database)
+
+
+def _missing_on_postgresql(database: Database) -> list[str]:
+    tables = [("has_table_privilege", table, right) for table in TABLES for right in RIGHTS]
+    sequences = [("has_sequence_privilege", name, "USAGE") for name in SEQUENCES]
+    with database.read() as connection:
+        return [
+            f"{right} on {name}"
+            for function, name, right in tables + sequences
+            if not connection.scalar(sa.select(getattr(sa.func, function)(name, right)))
+        ]
+
+
+def _missing_on_mysql(database: Database) -> list[str]:
+    """Ask the server to explain statements, for which it wants the same rights: it has no function that tells them."""
+    return [f"{right} on {table}" for table in TABLES for right in RIGHTS if not _may(database, right, table)]
+
+
+def _may(database: Database, right: str, table: str) -> bool:
+    column = next(iter(metadata.tables[table].columns)).name
+    statement = {
+        "SELECT": f"SELECT 1 FROM {table}",  # noqa: S608
+        "INSERT": f"INSERT INTO {table} ({column}) VALUES ('0')",  # noqa: S608
+        "UPDATE": f"UPDATE {table} SET {column} = '0'",  # noqa: S608
+        "DELETE": f"DELETE FROM {table}",  # noqa: S608
+    }[right]
+    try:
         with database.read() as connection:
-            return [
-                f"{right} on {name}"
-                for function, name, right in tables + sequences
-                if not connection.scalar(sa.select(getattr(sa.func, function)(name, right)))
-            ]
+            connection.exec_driver_sql(f"EXPLAIN {statement}")
+    except MissingRight:
+        return False
+    return True

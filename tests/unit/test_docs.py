@@ -21,6 +21,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.hydration import GateState
 from airflow_provider_backpressure.core.limiter import gate_decision
 from airflow_provider_backpressure.core.watch import SIGNALS, Watch
+from airflow_provider_backpressure.hooks.backpressure import MYSQL_OPTIONS
 from airflow_provider_backpressure.provider_info import get_provider_info
 
 ROOT = Path(__file__).parents[2]
@@ -255,6 +256,14 @@ def test_extras_of_connections_are_documented_as_they_are() -> None:
 
     table = first_column(section("howto/connections.md", "The two databases: type postgres"))
     assert {name for cell in table for name in cell.split(", ")} == {*OPTIONS, *ADDRESS}
+
+
+def test_extras_of_the_ledger_are_documented() -> None:
+    """Every field of the form, and every extra that MySQL's driver gets."""
+    table = first_column(section("howto/connections.md", "The ledger: type backpressure"))
+    documented = {name for cell in table for name in cell.split(", ")}
+    (form,) = get_provider_info()["connection-types"]
+    assert {*form["conn-fields"], *MYSQL_OPTIONS} <= documented
 
 
 def test_commands_are_documented_as_they_are() -> None:

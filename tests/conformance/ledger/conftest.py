@@ -21,10 +21,21 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
         memory = MemoryLedger()
         acts = lambda: [(act.who, act.action, act.why) for act in memory.controls]  # noqa: E731
         yield Subject(ledger=memory, another=lambda: memory, audit=acts)
+    else:
+        yield from _on_tables(request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", *SERVERS])
+def on_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
+    """Each ledger that several processes can share, empty."""
+    yield from _on_tables(request, tmp_path)
+
+
+def _on_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
+    if request.param == "mysql":
+        yield from opened_sql(mysql.address(request.getfixturevalue("mysql_ledger")), migrated=True)
     elif request.param == "sqlite":
         yield from opened_sql(f"sqlite:///{tmp_path / 'ledger.db'}")
-    elif request.param == "mysql":
-        yield from opened_sql(mysql.address(request.getfixturevalue("mysql_ledger")), migrated=True)
     else:
         yield from opened_sql(address(request.getfixturevalue("database")))
 

@@ -43,8 +43,8 @@ class Subject:
     """The same ledger as another process opens it."""
     audit: Callable[[], list[tuple[str, str, str | None]]]
     """Who, action and why of each act of a person."""
-    url: str | sa.URL | None = None
-    """Where it is, unless in memory."""
+    url: str | sa.URL = ""
+    """Where its tables are, if it has any."""
 
 
 def opened_sql(url: str | sa.URL, *, migrated: bool = False) -> Iterator[Subject]:
@@ -173,3 +173,17 @@ def in_threads(number: int, act: Callable[[int], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(number) as pool:
         return list(pool.map(run, range(number)))
+
+
+def drain(url: str | sa.URL, hydration_id: str, plan_id: str, lane: str) -> tuple[list[int], int]:
+    """Be a lane in a process of its own; return the ranges that it took and the most that were in flight by then."""
+    ledger, taken, most = SqlLedger(url), [], 0
+    while ledger.gate(hydration_id).waiting:
+        permit = admit(ledger, hydration_id, lane=lane)
+        if permit is not None:
+            taken.append(permit.range.seq)
+            most = max(most, ledger.gate(hydration_id).in_flight)
+            assert ledger.renew(hydration_id, lane=lane, lease_seconds=LEASE) == 1
+            assert commit(ledger, plan_id, permit.range.seq, worker=lane)
+    ledger.close()
+    return taken, most

@@ -2,16 +2,20 @@
 
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
 from airflow_provider_backpressure.core.hydration import RangeCounts
 from airflow_provider_backpressure.core.ranges import RangeState, attempt_tag
 from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.exceptions import LedgerRefused
 from tests.conformance.ledger.support import (
     LEASE,
     admit,
     commit,
+    drain,
     eventually,
     in_threads,
     planned,
@@ -112,6 +116,19 @@ def test_admission_never_exceeds_the_credits_however_many_ask(subject):
 
 
 @pytest.mark.statement("T1")
+def test_two_processes_never_exceed_the_credits(on_tables):
+    """T1: three lanes in processes of their own share two credits, and each range is taken once."""
+    credits, number = 2, 40
+    hydration_id, plan_id = planned(on_tables.ledger, number, credits=credits)
+    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
+        lanes = [pool.submit(drain, on_tables.url, hydration_id, plan_id, f"lane {index}") for index in range(3)]
+        ended = [lane.result(timeout=120) for lane in lanes]
+    assert sorted(seq for taken, _ in ended for seq in taken) == list(range(number))
+    assert 1 <= max(most for _, most in ended) <= credits
+    assert on_tables.ledger.counts(plan_id) == RangeCounts(committed=number)
+
+
+@pytest.mark.statement("T1")
 def test_many_that_ask_at_the_same_moment_share_the_credits(subject):
     """T1: eight ask at once for three credits, nobody commits: exactly three are let through."""
     hydration_id, _ = planned(subject.ledger, 20, credits=3)
@@ -183,6 +200,24 @@ def test_a_renewed_lease_runs_on(ledger):
     assert ledger.renew(hydration_id, lane="a", lease_seconds=LEASE) == 2
     assert [record.lane for record in ledger.abandoned(hydration_id)] == ["b"]
     assert ledger.renew(hydration_id, lane="c", lease_seconds=LEASE) == 0
+
+
+def test_lanes_are_told_apart_as_they_are_spelled(ledger):
+    """Whatever a database thinks of capitals and accents: one's lease is not the other's."""
+    hydration_id, plan_id = planned(ledger, credits=9)
+    names = ["lane", "Lane", "lané", "lane ß", "lane ss"]
+    for name in names:
+        take(ledger, hydration_id, lane=name)
+    for seq, name in enumerate(names):
+        assert [record.seq for record in ledger.abandoned(hydration_id, lane=name)] == [seq]
+        assert ledger.renew(hydration_id, lane=name, lease_seconds=LEASE) == 1
+        commit(ledger, plan_id, seq, worker=name)
+    assert {row.worker_id for row in ledger.statistics(hydration_id)} == {"plan", *names}
+
+
+def test_a_hydration_that_does_not_exist_has_no_leases(ledger):
+    with pytest.raises(LedgerRefused, match="no hydration 0000"):
+        ledger.renew("0" * 32, lane="lane", lease_seconds=LEASE)
 
 
 def test_a_lane_finds_what_its_earlier_life_left(ledger):

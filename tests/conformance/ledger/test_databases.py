@@ -77,7 +77,8 @@ def test_a_refused_login_shows_no_password(database):
 @pytest.mark.statement("X5")
 def test_an_unreachable_ledger_is_unavailable(tmp_path):
     """X5: unreachable host, missing folder."""
-    for url in ("postgresql://u:hunter-two@127.0.0.1:1/nowhere", f"sqlite:///{tmp_path}/no/such/folder.db"):
+    servers = [f"{kind}://u:hunter-two@127.0.0.1:1/nowhere" for kind in ("postgresql", "mysql")]
+    for url in (*servers, f"sqlite:///{tmp_path}/no/such/folder.db"):
         with pytest.raises(LedgerUnavailable, match="does not answer") as caught:
             SqlLedger(url).hydrations()
         assert "hunter-two" not in str(caught.value)

@@ -136,6 +136,21 @@ def test_grants_name_our_tables_only(airflow):
     assert airflow("grants", "--role", "bp; DROP ROLE x")[0] == 2
 
 
+def test_grants_on_mysql_name_each_table(airflow, monkeypatch):
+    """Where it is asked for, and where the metadata database is one."""
+    code, asked, _ = airflow("grants", "--dialect", "mysql", "--role", "bp", "--schema", "meta")
+    assert code == 0
+    first, *others = asked.splitlines()
+    assert first == "CREATE USER 'bp'@'%' IDENTIFIED BY '<password>';"
+    assert "GRANT SELECT, INSERT, UPDATE, DELETE ON meta.backpressure_hydration TO 'bp'@'%';" in others
+    assert len(others) == 5
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "mysql+mysqldb://u:p@h/meta")
+    assert airflow("grants", "--role", "bp") == (0, asked, "")
+    assert airflow("grants", "--dialect", "postgresql")[1].startswith("CREATE ROLE backpressure ")
+    code, _, err = airflow("grants", "--role", "b" * 33)
+    assert (code, "may have 32 characters" in err) == (2, True)
+
+
 @pytest.mark.parametrize("words", [["ranges"], ["status", "--output", "xml"], ["ranges", "t", "--state", "gone"], []])
 def test_wrong_words_are_wrong_use(airflow, words):
     with pytest.raises(SystemExit) as end:

@@ -87,6 +87,26 @@ def test_a_ledger_on_postgresql(connect):
     assert address.password == "s3cret-word"
 
 
+@pytest.mark.parametrize(
+    ("values", "spelled"),
+    [
+        ({"extra": {"dialect": "postgresql"}}, "postgresql+psycopg://bp:***@meta:5432/airflow"),
+        ({"extra": {"dialect": ""}}, "postgresql+psycopg://bp:***@meta:5432/airflow"),
+        ({"extra": {"dialect": "mysql"}}, "mysql://bp:***@meta:3306/airflow"),
+        (
+            {"port": 3307, "extra": {"dialect": "mysql", "ssl_ca": "/ca.pem"}},
+            "mysql://bp:***@meta:3307/airflow?ssl_ca=%2Fca.pem",
+        ),
+    ],
+)
+def test_a_ledger_of_a_named_dialect(connect, values, spelled):
+    connect("backpressure_default", **{**LEDGER, **values})
+    found = connection("backpressure_default", "backpressure")
+    address = url(found, found.extra_dejson)
+    assert str(address) == spelled
+    assert address.password == "s3cret-word"
+
+
 def test_a_ledger_in_a_file(connect, tmp_path):
     file = tmp_path / "ledger.sqlite"
     connect("backpressure_default", conn_type="backpressure", extra={"path": str(file)})
@@ -105,6 +125,13 @@ def test_a_ledger_in_a_file(connect, tmp_path):
         ({**LEDGER, "extra": {"path": "/l.sqlite"}}, "names both a host and a SQLite file"),
         ({"conn_type": "backpressure", "extra": {"path": "l.sqlite"}}, "must be absolute"),
         ({"conn_type": "backpressure"}, "names no host"),
+        ({"conn_type": "backpressure", "extra": {"dialect": "mysql"}}, "names no host"),
+        ({**LEDGER, "extra": {"dialect": "oracle"}}, "dialect .* must be postgresql or mysql, not 'oracle'"),
+        ({**LEDGER, "extra": {"dialect": "mysql", "sslmode": "require"}}, "its extra sslmode is PostgreSQL's"),
+        (
+            {"conn_type": "backpressure", "extra": {"path": "/l.sqlite", "dialect": "mysql"}},
+            "names both a dialect and a SQLite file",
+        ),
     ],
 )
 def test_a_ledger_that_cannot_be_meant_is_refused(connect, values, sentence):
