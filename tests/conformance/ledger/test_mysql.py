@@ -148,7 +148,7 @@ def test_a_role_has_the_rights_that_it_was_granted(mysql_ledger):
 
 
 def test_a_plan_of_any_length_is_listed(ledger):
-    """Sorting long texts is more than MySQL's sort buffer holds, if it is done the wrong way."""
+    """This one is longer than MySQL's TEXT, and than the buffer in which MySQL sorts what is listed."""
     hydration_id, _ = planned(ledger, 1, frontier={f"{number:0>300}": number for number in range(5_000)})
     register(ledger, source_identity="another")
     assert {found.id for found in ledger.hydrations()} >= {hydration_id}
