@@ -97,6 +97,8 @@ class Database:
     def __init__(self, source: str | URL | Engine) -> None:
         self._own = not isinstance(source, Engine)
         self.engine = source if isinstance(source, Engine) else make_engine(source)
+        self._reads: Engine
+        self._writes: Engine
         if self.engine.dialect.name == "sqlite":
             self._reads = self.engine
             self._writes = self.engine.execution_options()

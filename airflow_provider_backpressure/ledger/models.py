@@ -4,6 +4,8 @@ There are no foreign keys: their checks would slow the planning of a million ran
 under which credits are given out.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.ranges import RangeState
@@ -19,7 +21,7 @@ metadata = sa.MetaData(
     }
 )
 
-ON_MYSQL = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+ON_MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 """Texts are compared as they are: MySQL's own collations take the lanes "A" and "a" for one. And they hold any text,
 whatever the database's character set."""
 

@@ -3,6 +3,8 @@
 The types are spelled out rather than taken from the models: a migration stays what it was.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
@@ -14,7 +16,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-ON_MYSQL = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+ON_MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 TABLES = ("control", "sample", "source_statistics", "range", "hydration")
 
 
