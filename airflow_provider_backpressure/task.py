@@ -53,7 +53,7 @@ class HydrationTask(BaseOperator):
 
     :param source: what is read (templated in all its fields)
     :param sink: what is written (templated in all its fields)
-    :param spark_conn_id: Airflow connection of type ``spark_connect``
+    :param spark_conn_id: Airflow connection of type ``spark_connect``, or ``spark`` for spark-submit
     :param budget: what the hydration may take
     :param backpressure_conn_id: Airflow connection of type ``backpressure``, the ledger
     """
@@ -111,6 +111,7 @@ class HydrationTask(BaseOperator):
         self,
         *,
         hydration_id: str,
+        budget: Budget,
         watch: Watch,
         reasons: Iterable[str] = (),
         plan_id: str = "",
@@ -124,7 +125,7 @@ class HydrationTask(BaseOperator):
             trigger = AdmissionTrigger(
                 hydration_id=hydration_id,
                 backpressure_conn_id=self.backpressure_conn_id,
-                budget={**asdict(self.budget), "law": self.budget.law.value},
+                budget={**asdict(budget), "law": budget.law.value},
                 watch=watch.value,
                 memory_url=memory_url(self.spark_conn_id),
                 plan_id=plan_id,

@@ -265,6 +265,7 @@ class MemoryRunner:
     source: MemorySource
     sink: MemorySink
     session_id: str = "memory-session"
+    overhead_seconds: float = 0.0
     held: bool = False
     """Keep jobs pending until :meth:`complete`; else each is done when it is submitted."""
     reading: MemoryReading | None = field(

@@ -1,12 +1,17 @@
 """What a user configures: the budget of a hydration, its mode and its consistency."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 MEBIBYTE = 1024 * 1024
+OVERHEAD_SHARE = 0.05
+"""Most of a range's time that the runner's own overhead should take."""
+GROWING = ("range_rows", "range_bytes", "range_seconds", "commit_seconds")
+"""Bounds that grow with the runner's overhead where they stand at their defaults."""
 
 
 class Mode(StrEnum):
@@ -75,3 +80,19 @@ class Budget:
                 f"Budget needs 0 < executor_memory_low < executor_memory <= 1, not {low!r} and {high!r}."
             )
         object.__setattr__(self, "law", Law(self.law))
+
+    def fitted(self, overhead_seconds: float) -> "Budget":
+        """Return the budget for a runner with this overhead per range.
+
+        Every bound of a range's size and time that stands at its default grows alike, until the overhead is 5 % of the
+        time that a range is expected to take; what was set to another value stays.
+        """
+        factor = overhead_seconds / OVERHEAD_SHARE / Budget.range_seconds
+        if factor <= 1:
+            return self
+        grown: dict[str, Any] = {}
+        for name in GROWING:
+            default = getattr(Budget, name)
+            if getattr(self, name) == default:
+                grown[name] = type(default)(default * factor)
+        return replace(self, **grown)

@@ -1,7 +1,10 @@
 """Where a database is reached. Made from an Airflow connection by the hooks; core and Spark never see Airflow."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,3 +31,22 @@ class Endpoint:
     def for_executors(self) -> "Endpoint":
         """Return the endpoint as executors see it."""
         return replace(self, host=self.executor_host or self.host, port=self.executor_port or self.port)
+
+
+def endpoints_to_json(endpoints: Mapping[str, Endpoint]) -> str:
+    """Return endpoints by connection id, **with their passwords**: for a file that only its owner can read."""
+    return json.dumps({conn_id: asdict(endpoint) for conn_id, endpoint in endpoints.items()})
+
+
+def endpoints_from_json(text: str) -> dict[str, Endpoint]:
+    """Read :func:`endpoints_to_json`; :class:`InvalidDeclaration`, quoting nothing of it, where it is something else.
+
+    An entry needs ``host``, ``port``, ``database`` and ``user``; its id may be left to the key.
+    """
+    try:
+        return {conn_id: Endpoint(**{"conn_id": conn_id, **value}) for conn_id, value in json.loads(text).items()}
+    except (TypeError, ValueError, AttributeError):
+        raise InvalidDeclaration(
+            "The file of logins is not an object of endpoints by connection id, each with host, port, database, user "
+            "and password."
+        ) from None

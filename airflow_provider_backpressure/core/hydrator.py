@@ -234,7 +234,8 @@ class Hydrator:
     def _settle(self, future: "Future[RangeResult]") -> Exception | None:
         """Write down what became of a job; return the error that must stop the lane, if any."""
         record, error = self._jobs[future], future.exception()
-        memory = future.result().peak_memory_bytes if error is None else None
+        # An application whose driver runs elsewhere tells nothing, which is no measure of 0.
+        memory = (future.result().peak_memory_bytes or None) if error is None else None
         try:
             marker = self._marker(record)
         except SinkUnavailable as unavailable:

@@ -34,9 +34,10 @@ def memory_signals(
 
     ``baseline_bytes`` is what the executor holds besides our ranges (its JVM, strangers).
     """
+    alone = reading is not None and reading.isolated
     predicted = predicted_memory(
-        baseline_bytes=baseline_bytes,
-        reserved_bytes=state.reserved_bytes,
+        baseline_bytes=0 if alone else baseline_bytes,
+        reserved_bytes=0 if alone else state.reserved_bytes,
         next_bytes=state.range_memory_bytes,
         limit_bytes=reading.limit_bytes if reading else None,
         high=budget.executor_memory,

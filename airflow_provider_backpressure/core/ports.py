@@ -166,6 +166,8 @@ class Runner(Protocol):
 
     session_id: str
     """Stands in the ledger before each submission, so that another process can find and end the job."""
+    overhead_seconds: float
+    """What a job takes beside its rows, as measured; ranges are planned so long that it is a small part of them."""
 
     def probe(self) -> ExecutorEnvironment:
         """Run a task on the executors that looks at what is there."""
@@ -188,7 +190,10 @@ class Runner(Protocol):
         ...
 
     def memory(self) -> MemoryReading | None:
-        """Return the live memory of the fullest executor, or ``None`` where it cannot be seen."""
+        """Return the live memory of the fullest executor, or ``None`` where it cannot be seen.
+
+        A runner that gives each range executors of its own says so in the reading.
+        """
         ...
 
     def close(self) -> None:

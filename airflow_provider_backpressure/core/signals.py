@@ -82,6 +82,8 @@ class MemoryReading:
     age_seconds: float
     """How long ago the executor reported it."""
     executor: str = "driver"
+    isolated: bool = False
+    """Each range gets executors of its own: neither what is used now nor what is in flight takes from the next."""
 
 
 def live_memory(reading: MemoryReading | None, *, high: float, low: float, was_closed: bool, deadline: float) -> Signal:
@@ -93,6 +95,10 @@ def live_memory(reading: MemoryReading | None, *, high: float, low: float, was_c
     if reading is None or reading.age_seconds > deadline:
         seen = "never seen" if reading is None else f"not seen for {reading.age_seconds:.0f} s"
         return Signal(name=name, utilisation=1.0, sentence=f"executor memory {seen}, deadline {deadline:g} s")
+    if reading.isolated:
+        size = f"{reading.limit_bytes / GIBIBYTE:.1f} GiB"
+        sentence = f"executor memory not watched: each range has executors of its own, of {size}"
+        return Signal(name=name, utilisation=0.0, sentence=sentence, measured=False)
     share = reading.used_bytes / reading.limit_bytes if reading.limit_bytes > 0 else math.inf
     mark = low if was_closed else high
     sentence = (

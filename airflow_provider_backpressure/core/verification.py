@@ -21,6 +21,10 @@ SOURCE_MOVED = (
     "verify='full' reads the source again, which may have moved on since its snapshot: use verify='target', or "
     "consistency='static'."
 )
+PARALLEL = 2
+"""Ranges that are compared at once."""
+TOGETHER = 64
+"""Ranges that are handed over at once where a job costs seconds: the runner does them together."""
 
 
 class Verify(StrEnum):
@@ -61,13 +65,12 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Verifier:
-    """Verifies the committed ranges of a plan on the executors, a few at a time."""
+    """Verifies the committed ranges of a plan on the executors, some at a time."""
 
     plan: Plan
     source: Source
     sink: Sink
     runner: Runner
-    parallel: int = 2
 
     def verify(self, ranges: Iterable[RangeRecord], how: Verify) -> Report:
         """Compare each range by itself; the whole target at once where its rows cannot be told apart by range.
@@ -111,7 +114,7 @@ class Verifier:
     def _by_range(self, ranges: Iterable[RangeRecord], how: Verify, markers: Mapping[str, Marker]) -> Report:
         mismatches: list[Mismatch] = []
         rows, total, count = 0, 0, 0
-        for batch in _batches(ranges, self.parallel):
+        for batch in _batches(ranges, PARALLEL if self.runner.overhead_seconds < 1 else TOGETHER):
             jobs = [(record, self._start(record, how)) for record in batch]
             for record, sides in jobs:
                 target = sides[0].result()

@@ -117,6 +117,11 @@ class Opened:
     sink: Sink
     runner: Runner
 
+    @property
+    def budget(self) -> Budget:
+        """The declared budget, its defaults as they fit the runner."""
+        return self.declaration.budget.fitted(self.runner.overhead_seconds)
+
     def planner(self) -> Planner:
         """Return the planner."""
         declared = self.declaration
@@ -125,7 +130,7 @@ class Opened:
             sink=self.sink,
             runner=self.runner,
             ledger=self.ledger,
-            budget=declared.budget,
+            budget=self.budget,
             mode=declared.mode,
             key=declared.sink.key or (),
             transform=declared.transform,
@@ -162,7 +167,7 @@ class Opened:
         return Limiter(
             ledger=self.ledger,
             hydration_id=hydration_id,
-            budget=self.declaration.budget,
+            budget=self.budget,
             memory=self.runner.memory,
         )
 
@@ -186,7 +191,7 @@ class Opened:
             sink=self.sink,
             runner=self.runner,
             limiter=self.limiter(hydration.id),
-            budget=self.declaration.budget,
+            budget=self.budget,
             share=share,
             inline_wait=inline_wait,
             poll=settings.poll_policy(),

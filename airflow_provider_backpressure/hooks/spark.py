@@ -10,7 +10,7 @@ from airflow.sdk import Connection
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerRefused
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.connections import connection
 
 
@@ -38,10 +38,17 @@ def _connect(request: RunnerRequest) -> Runner:
 
 
 def _submit(request: RunnerRequest) -> Runner:
-    raise RunnerRefused(
-        f"The connection {request.connection.conn_id!r} asks for spark-submit, which this version does not have: "
-        f"use one of type spark_connect."
+    from airflow_provider_backpressure.hooks.spark_submit import HookSubmitter, target
+    from airflow_provider_backpressure.runners.submit import SubmitRunner
+
+    place = target(request.connection, request.extra)
+    submitter = HookSubmitter(
+        conn_id=request.connection.conn_id,
+        target=place,
+        binary=request.extra.get("spark-binary") or "spark-submit",
+        yarn_address=_web_address(request.extra.get("yarn_resourcemanager_webapp_address")),
     )
+    return SubmitRunner(place, submitter, request.endpoints, transform=request.transform)
 
 
 RUNNERS: dict[str, Callable[[RunnerRequest], Runner]] = {"spark_connect": _connect, "spark": _submit}
@@ -51,15 +58,19 @@ RUNNERS: dict[str, Callable[[RunnerRequest], Runner]] = {"spark_connect": _conne
 def open_runner(
     conn_id: str, *, endpoints: Mapping[str, Endpoint], transform: Callable[..., Any] | None = None
 ) -> Runner:
-    """Open the runner of a connection; ``RunnerRefused`` where this version has none for its type."""
+    """Open the runner of a connection; ``RunnerRefused`` where ranges cannot be run that way."""
     found = connection(conn_id, *RUNNERS)
     request = RunnerRequest(connection=found, extra=found.extra_dejson, endpoints=endpoints, transform=transform)
     return RUNNERS[str(found.conn_type)](request)
 
 
 def memory_url(conn_id: str) -> str | None:
-    """Return where Spark's monitoring page is, if the connection says so: there memory is read without a session."""
-    return _ui_url(connection(conn_id, *RUNNERS).extra_dejson)
+    """Return where Spark's monitoring page is, if the connection says so: there memory is read without a session.
+
+    Applications have no page that is there between two of them.
+    """
+    found = connection(conn_id, *RUNNERS)
+    return _ui_url(found.extra_dejson) if found.conn_type == "spark_connect" else None
 
 
 def memory_reader(address: str) -> Callable[[], MemoryReading | None]:
@@ -84,6 +95,11 @@ def remote(found: Connection, extra: Mapping[str, Any]) -> str:
 
 def _truth(value: object) -> bool:
     return str(value).lower() in ("true", "1", "yes") if value is not None else False
+
+
+def _web_address(text: str | None) -> str | None:
+    address = (text or "").strip().rstrip("/")
+    return address if not address or "://" in address else f"http://{address}"
 
 
 def _ui_url(extra: Mapping[str, Any]) -> str | None:

@@ -52,7 +52,10 @@ class HydrateOperator(TransformTask):
             progress.write()
         if result.outcome is Outcome.CLOSED:
             self.wait_deferred(
-                hydration_id=hydration.id, watch=Watch.GATE, reasons=result.decision.reasons if result.decision else ()
+                hydration_id=hydration.id,
+                budget=opened.budget,
+                watch=Watch.GATE,
+                reasons=result.decision.reasons if result.decision else (),
             )
         return {"hydration_id": hydration.id, "committed": result.committed}
 

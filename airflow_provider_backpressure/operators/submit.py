@@ -54,6 +54,7 @@ class SubmitRangeOperator(TransformTask):
         if record is None:
             self.wait_deferred(
                 hydration_id=hydrator.hydration_id,
+                budget=hydrator.budget,
                 watch=Watch.GATE,
                 reasons=one.reasons,
                 plan_id=hydrator.plan.plan_id,

@@ -1,6 +1,5 @@
 """Ranges as jobs on one warm Spark Connect session."""
 
-import importlib
 import json
 import logging
 import threading
@@ -28,8 +27,8 @@ from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.exceptions import RunnerUnavailable
 from airflow_provider_backpressure.runners.executors import ExecutorMemory
 from airflow_provider_backpressure.runners.failures import translate
-from airflow_provider_backpressure.runners.session import Address, active, tagged
-from airflow_provider_backpressure.runners.shipment import shipment
+from airflow_provider_backpressure.runners.session import Address, active, is_session_id, tagged
+from airflow_provider_backpressure.runners.shipment import JOB, PROBE, SETTINGS, module, shipment
 
 T = TypeVar("T")
 
@@ -37,11 +36,6 @@ log = logging.getLogger(__name__)
 
 MAX_JOBS = 256
 """Most jobs in flight from one process; the gate admits far fewer."""
-JOB = "airflow_provider_backpressure.spark.job"
-PROBE = "airflow_provider_backpressure.spark.probe"
-"""Named, not imported: what runs in Spark is shipped there, as spark-submit would be told a file."""
-SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": "4m"}
-"""Of each session: wide rows would else be handed to a task 64 MiB at a time."""
 
 
 class ConnectRunner:
@@ -51,6 +45,8 @@ class ConnectRunner:
     function of a job only. ``transform``: the callable that a ``Transform`` without a reference means. ``ui_url``:
     where Spark's own page is, if not at the server's host.
     """
+
+    overhead_seconds = 0.15
 
     def __init__(
         self,
@@ -74,12 +70,12 @@ class ConnectRunner:
 
     def probe(self) -> ExecutorEnvironment:
         """See :meth:`Runner.probe`. ``RunnerRefused`` for another Python minor version or without PyArrow there."""
-        rows = self._on_session(lambda session: _module(PROBE).probe_job(session).collect())
+        rows = self._on_session(lambda session: module(PROBE).probe_job(session).collect())
         return ExecutorEnvironment(**json.loads(rows[0].result))
 
     def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:
         """See :meth:`Runner.describe`."""
-        return self._on_session(lambda session: _module(JOB).describe(session, read, transform, self._transform))
+        return self._on_session(lambda session: module(JOB).describe(session, read, transform, self._transform))
 
     def run(self, spec: RangeSpec) -> "Future[RangeResult]":
         """See :meth:`Runner.run`."""
@@ -91,6 +87,9 @@ class ConnectRunner:
 
     def interrupt(self, session_id: str, tag: str) -> None:
         """See :meth:`Runner.interrupt`. Another process's session is joined for the call and left as it is."""
+        if not is_session_id(session_id):
+            log.info("%s is no session of Spark Connect: relying on the sink's fence for %s.", session_id, tag)
+            return
         own = self._session if session_id == self.session_id else None
         session = own or self._address.open(session_id)
         try:
@@ -124,15 +123,17 @@ class ConnectRunner:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, spec: RangeSpec, session: SparkSession) -> RangeResult:
-        job = _module(JOB)
+        job = module(JOB)
         with tagged(session, spec.tag):
             rows = job.range_job(session, spec, self._endpoints, self._transform).collect()
         result: RangeResult = job.range_result(spec, rows)
         return result
 
     def _checksum(self, spec: ChecksumSpec, session: SparkSession) -> SliceResult:
-        job = _module(JOB)
-        results: tuple[SliceResult, ...] = job.slice_results(job.checksum_job(session, spec, self._endpoints).collect())
+        job = module(JOB)
+        results: tuple[SliceResult, ...] = job.slice_results(
+            job.checksum_job(session, [spec], self._endpoints).collect()
+        )
         return results[0]
 
     def _executor_memory(self, session: SparkSession) -> ExecutorMemory:
@@ -176,7 +177,3 @@ class ConnectRunner:
             if self._session is session:
                 session.client.close()
                 self._session, self.session_id = None, str(uuid.uuid4())
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(name)

@@ -7,10 +7,8 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from airflow_provider_backpressure.core.failures import from_text
 from airflow_provider_backpressure.exceptions import BackpressureError, RangeFailed, RunnerRefused, RunnerUnavailable
+from airflow_provider_backpressure.runners.sentences import refusal
 
-_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
-_NOT_INSTALLED = re.compile(r"\[PACKAGE_NOT_INSTALLED\] ([^\n]*)")
-_OTHER_PYTHON = re.compile(r"version:?\s+\(?(\d+)[.,]\s?(\d+)\)? than that in driver:?\s+\(?(\d+)[.,]\s?(\d+)")
 _NO_SESSION = ("INVALID_HANDLE.SESSION", "SESSION_", "NO_ACTIVE_SESSION")
 _UNREACHABLE = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "PERMISSION_DENIED")
 
@@ -29,14 +27,8 @@ def translate(error: Exception, where: str) -> BackpressureError:
 
 
 def _refusal(error: Exception, text: str) -> BackpressureError | None:
-    if found := _NO_MODULE.search(text):
-        return RunnerRefused(f"The executors' Python has no module {found[1]}: install it where Spark runs.")
-    if found := _NOT_INSTALLED.search(text):
-        return RunnerRefused(f"The executors' Python lacks a package: {found[1]}")
-    if "PYTHON_VERSION_MISMATCH" in text or "has different version" in text:
-        versions = _OTHER_PYTHON.search(text)
-        which = f" ({versions[1]}.{versions[2]}, here {versions[3]}.{versions[4]})" if versions else ""
-        return RunnerRefused(f"The executors run another minor version of Python{which}: both sides need the same.")
+    if found := refusal(text):
+        return found
     if isinstance(error, AnalysisException):
         return RunnerRefused(f"Spark refused the transform: {_first_line(text)}")
     return None

@@ -26,6 +26,15 @@ _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backo
 _kept: list[SparkSession] = []
 
 
+def is_session_id(text: str) -> bool:
+    """Whether Spark Connect may know a session of this id: it takes UUIDs only."""
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
 class Address:
     """Where a Spark Connect server is, ``sc://host:port/;token=…``. ``str()`` leaves the parameters out."""
 
@@ -50,10 +59,8 @@ class Address:
 
         Raises ``RunnerUnavailable`` where nothing listens; nothing is asked of the server yet.
         """
-        try:
-            uuid.UUID(session_id)
-        except ValueError as error:
-            raise InvalidDeclaration(f"The session id {session_id!r} is not a UUID.") from error
+        if not is_session_id(session_id):
+            raise InvalidDeclaration(f"The session id {session_id!r} is not a UUID.")
         self._knock()
         channel = self._channel()
         channel.set(channel.PARAM_SESSION_ID, session_id)

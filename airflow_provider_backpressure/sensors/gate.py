@@ -38,6 +38,7 @@ class GateSensor(HydrationTask, BaseSensorOperator):
             watcher = self._watcher
         self.wait_deferred(
             hydration_id=watcher.hydration_id,
+            budget=watcher.budget,
             watch=self.watch,
             reasons=watcher.last.reasons if watcher.last else (),
             plan_id=watcher.plan_id,
@@ -65,7 +66,7 @@ class GateSensor(HydrationTask, BaseSensorOperator):
         return Watcher(
             ledger=opened.ledger,
             hydration_id=hydration.id,
-            budget=self.budget,
+            budget=opened.budget,
             watch=self.watch,
             memory=self._memory(opened) if self.watch is Watch.MEMORY else None,
             plan_id=plan.plan_id,

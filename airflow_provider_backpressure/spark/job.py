@@ -5,7 +5,7 @@ function of a job and nowhere else: options, configuration, tags and query text 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +62,11 @@ def range_job(
     return _job(session, [partial(run_slice, spec, piece, source, sink) for piece in spec.slices])
 
 
-def checksum_job(session: "SparkSession", spec: ChecksumSpec, endpoints: Mapping[str, Endpoint]) -> "DataFrame":
-    """Return the job of a checksum: one task."""
-    return _job(session, [partial(checksum_slice, spec, endpoints[spec.conn_id])])
+def checksum_job(
+    session: "SparkSession", specs: Sequence[ChecksumSpec], endpoints: Mapping[str, Endpoint]
+) -> "DataFrame":
+    """Return the job of checksums: one task each, their results in the same order."""
+    return _job(session, [partial(checksum_slice, spec, endpoints[spec.conn_id]) for spec in specs])
 
 
 def describe(

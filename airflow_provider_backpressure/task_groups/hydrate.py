@@ -47,7 +47,8 @@ def hydrate(
 
     :param source: what is read, for example ``PostgresSource(conn_id="shop_db", table="public.orders")``
     :param sink: what is written, for example ``PostgresSink(conn_id="warehouse", table="raw.orders")``
-    :param spark_conn_id: Airflow connection of type ``spark_connect``
+    :param spark_conn_id: Airflow connection of type ``spark_connect`` (ranges are jobs on one warm session) or
+        ``spark`` (each range is an application by spark-submit, and is planned thirty times as large)
     :param budget: what the hydration may take
     :param consistency: ``snapshot`` (a PostgreSQL source's default): every range as the table was at one moment, from
         one task that keeps the moment; ``static``: the table stands still while it is read

@@ -1,5 +1,7 @@
 """Signals, the decision over them, and the law of the credits."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +70,22 @@ def test_memory_not_seen_closes_the_gate_with_that_reason():
     assert late.closed
     assert "not seen for 16 s" in late.sentence
     assert "never seen" in live(None).sentence
+
+
+@pytest.mark.statement("T6")
+def test_ranges_with_executors_of_their_own_do_not_take_from_each_other():
+    """T6: there is nothing live to see, which closes nothing; one that would not fit its own executor is held."""
+    own = MemoryReading(used_bytes=0, limit_bytes=10**6, age_seconds=0.0, isolated=True)
+    many = state(reserved_bytes=10**7, in_flight=3, range_memory_bytes=700_000)
+    decision = gate_decision(many, own, Budget(), baseline_bytes=10**7)
+    assert decision.open
+    assert not gate_decision(many, replace(own, isolated=False), Budget()).open
+    assert "each range has executors of its own" in next(
+        signal.sentence for signal in decision.signals if signal.name == "executor memory"
+    )
+    large = state(in_flight=1, range_memory_bytes=900_000)
+    assert not gate_decision(large, own, Budget()).open
+    assert gate_decision(replace(large, in_flight=0), own, Budget()).open
 
 
 @pytest.mark.statement("T6")

@@ -354,6 +354,26 @@ def test_verification_names_the_range_that_differs(bench):
     assert any("source holds 9 rows" in each.sentence for each in verifier.verify(ranges, Verify.FULL).mismatches)
 
 
+@pytest.mark.parametrize(("overhead", "together"), [(0.15, 2), (15.0, 10)])
+def test_a_runner_whose_jobs_cost_seconds_is_asked_for_many_checksums_at_once(bench, overhead, together):
+    """So that it can do them by one job; another gets two at a time."""
+
+    class Counting(MemoryRunner):
+        def checksum(self, spec):
+            future = super().checksum(spec)
+            asked.append(spec)
+            done = future.result
+            future.result = lambda: (seen.append(len(asked)), done())[1]
+            return future
+
+    asked, seen = [], []
+    bench.lane().run()
+    runner = Counting(source=bench.source, sink=bench.sink, overhead_seconds=overhead)
+    verifier = Verifier(plan=bench.planned.plan, source=bench.source, sink=bench.sink, runner=runner)
+    assert verifier.verify(bench.ledger.ranges(bench.plan_id), Verify.TARGET).equal
+    assert seen[0] == together
+
+
 def test_a_refusal_is_a_value(bench):
     """Nothing left to admit is told apart from a closed gate."""
     limiter = bench.lane().limiter

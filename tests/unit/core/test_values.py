@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from airflow_provider_backpressure.core import phases, ranges
 from airflow_provider_backpressure.core.bounds import KeyBounds, cover
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json, endpoints_to_json
 from airflow_provider_backpressure.core.messages import (
+    ChecksumSpec,
     Column,
     RangeResult,
     RangeSpec,
@@ -24,6 +25,7 @@ from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.planner import rows_per_range
 from airflow_provider_backpressure.core.polling import PollPolicy
 from airflow_provider_backpressure.core.ranges import RangeState, attempt_tag, numbered, slice_id
+from airflow_provider_backpressure.core.requests import Request
 from airflow_provider_backpressure.exceptions import IllegalTransition, InvalidDeclaration
 from airflow_provider_backpressure.testing import ManualClock
 
@@ -61,6 +63,45 @@ def test_the_tightest_bound_of_a_range_wins():
     assert rows_per_range(budget, row_bytes=100, rows_per_second=1_000_000) == 100
     assert rows_per_range(budget, row_bytes=1, rows_per_second=5) == 50
     assert rows_per_range(budget, row_bytes=1e9, rows_per_second=5) == 1
+
+
+def test_defaults_grow_with_the_runners_overhead_and_what_was_set_does_not():
+    """An application's 15 s are 5 % of 300 s; a warm session changes nothing."""
+    assert Budget().fitted(0.15) == Budget()
+    grown = Budget().fitted(15.0)
+    assert (grown.range_rows, grown.range_seconds, grown.commit_seconds) == (30_000_000, 300.0, 1800.0)
+    assert rows_per_range(grown, row_bytes=100) == 30_000_000
+    assert grown.fitted(15.0) == grown
+    assert Budget(range_rows=5, commit_seconds=7.0).fitted(15.0).range_rows == 5
+    assert Budget(range_rows=5, commit_seconds=7.0).fitted(15.0).commit_seconds == 7.0
+
+
+def test_a_request_survives_its_file_and_names_the_logins_it_needs():
+    """Another version, and what is no request, are refused."""
+    read = ReadSpec(kind="postgres", conn_id="shop", columns=(Column(name="id", type="bigint"),))
+    asked = Request(kind="describe", read=read, transform=Transform(sql="SELECT 1"), master="local[1]")
+    assert Request.from_json(asked.to_json()) == asked
+    sums = tuple(ChecksumSpec(kind="postgres", conn_id=name, query="q") for name in ("shop", "dwh"))
+    checksums = Request(kind="checksums", checksums=sums)
+    assert Request.from_json(checksums.to_json()) == checksums
+    assert checksums.conn_ids == {"shop", "dwh"}
+    for text in (asked.to_json().replace('"version": 1', '"version": 2'), '{"version": 1}'):
+        with pytest.raises(InvalidDeclaration):
+            Request.from_json(text)
+
+
+@pytest.mark.statement("X5")
+def test_a_file_of_logins_is_never_quoted():
+    """X5: what a person mounts may lack a field; the error says so without showing any."""
+    known = {"shop": Endpoint(conn_id="shop", host="h", port=1, database="d", user="u", password="s3cret-word")}
+    assert endpoints_from_json(endpoints_to_json(known)) == known
+    by_hand = '{"shop": {"host": "h", "port": 1, "database": "d", "user": "u", "password": "s3cret-word"}}'
+    assert endpoints_from_json(by_hand) == known
+    for text in ('{"shop": {"password": "s3cret-word"}}', '["s3cret-word"]', '{"shop": "s3cret-word', '"s3cret-word"'):
+        with pytest.raises(InvalidDeclaration, match="file of logins") as refused:
+            endpoints_from_json(text)
+        assert "s3cret-word" not in str(refused.value)
+        assert refused.value.__cause__ is None
 
 
 @given(st.lists(st.integers(0, 50), max_size=20), st.integers(1, 1000))

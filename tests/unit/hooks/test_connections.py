@@ -5,7 +5,7 @@ import json
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerRefused
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import BackpressureHook, url
 from airflow_provider_backpressure.hooks.connections import connection
 from airflow_provider_backpressure.hooks.endpoints import endpoint
@@ -162,12 +162,6 @@ def test_the_address_of_spark_connect(connect, values, address):
 def test_spark_connect_without_a_host_is_refused(connect):
     connect("spark", conn_type="spark_connect")
     with pytest.raises(InvalidDeclaration, match="names no host of a Spark Connect server"):
-        open_runner("spark", endpoints={})
-
-
-def test_spark_submit_is_not_part_of_this_version(connect):
-    connect("spark", conn_type="spark", host="yarn")
-    with pytest.raises(RunnerRefused, match="use one of type spark_connect"):
         open_runner("spark", endpoints={})
 
 

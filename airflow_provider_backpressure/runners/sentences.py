@@ -1,0 +1,22 @@
+"""What the text of an error says of the executors, however it reached us."""
+
+import re
+
+from airflow_provider_backpressure.exceptions import RunnerRefused
+
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
+_NOT_INSTALLED = re.compile(r"\[PACKAGE_NOT_INSTALLED\] ([^\n]*)")
+_OTHER_PYTHON = re.compile(r"version:?\s+\(?(\d+)[.,]\s?(\d+)\)? than that in driver:?\s+\(?(\d+)[.,]\s?(\d+)")
+
+
+def refusal(text: str) -> RunnerRefused | None:
+    """Return the error of executors that lack a package or run another Python, if that is what the text says."""
+    if found := _NO_MODULE.search(text):
+        return RunnerRefused(f"The executors' Python has no module {found[1]}: install it where Spark runs.")
+    if found := _NOT_INSTALLED.search(text):
+        return RunnerRefused(f"The executors' Python lacks a package: {found[1]}")
+    if "PYTHON_VERSION_MISMATCH" in text or "has different version" in text:
+        versions = _OTHER_PYTHON.search(text)
+        which = f" ({versions[1]}.{versions[2]}, here {versions[3]}.{versions[4]})" if versions else ""
+        return RunnerRefused(f"The executors run another minor version of Python{which}: both sides need the same.")
+    return None

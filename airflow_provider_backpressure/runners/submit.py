@@ -1,0 +1,298 @@
+"""Ranges as applications by spark-submit."""
+
+import hashlib
+import importlib.util
+import json
+import logging
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_to_json
+from airflow_provider_backpressure.core.messages import (
+    ChecksumSpec,
+    Column,
+    RangeResult,
+    RangeSpec,
+    ReadSpec,
+    SliceResult,
+    Transform,
+    columns_from_json,
+)
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment
+from airflow_provider_backpressure.core.requests import CHECKSUMS, DESCRIBE, PROBE, RANGE, Request
+from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.exceptions import BackpressureError, RangeFailed, RunnerRefused
+from airflow_provider_backpressure.runners import processes, shipment
+from airflow_provider_backpressure.runners.folders import ANSWER, LOGINS, REQUEST, Folders, private
+from airflow_provider_backpressure.runners.outcomes import failure
+from airflow_provider_backpressure.runners.references import named
+from airflow_provider_backpressure.runners.target import DRIVER_PYTHON, PYTHON, Target, safe
+
+log = logging.getLogger(__name__)
+
+MAX_APPLICATIONS = 64
+"""Most applications in flight from one process; the gate admits far fewer."""
+ON_THIS_HOST = "local[1]"
+GATHER_SECONDS = 0.5
+"""How long checksums are gathered before an application is begun for all of them."""
+PROBED_SECONDS = 86_400.0
+"""How long executors that had everything are taken to have it still."""
+CANCEL_SECONDS = 20.0
+JOBS = "airflow_provider_backpressure.spark_jobs"
+DEFAULTS = {
+    **shipment.SETTINGS,
+    "spark.log.level": "WARN",
+    "spark.port.maxRetries": "64",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Properties of every application, where the connection sets none. Several run on a host, each with a page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Application:
+    """What is handed to spark-submit. None of it is secret."""
+
+    name: str
+    file: str
+    arguments: tuple[str, ...]
+    py_files: tuple[str, ...]
+    files: tuple[str, ...] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
+    folder: Path
+    """Where it runs."""
+    here: bool = False
+    """The driver stays on this host, whatever the deploy mode."""
+
+
+class Submitter(Protocol):
+    """The way to spark-submit. May be shared by threads."""
+
+    def submit(self, application: Application) -> str | None:
+        """Run an application to its end. Return what was said where it failed, ``None`` where it ended well."""
+        ...
+
+    def end(self, name: str) -> bool:
+        """End an application whose driver runs on the cluster, by its name; whether there was one."""
+        ...
+
+
+class SubmitRunner:
+    """The runner port over spark-submit. May be shared by threads.
+
+    ``endpoints``: logins by connection id; they travel in a file that only this account can read and that is removed
+    once read. In cluster mode drivers read the target's ``secrets_file`` instead, and answer nothing: there the sink's
+    marker tells alone. ``transform``: the callable that a ``Transform`` without a reference means.
+    """
+
+    overhead_seconds = 15.0
+
+    def __init__(
+        self,
+        target: Target,
+        submitter: Submitter,
+        endpoints: Mapping[str, Endpoint],
+        *,
+        transform: Callable[..., Any] | None = None,
+        root: Path | None = None,
+    ) -> None:
+        """Nothing is submitted yet. ``root``: folder of the applications' files."""
+        self.session_id = f"submit:{socket.gethostname()}:{uuid.uuid4().hex}"
+        self._target = target
+        self._submitter = submitter
+        self._endpoints = endpoints
+        self._transform = transform
+        self._folders = Folders(root)
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Future[Any]] = {}
+        self._ended: set[str] = set()
+        self._waiting: list[tuple[ChecksumSpec, Future[SliceResult]]] = []
+        self._pool = ThreadPoolExecutor(MAX_APPLICATIONS, thread_name_prefix="spark-submit")
+
+    def probe(self) -> ExecutorEnvironment:
+        """See :meth:`Runner.probe`. No application for what this process sees itself, or has seen within a day.
+
+        In cluster mode nothing answers, and every package counts as there until a range says otherwise.
+        """
+        if self._target.cluster:
+            log.info("In cluster mode the executors' packages are not looked at before the first range.")
+            looked = shipment.module(shipment.PROBE)
+            return ExecutorEnvironment(
+                python=looked.environment()["python"], modules=dict.fromkeys(looked.MODULES, "not looked at")
+            )
+        if self._target.local and self._target.own_python and PYTHON not in self._target.conf:
+            return ExecutorEnvironment(**shipment.module(shipment.PROBE).environment())
+        kept = self._probed()
+        if kept.exists() and time.time() - kept.stat().st_mtime < PROBED_SECONDS:
+            return ExecutorEnvironment(**json.loads(kept.read_text()))
+        found = self._asked(Request(kind=PROBE))
+        if all(found["modules"].values()):
+            kept.unlink(missing_ok=True)
+            private(kept, json.dumps(found))
+        return ExecutorEnvironment(**found)
+
+    def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:
+        """See :meth:`Runner.describe`. An application on this host: analysis needs no executors."""
+        request = Request(kind=DESCRIBE, read=read, transform=named(transform, self._transform), master=ON_THIS_HOST)
+        return columns_from_json(self._asked(request)["columns"])
+
+    def run(self, spec: RangeSpec) -> "Future[RangeResult]":
+        """See :meth:`Runner.run`. In cluster mode the result names no slices: the sink's markers do."""
+        future = self._pool.submit(self._range, spec)
+        with self._lock:
+            self._jobs[spec.tag] = future
+        future.add_done_callback(lambda _: self._jobs.pop(spec.tag, None))
+        return future
+
+    def checksum(self, spec: ChecksumSpec) -> "Future[SliceResult]":
+        """See :meth:`Runner.checksum`. All that are asked for within a moment share one application."""
+        future: Future[SliceResult] = Future()
+        with self._lock:
+            self._waiting.append((spec, future))
+            first = len(self._waiting) == 1
+        if first:
+            self._pool.submit(self._checksums)
+        return future
+
+    def interrupt(self, session_id: str, tag: str) -> None:
+        """See :meth:`Runner.interrupt`. By the cluster's own means, and by the processes of this host."""
+        with self._lock:
+            self._ended.add(tag)
+            own = self._jobs.get(tag)
+        if own is not None and own.cancel():
+            return
+        on_cluster = self._submitter.end(tag)
+        found = processes.end(safe(tag))
+        deadline = time.monotonic() + CANCEL_SECONDS
+        # Between its thread and its process there is a moment in which an application of our own is not seen yet.
+        while own is not None and not own.done() and time.monotonic() < deadline:
+            time.sleep(0.1)
+            found += processes.end(safe(tag))
+        self._folders.remove(tag)
+        if not (on_cluster or found or own) and session_id.split(":")[1:2] != [socket.gethostname()]:
+            log.warning("%s was submitted elsewhere (%s): the sink's fence keeps it out.", tag, session_id)
+
+    def memory(self) -> MemoryReading | None:
+        """See :meth:`Runner.memory`. Only the limit is known before a range runs: each has executors of its own."""
+        limit = self._target.limit()
+        return MemoryReading(used_bytes=0, limit_bytes=limit, age_seconds=0.0, executor="each", isolated=True)
+
+    def close(self) -> None:
+        """See :meth:`Runner.close`. Applications of this process that still run are ended."""
+        for name in list(self._jobs):
+            self.interrupt(self.session_id, name)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _range(self, spec: RangeSpec) -> RangeResult:
+        sent = RangeSpec(**{**vars(spec), "transform": named(spec.transform, self._transform)})
+        answer = self._answered(spec.tag, Request(kind=RANGE, spec=sent))
+        return RangeResult(
+            plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=_slices(answer.get("slices", ()))
+        )
+
+    def _checksums(self) -> None:
+        """Answer every checksum that waits, by one application."""
+        time.sleep(GATHER_SECONDS)
+        with self._lock:
+            batch, self._waiting = self._waiting, []
+        # In cluster mode no answer comes back, so the counting is done from here.
+        master = "local[*]" if self._target.cluster else None
+        try:
+            request = Request(kind=CHECKSUMS, checksums=tuple(spec for spec, _ in batch), master=master)
+            results = _slices(self._asked(request)["slices"])
+        except BackpressureError as error:
+            for _, future in batch:
+                future.set_exception(error)
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            future.set_result(result)
+
+    def _asked(self, request: Request) -> dict[str, Any]:
+        """Return the answer to a request that changes nothing."""
+        name = f"bp-{request.kind}-{uuid.uuid4().hex}"
+        future: Future[dict[str, Any]] = self._pool.submit(self._answered, name, request, here=True)
+        with self._lock:
+            self._jobs[name] = future
+        try:
+            return future.result()
+        finally:
+            self._jobs.pop(name, None)
+
+    def _answered(self, name: str, request: Request, *, here: bool = False) -> dict[str, Any]:
+        """Run an application and return its answer, empty where drivers run on the cluster. Errors as the port's."""
+        here = here or not self._target.cluster
+        if request.master is None:
+            self._target.knock()
+        self._folders.root()
+        self._folders.sweep()
+        with self._folders.opened(name) as folder:
+            application = self._application(name, request, folder, here=here)
+            if name in self._ended:
+                raise RangeFailed("The Spark application was ended before it began.")
+            output = self._submitter.submit(application)
+            answer = _read(folder / ANSWER)
+        if "error" not in answer and (answer or (output is None and not here)):
+            return answer
+        if name in self._ended:
+            raise RangeFailed("The Spark application was ended.")
+        raise failure(answer, output or "it ended without an answer", self._target.master)
+
+    def _application(self, name: str, request: Request, folder: Path, *, here: bool) -> Application:
+        sent = private(folder / REQUEST, request.to_json())
+        if here:
+            logins = {conn_id: self._endpoints[conn_id] for conn_id in request.conn_ids}
+            arguments = [str(sent), str(private(folder / LOGINS, endpoints_to_json(logins))), str(folder / ANSWER)]
+        else:
+            arguments = [REQUEST, str(self._target.secrets_file)]
+        return Application(
+            name=name,
+            file=application_file(),
+            arguments=tuple(arguments),
+            py_files=(str(shipment.shipment()), *_listed(self._target.conf.get("spark.submit.pyFiles"))),
+            files=() if here else (str(sent), *_listed(self._target.conf.get("spark.files"))),
+            conf={**self._properties(folder, here=here), **self._target.conf, **self._target.marks(name)},
+            folder=folder,
+            here=here,
+        )
+
+    def _properties(self, folder: Path, *, here: bool) -> dict[str, str]:
+        own = {}
+        if here and self._target.own_python:
+            own[DRIVER_PYTHON] = sys.executable
+        if self._target.local:
+            # Whatever becomes of it, nothing of it stays.
+            own |= {PYTHON: sys.executable, "spark.local.dir": str(folder)}
+        return {**DEFAULTS, **own}
+
+    def _probed(self) -> Path:
+        text = json.dumps([self._target.master, sorted(self._target.conf.items()), sys.version])
+        return self._folders.root() / f"probed-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+@cache
+def application_file() -> str:
+    """Return the path of the application, wherever the package is installed."""
+    found = importlib.util.find_spec(JOBS)
+    if found is None or found.origin is None:
+        raise RunnerRefused("The application for spark-submit is missing from this installation: install it anew.")
+    return str(Path(found.origin).parent / processes.APPLICATION)
+
+
+def _slices(values: Iterable[Mapping[str, Any]]) -> tuple[SliceResult, ...]:
+    return tuple(SliceResult(**value) for value in values)
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part for part in (text or "").split(",") if part]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())) if path.exists() else {}

@@ -1,0 +1,196 @@
+"""The runner over a real spark-submit: applications on this host and on a standalone cluster.
+
+Each application costs some ten seconds, so there are few, and each is looked at from several sides.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import ChecksumSpec, RangeSpec, Transform
+from airflow_provider_backpressure.core.ports import Runner
+from airflow_provider_backpressure.exceptions import PlanSuperseded
+from airflow_provider_backpressure.hooks.spark import open_runner
+from airflow_provider_backpressure.runners import processes
+from airflow_provider_backpressure.runners.target import safe
+from dev.services import Services
+from tests.integration.attempts import Begun, backends, begin, columns_of, difference, execute, until
+
+pytestmark = pytest.mark.integration
+
+SMALL = {"spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.ui.enabled": False}
+SLOW = "SELECT id, code FROM t WHERE id <> 15000 OR pg_sleep(600) IS NOT NULL"
+Open = Callable[..., Runner]
+
+
+@pytest.fixture
+def begun(database: Endpoint) -> Begun:
+    """A source of 20,000 rows and an empty target under a plan."""
+    execute(database, "CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1, 20000) i")
+    return begin(database, database, table="raw.t", columns=columns_of(database, "t"))
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files of its own."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+@pytest.fixture
+def submit(monkeypatch: pytest.MonkeyPatch, temporary: Path, begun: Begun) -> Iterator[Open]:
+    """Opens runners of a connection of type ``spark``; they are closed in the end."""
+    opened: list[Runner] = []
+
+    def open_one(master: str, *, endpoints: dict[str, Endpoint] | None = None, **conf: Any) -> Runner:
+        connection = {"conn_type": "spark", "host": master, "extra": {"conf": {**SMALL, **conf}}}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_SUBMIT", json.dumps(connection))
+        opened.append(open_runner("spark_submit", endpoints=endpoints or begun.endpoints))
+        return opened[-1]
+
+    yield open_one
+    for runner in opened:
+        runner.close()
+
+
+@pytest.mark.statement("X5")
+def test_a_range_is_an_application_and_its_password_is_nowhere(
+    submit: Open,
+    begun: Begun,
+    temporary: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two slices arrive. X5: the password stands in no command line, environment, log or event log, and in no file."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "postgres", "password": begun.sink.password}))
+    events = tmp_path / "events"
+    events.mkdir()
+    logged = {"spark.eventLog.enabled": True, "spark.eventLog.dir": events.as_uri(), "spark.eventLog.compress": False}
+    runner = submit("local[2]", **logged)
+    spec = begun.spec("SELECT * FROM t WHERE id <> 7 OR pg_sleep(2) IS NOT NULL", "SELECT * FROM t WHERE false")
+    job = runner.run(spec)
+    until(lambda: job.done() or backends(begun.sink, spec.tag), timeout=90)
+    running = processes.of(safe(spec.tag))
+    kept = [path for path in temporary.rglob("*.json") if begun.sink.password in path.read_text()]
+    seen = {
+        f"{path.parent.name} {path.name}": content
+        for name in ("cmdline", "environ")
+        for path in Path("/proc").glob(f"[0-9]*/{name}")
+        if (content := read(path)) is not None
+    }
+    result = job.result(120)
+    assert (result.plan_id, result.seq, result.attempt, result.rows) == (spec.plan_id, 0, 1, 20000)
+    assert result.peak_memory_bytes > 0
+    assert difference(begun.source, "SELECT * FROM t", begun.sink, "SELECT * FROM raw.t") == (20000, 20000, 0)
+    assert {marker.attempt for marker in begun.markers().values()} == {1}
+    assert len(running) >= 2, "spark-submit and the driver are found by the attempt's tag"
+    assert kept == [], "the logins' file is gone before the first row moves"
+    seen["log"] = capsys.readouterr().out.encode()
+    assert b"Spark-Submit cmd" in seen["log"]
+    seen["events"] = b"".join(path.read_bytes() for path in events.rglob("*") if path.is_file())
+    assert spec.tag.encode() in seen["events"], "the event log does name the application"
+    assert [where for where, text in seen.items() if begun.sink.password.encode() in text] == []
+    root = temporary / f"backpressure-{os.getuid()}"
+    assert root.stat().st_mode & 0o777 == 0o700
+    assert list(root.iterdir()) == []
+
+
+def read(path: Path) -> bytes | None:
+    """What a process shows, while it lives."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+@pytest.fixture
+def standalone(services: Services) -> Iterator[str]:
+    """The address of a standalone master with one worker."""
+    servers = services.up("standalone", workers=1, worker_memory="1g")
+    yield next(server.url for server in servers.values() if server.url.startswith("spark://"))
+    services.down("standalone")
+
+
+def test_transform_and_verification_on_a_standalone_cluster(
+    submit: Open, begun: Begun, standalone: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The frame path with SQL; columns by analysis, the probe once a day, checksums in one application."""
+    runner = submit(standalone, **{"spark.pyspark.python": sys.executable, "spark.cores.max": "2"})
+    transform = Transform(sql="SELECT id, upper(code) AS code, id % 2 = 0 AS even FROM source")
+    columns = runner.describe(begun.plan.read, transform)
+    assert [(column.name, column.type) for column in columns] == [
+        ("id", "integer"),
+        ("code", "text"),
+        ("even", "boolean"),
+    ]
+    environment = runner.probe()
+    assert environment.modules["psycopg"]
+    assert submitted(capsys) == 2
+    assert runner.probe() == environment
+    assert submitted(capsys) == 0, "what was found well is not asked again"
+    target = begin(
+        begun.source,
+        begun.sink,
+        table="raw.upper",
+        columns=columns,
+        read=begun.plan.read.columns,
+        path="frame",
+        transform=transform,
+    )
+    result = runner.run(target.spec("SELECT * FROM t")).result(120)
+    assert result.rows == 20000
+    expected = "SELECT id, upper(code) AS code, id % 2 = 0 AS even FROM t"
+    assert difference(begun.source, expected, begun.sink, "SELECT * FROM raw.upper") == (20000, 20000, 0)
+    assert submitted(capsys) == 1
+    halves = ("SELECT * FROM raw.upper WHERE even", "SELECT * FROM raw.upper WHERE NOT even")
+    sums = [runner.checksum(ChecksumSpec(kind="postgres", conn_id="sink", query=half)) for half in halves]
+    assert [piece.result(120).rows for piece in sums] == [10000, 10000]
+    assert submitted(capsys) == 1
+    total = sum(int(piece.result().checksum.partition(":")[2], 16) for piece in sums) % 2**64
+    assert result.slices[0].checksum == f"pgcopy-xxh3:{total:016x}"
+
+
+def submitted(capsys: pytest.CaptureFixture[str]) -> int:
+    """Applications that were submitted since the last look, by what the Spark provider says of each."""
+    return capsys.readouterr().out.count("Spark-Submit cmd")
+
+
+@pytest.mark.statement("X2", "X5")
+def test_a_killed_lanes_application_is_ended_by_another_process(submit: Open, begun: Begun, temporary: Path) -> None:
+    """X2: it runs on after kill -9 of its lane; session id and tag are enough to end it. X5: one sentence each."""
+    spec = begun.spec(SLOW)
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    runner = submit("local[2]")
+    lane = context.Process(target=_lane, args=(there, begun, spec))
+    lane.start()
+    session_id = here.recv()
+    until(lambda: backends(begun.sink, spec.tag), timeout=120)
+    lane.kill()
+    lane.join()
+    assert processes.of(safe(spec.tag))
+    runner.interrupt(session_id, spec.tag)
+    assert processes.of(safe(spec.tag)) == []
+    until(lambda: not backends(begun.sink, spec.tag))
+    assert begun.markers() == {}
+    assert list((temporary / f"backpressure-{os.getuid()}").iterdir()) == []
+    begun.superseded()
+    with pytest.raises(PlanSuperseded, match=r"^Plan \w+ \(epoch 1\) no longer holds [^\n]*$"):
+        runner.run(begun.spec("SELECT * FROM t", attempt=2)).result(120)
+
+
+def _lane(pipe: Any, begun: Begun, spec: RangeSpec) -> None:
+    runner = open_runner("spark_submit", endpoints=begun.endpoints)
+    pipe.send(runner.session_id)
+    runner.run(spec).result()
