@@ -120,7 +120,7 @@ def _database(conn_id: str) -> Iterator[str]:
 def _spark(conn_id: str) -> Iterator[str]:
     with _runner(conn_id) as runner:
         found = runner.probe()
-        yield f"A task ran on the executors, with Python {found.python}."
+        yield f"The executors run Python {found.python}."
         check_modules(found, conn_id)
         yield "They have " + ", ".join(f"{name} {version}" for name, version in found.modules.items() if version) + "."
         reading = runner.memory()
@@ -129,7 +129,11 @@ def _spark(conn_id: str) -> Iterator[str]:
                 f"The executors' memory cannot be read, which closes the gate: set the extra ui_url of {conn_id!r} to "
                 "the address of Spark's monitoring page, and let this host reach it."
             )
-        yield f"Their memory can be read: {reading.limit_bytes / 2**30:.1f} GiB each."
+        size = f"{reading.limit_bytes / 2**30:.1f} GiB each"
+        if reading.isolated:
+            yield f"Each range gets executors of its own, of {size}."
+        else:
+            yield f"Their memory can be read: {size}."
 
 
 def _reached(cluster: str, conn_id: str) -> Iterator[str]:

@@ -64,7 +64,11 @@ class HookSubmitter:
         try:
             # A session of its own: what ends the task does not end the application in passing.
             hook.submit(
-                application.file, env=environment(self.target), cwd=str(application.folder), start_new_session=True
+                application.file,
+                env=environment(self.target),
+                cwd=str(application.folder),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         except FileNotFoundError as error:
             raise RunnerRefused(

@@ -18,8 +18,12 @@ PATIENCE = 5.0
 
 
 def of(folder: str) -> list[int]:
-    """Return the processes of this account that run the application whose request lies in a folder of this name."""
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _is(int(entry), folder)]
+    """Return the processes of this account that run the application whose request lies in a folder of this name.
+
+    None where the system does not show processes as files, as Linux does.
+    """
+    entries = os.listdir("/proc") if os.path.isdir("/proc") else []
+    return [int(entry) for entry in entries if entry.isdigit() and _is(int(entry), folder)]
 
 
 def end(folder: str) -> int:

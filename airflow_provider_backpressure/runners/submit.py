@@ -135,8 +135,7 @@ class SubmitRunner:
             return ExecutorEnvironment(**json.loads(kept.read_text()))
         found = self._asked(Request(kind=PROBE))
         if all(found["modules"].values()):
-            kept.unlink(missing_ok=True)
-            private(kept, json.dumps(found))
+            private(kept.with_suffix(f".{uuid.uuid4().hex}"), json.dumps(found)).replace(kept)
         return ExecutorEnvironment(**found)
 
     def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:

@@ -77,7 +77,7 @@ class Target:
     def marks(self, name: str) -> dict[str, str]:
         """Return the properties by which an application can be found again on its cluster, beside its name."""
         if self.yarn:
-            return {"spark.yarn.tags": name}
+            return {"spark.yarn.tags": ",".join(filter(None, [self.conf.get("spark.yarn.tags"), name]))}
         if self.kubernetes:
             label = safe(name)
             pod = {"spark.kubernetes.driver.pod.name": pod_name(name)} if self.cluster else {}

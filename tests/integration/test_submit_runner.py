@@ -8,20 +8,28 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.core.config import MEBIBYTE, Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import ChecksumSpec, RangeSpec, Transform
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import PlanSuperseded
+from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
 from airflow_provider_backpressure.hooks.spark import open_runner
+from airflow_provider_backpressure.ledger.migration import migrate
+from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from airflow_provider_backpressure.runners import processes
 from airflow_provider_backpressure.runners.target import safe
+from airflow_provider_backpressure.sinks import PostgresSink
+from airflow_provider_backpressure.sources import PostgresSource
 from dev.services import Services
 from tests.integration.attempts import Begun, backends, begin, columns_of, difference, execute, until
+from tests.support.world import context
 
 pytestmark = pytest.mark.integration
 
@@ -188,6 +196,45 @@ def test_a_killed_lanes_application_is_ended_by_another_process(submit: Open, be
     begun.superseded()
     with pytest.raises(PlanSuperseded, match=r"^Plan \w+ \(epoch 1\) no longer holds [^\n]*$"):
         runner.run(begun.spec("SELECT * FROM t", attempt=2)).result(120)
+
+
+@pytest.mark.statement("X1", "X2")
+def test_a_hydration_runs_through_the_operators(
+    submit: Open, database: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plan, two ranges at once, verification: as a DAG has it, but for the connection's type nothing is different."""
+    execute(
+        database,
+        "CREATE TABLE orders (id bigint PRIMARY KEY, code text)",
+        "INSERT INTO orders SELECT i, md5(i::text) FROM generate_series(1, 5000) i",
+        "ANALYZE orders",
+    )
+    ledger = tmp_path / "ledger.sqlite"
+    migrate(f"sqlite:///{ledger}")
+    login = {"host": database.host, "port": database.port, "schema": database.database, "login": database.user}
+    postgres = {"conn_type": "postgres", **login, "password": database.password}
+    connections = {"SHOP_DB": postgres, "WAREHOUSE": postgres}
+    connections["BACKPRESSURE_DEFAULT"] = {"conn_type": "backpressure", "extra": {"path": str(ledger)}}
+    for name, values in connections.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(values))
+    submit("local[1]")
+    flow: dict[str, Any] = {
+        "source": PostgresSource(conn_id="shop_db", table="public.orders"),
+        "sink": PostgresSink(conn_id="warehouse", table="public.copied"),
+        "spark_conn_id": "spark_submit",
+        "budget": Budget(credits=2, range_rows=2500),
+    }
+    planned = PlanSnapshotOperator(task_id="plan_snapshot", **flow).execute(context())
+    assert planned["ranges"] == 2
+    assert HydrateOperator(task_id="hydrate_ranges", **flow).execute(context())["committed"] == 2
+    verified = VerifyHydrationOperator(task_id="verify_hydration", **flow).execute(context())
+    assert (verified["rows"], verified["verified"]) == (5000, "target")
+    assert difference(database, "SELECT * FROM orders", database, "SELECT * FROM copied") == (5000, 5000, 0)
+    with closing(BackpressureHook().ledger()) as opened:
+        ranges = opened.ranges(planned["plan_id"])
+        gate = opened.gate(planned["hydration_id"])
+    assert all(record.session_id.startswith("submit:") for record in ranges)
+    assert gate.range_memory_bytes > 10 * MEBIBYTE, "what a range takes is learned"
 
 
 def _lane(pipe: Any, begun: Begun, spec: RangeSpec) -> None:
