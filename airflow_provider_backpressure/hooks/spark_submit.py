@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow.sdk import Connection
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerRefused
-from airflow_provider_backpressure.runners.submit import Application
+from airflow_provider_backpressure.runners.applications import Application
 from airflow_provider_backpressure.runners.target import CLIENT, Target, pod_name
 
 log = logging.getLogger(__name__)

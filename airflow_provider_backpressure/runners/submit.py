@@ -1,7 +1,6 @@
 """Ranges as applications by spark-submit."""
 
 import hashlib
-import importlib.util
 import json
 import logging
 import socket
@@ -11,12 +10,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_to_json
+from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import (
     ChecksumSpec,
     Column,
@@ -30,12 +27,13 @@ from airflow_provider_backpressure.core.messages import (
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment
 from airflow_provider_backpressure.core.requests import CHECKSUMS, DESCRIBE, PROBE, RANGE, Request
 from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.exceptions import BackpressureError, RangeFailed, RunnerRefused
+from airflow_provider_backpressure.exceptions import BackpressureError, RangeFailed
 from airflow_provider_backpressure.runners import processes, shipment
-from airflow_provider_backpressure.runners.folders import ANSWER, LOGINS, REQUEST, Folders, private
+from airflow_provider_backpressure.runners.applications import Submitter, prepared
+from airflow_provider_backpressure.runners.folders import ANSWER, Folders, private
 from airflow_provider_backpressure.runners.outcomes import failure
 from airflow_provider_backpressure.runners.references import named
-from airflow_provider_backpressure.runners.target import DRIVER_PYTHON, PYTHON, Target, safe
+from airflow_provider_backpressure.runners.target import PYTHON, Target, safe
 
 log = logging.getLogger(__name__)
 
@@ -47,42 +45,6 @@ GATHER_SECONDS = 0.5
 PROBED_SECONDS = 86_400.0
 """How long executors that had everything are taken to have it still."""
 CANCEL_SECONDS = 20.0
-JOBS = "airflow_provider_backpressure.spark_jobs"
-DEFAULTS = {
-    **shipment.SETTINGS,
-    "spark.log.level": "WARN",
-    "spark.port.maxRetries": "64",
-    "spark.ui.showConsoleProgress": "false",
-}
-"""Properties of every application, where the connection sets none. Several run on a host, each with a page."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Application:
-    """What is handed to spark-submit. None of it is secret."""
-
-    name: str
-    file: str
-    arguments: tuple[str, ...]
-    py_files: tuple[str, ...]
-    files: tuple[str, ...] = ()
-    conf: Mapping[str, str] = field(default_factory=dict)
-    folder: Path
-    """Where it runs."""
-    here: bool = False
-    """The driver stays on this host, whatever the deploy mode."""
-
-
-class Submitter(Protocol):
-    """The way to spark-submit. May be shared by threads."""
-
-    def submit(self, application: Application) -> str | None:
-        """Run an application to its end. Return what was said where it failed, ``None`` where it ended well."""
-        ...
-
-    def end(self, name: str) -> bool:
-        """End an application whose driver runs on the cluster, by its name; whether there was one."""
-        ...
 
 
 class SubmitRunner:
@@ -233,7 +195,7 @@ class SubmitRunner:
         self._folders.root()
         self._folders.sweep()
         with self._folders.opened(name) as folder:
-            application = self._application(name, request, folder, here=here)
+            application = prepared(name, request, folder, target=self._target, endpoints=self._endpoints, here=here)
             if name in self._ended:
                 raise RangeFailed("The Spark application was ended before it began.")
             output = self._submitter.submit(application)
@@ -244,53 +206,13 @@ class SubmitRunner:
             raise RangeFailed("The Spark application was ended.")
         raise failure(answer, output or "it ended without an answer", self._target.master)
 
-    def _application(self, name: str, request: Request, folder: Path, *, here: bool) -> Application:
-        sent = private(folder / REQUEST, request.to_json())
-        if here:
-            logins = {conn_id: self._endpoints[conn_id] for conn_id in request.conn_ids}
-            arguments = [str(sent), str(private(folder / LOGINS, endpoints_to_json(logins))), str(folder / ANSWER)]
-        else:
-            arguments = [REQUEST, str(self._target.secrets_file)]
-        return Application(
-            name=name,
-            file=application_file(),
-            arguments=tuple(arguments),
-            py_files=(str(shipment.shipment()), *_listed(self._target.conf.get("spark.submit.pyFiles"))),
-            files=() if here else (str(sent), *_listed(self._target.conf.get("spark.files"))),
-            conf={**self._properties(folder, here=here), **self._target.conf, **self._target.marks(name)},
-            folder=folder,
-            here=here,
-        )
-
-    def _properties(self, folder: Path, *, here: bool) -> dict[str, str]:
-        own = {}
-        if here and self._target.own_python:
-            own[DRIVER_PYTHON] = sys.executable
-        if self._target.local:
-            # Whatever becomes of it, nothing of it stays.
-            own |= {PYTHON: sys.executable, "spark.local.dir": str(folder)}
-        return {**DEFAULTS, **own}
-
     def _probed(self) -> Path:
         text = json.dumps([self._target.master, sorted(self._target.conf.items()), sys.version])
         return self._folders.root() / f"probed-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-@cache
-def application_file() -> str:
-    """Return the path of the application, wherever the package is installed."""
-    found = importlib.util.find_spec(JOBS)
-    if found is None or found.origin is None:
-        raise RunnerRefused("The application for spark-submit is missing from this installation: install it anew.")
-    return str(Path(found.origin).parent / processes.APPLICATION)
-
-
 def _slices(values: Iterable[Mapping[str, Any]]) -> tuple[SliceResult, ...]:
     return tuple(SliceResult(**value) for value in values)
-
-
-def _listed(text: str | None) -> list[str]:
-    return [part for part in (text or "").split(",") if part]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -29,7 +29,8 @@ from airflow_provider_backpressure.exceptions import (
     RunnerRefused,
     RunnerUnavailable,
 )
-from airflow_provider_backpressure.runners.submit import Application, SubmitRunner
+from airflow_provider_backpressure.runners.applications import Application
+from airflow_provider_backpressure.runners.submit import SubmitRunner
 from airflow_provider_backpressure.runners.target import Target
 
 PASSWORD = "hunter2-is-secret"
