@@ -10,7 +10,6 @@ from airflow_provider_backpressure.core.messages import (
     RangeSpec,
     ReadSpec,
     Transform,
-    columns_from_json,
 )
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -54,7 +53,7 @@ class Request:
             return cls(
                 spec=RangeSpec.from_json(spec) if spec else None,
                 checksums=tuple(ChecksumSpec(**checksum) for checksum in value.pop("checksums")),
-                read=ReadSpec(columns=columns_from_json(read.pop("columns")), **read) if read else None,
+                read=ReadSpec.from_json(read) if read else None,
                 transform=Transform(**transform) if transform else None,
                 **value,
             )

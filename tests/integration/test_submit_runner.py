@@ -221,7 +221,7 @@ def test_a_hydration_runs_through_the_operators(
         "spark_conn_id": "spark_submit",
         "budget": Budget(credits=2, range_rows=2500),
     }
-    planned = PlanSnapshotOperator(task_id="plan_snapshot", **flow).execute(context())
+    planned = PlanSnapshotOperator(task_id="plan_snapshot", consistency="static", **flow).execute(context())
     assert planned["ranges"] == 2
     assert submitted(capsys) == 0, "on this host nothing is asked by an application"
     assert HydrateOperator(task_id="hydrate_ranges", **flow).execute(context())["committed"] == 2
