@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from airflow_provider_backpressure.core.bounds import KeyBounds
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import (
@@ -119,7 +120,11 @@ class Begun:
     def spec(self, *queries: str, seq: int = 0, attempt: int = 1, **changes: Any) -> RangeSpec:
         """An attempt at a range whose slices are these queries."""
         pieces = tuple(
-            Slice(slice_id=slice_id(seq, index), query=query, bounds={"kind": "test", "index": index})
+            Slice(
+                slice_id=slice_id(seq, index),
+                query=query,
+                bounds=KeyBounds.of(column="id", start=str(index), end=None).to_json(),
+            )
             for index, query in enumerate(queries)
         )
         values: dict[str, Any] = {
