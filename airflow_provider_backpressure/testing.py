@@ -158,12 +158,14 @@ class MemorySource:
 
 @dataclass(kw_only=True)
 class MemorySink:
-    """A keyless target: rows are a list, so that a doubled row shows."""
+    """A keyless target: rows are a list, so that a doubled row shows. ``replace`` fills another first."""
 
     identity: str = "memory://sink"
     rows: list[int] = field(default_factory=list)
     plan: Plan | None = None
     last_epoch: int = 0
+    shadow: list[int] | None = None
+    """Rows of a plan that replaces the target, until it is published."""
     ended: list[str] = field(default_factory=list)
     """Slices whose attempts were ended, in order."""
     _markers: dict[tuple[str, str], Marker] = field(default_factory=dict)
@@ -199,6 +201,7 @@ class MemorySink:
                 self.rows.clear()
             self.last_epoch += 1
             self.plan = plan
+            self.shadow = [] if plan.mode is Mode.REPLACE else None
             return self.last_epoch
 
     def epoch(self, plan_id: str) -> int | None:
@@ -213,7 +216,7 @@ class MemorySink:
             known = self._markers.get((spec.plan_id, piece.slice_id))
             if known is not None:
                 return known
-            self.rows.extend(keys)
+            self._written.extend(keys)
             marker = Marker(
                 plan_id=spec.plan_id,
                 slice_id=piece.slice_id,
@@ -252,7 +255,24 @@ class MemorySink:
     def read(self, query: str) -> list[int]:
         """Return the keys that a slice query selects."""
         with self._lock:
-            return _selected(sorted(self.rows), query)
+            return _selected(sorted(self._written), query)
+
+    def complete(self, plan: Plan) -> None:
+        """See ``Sink.complete``."""
+
+    def publish(self, plan: Plan) -> None:
+        """See ``Sink.publish``."""
+        if plan.mode is not Mode.REPLACE:
+            return
+        with self._lock:
+            if self.epoch(plan.plan_id) != plan.epoch:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds the target.")
+            if self.shadow is not None:
+                self.rows, self.shadow = self.shadow, None
+
+    @property
+    def _written(self) -> list[int]:
+        return self.rows if self.shadow is None else self.shadow
 
     def close(self) -> None:
         """See ``Sink.close``."""

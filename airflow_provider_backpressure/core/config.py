@@ -21,6 +21,8 @@ class Mode(StrEnum):
     """Rows are added; the target needs no key and must be empty before a new plan."""
     UPSERT = "upsert"
     """A row replaces the one with its key; the target has a unique key."""
+    REPLACE = "replace"
+    """All rows go into a shadow table, which takes the target's place at once when it is complete and verified."""
 
 
 class Consistency(StrEnum):

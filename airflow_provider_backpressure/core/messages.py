@@ -74,6 +74,7 @@ class WriteSpec:
     kind: str
     conn_id: str
     target: str
+    """Where rows are written: the target, or under ``replace`` its shadow."""
     columns: tuple[Column, ...]
     """The target's columns in the order in which rows arrive, with the target's types."""
     mode: str

@@ -145,7 +145,8 @@ class Planner:
         if self.mode is Mode.APPEND and not (increment or clear) and self.sink.holds_rows():
             raise SinkRefused(
                 f"The target {preview.write.target} already holds rows, and a new plan in append mode would add to "
-                f"them: empty it first, or use mode='upsert'."
+                f"them: use mode='replace', which puts the new rows in their place at once, or mode='upsert', or empty "
+                "it first."
             )
         snapshot = preview.snapshot
         draft = Plan(
@@ -217,6 +218,6 @@ class Planner:
             )
         if self.sink.epoch(plan.plan_id) is None:
             raise LedgerRefused(
-                f"The target {plan.write.target} does not know plan {plan.plan_id}: the ledger or the target was "
+                f"The target {plan.write.fence} does not know plan {plan.plan_id}: the ledger or the target was "
                 'restored or another plan took the target; trigger the DAG with {"backpressure": "restart"}.'
             )

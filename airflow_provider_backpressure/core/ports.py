@@ -140,9 +140,26 @@ class Sink(Protocol):
         ...
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
-        """Return the statement that reads the target's rows of these bounds (``None``: all), columns as written.
+        """Return the statement that reads the plan's rows of these bounds (``None``: all), columns as written.
 
-        ``window``: of these values of the rising column only.
+        ``window``: of these values of the rising column only. Under ``replace`` the rows are in the shadow until it is
+        published, and in the target from then on.
+        """
+        ...
+
+    def complete(self, plan: Plan) -> None:
+        """Finish what the rows have come into, once every range is committed. Idempotent.
+
+        Under ``replace`` that is the shadow, which gets its indexes and keys; under every other mode there is nothing
+        to do. ``SinkRefused`` where the new rows break one of them.
+        """
+        ...
+
+    def publish(self, plan: Plan) -> None:
+        """Let the shadow take the target's place in one step. Idempotent; only ``replace`` has anything to do.
+
+        Completes it first. ``PlanSuperseded`` for a plan that no longer holds the target, ``SinkRefused`` where the
+        target has become one whose place cannot be taken, ``SinkUnavailable`` where readers do not let it go for now.
         """
         ...
 

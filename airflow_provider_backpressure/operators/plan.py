@@ -28,7 +28,7 @@ class PlanSnapshotOperator(TransformTask):
 
     Where a source that was declared static holds another number of rows than was committed, the task warns and skips.
 
-    :param mode: how rows enter the target: ``append`` or ``upsert``
+    :param mode: how rows enter the target: ``append``, ``upsert`` or ``replace``
     :param consistency: what the ranges have in common, of what the source offers; its own default where not given
     :param each_range: return the ranges' numbers, at most 1,024, for one task each
     """

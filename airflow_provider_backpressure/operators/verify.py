@@ -22,6 +22,8 @@ NAMED = 20
 class VerifyHydrationOperator(HydrationTask):
     """Verifies every range, ends the hydration, and emits the event of its asset.
 
+    Under ``replace`` the shadow is verified and then takes the target's place; where it differs, the target stays.
+
     The event's extra holds ``hydration_id``, ``plan_id``, ``rows``, ``frontier`` (rows by table) and ``verified``; the
     frontier is kept in the asset's state store too. Ranges that differ are named and fail the task for good.
 
@@ -40,7 +42,9 @@ class VerifyHydrationOperator(HydrationTask):
         with self.opened(context) as opened:
             hydration, plan = opened.hydration()
             check_complete(opened.ledger, plan)
+            opened.sink.complete(plan)
             report = None if self.verify is Verify.NONE else self._report(opened, plan)
+            opened.sink.publish(plan)
             opened.ledger.finish(hydration.id)
             rows = total_progress(opened.ledger.statistics(hydration.id)).committed
             facts = {

@@ -23,8 +23,16 @@ STREAM_ROWS = 10_000
 class Session:
     """Runs statements on one connection, opened at the first. Every psycopg error leaves as one of ``errors``."""
 
-    def __init__(self, endpoint: Endpoint, *, errors: Errors, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        errors: Errors,
+        settings: Mapping[str, str] | None = None,
+        application_name: str = CONTROL,
+    ) -> None:
         self.endpoint = endpoint
+        self._application_name = application_name
         self.errors = errors
         self._settings = settings
         self._lock = threading.RLock()
@@ -89,4 +97,6 @@ class Session:
         return self._connection
 
     def _connect(self) -> Connection:
-        return connect(self.endpoint, errors=self.errors, application_name=CONTROL, settings=self._settings)
+        return connect(
+            self.endpoint, errors=self.errors, application_name=self._application_name, settings=self._settings
+        )

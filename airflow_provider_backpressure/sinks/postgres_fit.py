@@ -13,6 +13,7 @@ from airflow_provider_backpressure.postgres.catalog import KINDS, ORDINARY, PART
 from airflow_provider_backpressure.postgres.errors import where
 from airflow_provider_backpressure.postgres.names import QualifiedName, listed
 from airflow_provider_backpressure.postgres.session import Connection, Session
+from airflow_provider_backpressure.sinks.postgres_dependents import against_replacing
 from airflow_provider_backpressure.sinks.postgres_tables import SystemTable
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,10 @@ def _against(session: Session, fitting: Fitting, table: Relation) -> list[str]:
     """What stands against writing into the target that is there."""
     if table.kind not in (ORDINARY, PARTITIONED):
         return [f"it is {KINDS.get(table.kind, 'no table')}"]
+    if fitting.mode is Mode.REPLACE:
+        replacing = session.transaction(lambda connection: against_replacing(connection, table.oid))
+        against = [*_against_columns(fitting, table), *replacing]
+        return [*against, *_against_creating(session, fitting.name.schema)]
     if table.user_triggers or table.rules:
         log.warning("%s has triggers or rules of its own; COPY fires the triggers and passes the rules by.", table.name)
     return [*_against_columns(fitting, table), *_against_rights(session, fitting, table), *_against_key(fitting, table)]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Query
 
@@ -68,6 +69,12 @@ def commit_table(schema: str) -> SystemTable:
         rights=("SELECT", "INSERT"),
         primary_key=("plan_id", "slice_id"),
     )
+
+
+def definition(column: Column) -> sql.Composed:
+    """Return a column's definition; its type is text that PostgreSQL itself printed."""
+    line = sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
+    return line if column.nullable else line + sql.SQL(" NOT NULL")
 
 
 def create_table(name: QualifiedName, lines: list[sql.Composed], primary_key: tuple[str, ...]) -> Query:

@@ -1,7 +1,8 @@
 """A PostgreSQL table as a sink, opened."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -13,6 +14,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_window
@@ -28,7 +30,15 @@ from airflow_provider_backpressure.sinks.postgres_attempts import (
 )
 from airflow_provider_backpressure.sinks.postgres_clearing import remove_rows
 from airflow_provider_backpressure.sinks.postgres_fit import Fitting, check_fit
-from airflow_provider_backpressure.sinks.postgres_tables import SystemTable, commit_table, create_table, plan_table
+from airflow_provider_backpressure.sinks.postgres_publishing import LOCK_WAIT, PUBLISH, Publishing
+from airflow_provider_backpressure.sinks.postgres_shadow import create_shadow, drop_shadows, new_shadow, shadow_of
+from airflow_provider_backpressure.sinks.postgres_tables import (
+    SystemTable,
+    commit_table,
+    create_table,
+    definition,
+    plan_table,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.sinks.postgres import PostgresSink
@@ -72,7 +82,7 @@ class PostgresTarget:
         return WriteSpec(
             kind=KIND,
             conn_id=self._declared.conn_id,
-            target=self._name.sql,
+            target=(new_shadow(self._name) if wanted is Mode.REPLACE else self._name).sql,
             columns=tuple(columns),
             mode=wanted.value,
             key=by,
@@ -82,15 +92,18 @@ class PostgresTarget:
         )
 
     def prepare(self, write: WriteSpec) -> None:
-        """See :meth:`..core.ports.Sink.prepare`. All or nothing, and safe when two do it at once."""
+        """See :meth:`..core.ports.Sink.prepare`. All or nothing, and safe when two do it at once.
+
+        A target that is to be replaced and is not there yet appears by the swap only.
+        """
 
         def create(connection: Connection) -> None:
             connection.execute(sql.SQL("SELECT pg_advisory_xact_lock({})").format(sql.Literal(PREPARING)))
             for schema in dict.fromkeys((self._name.schema, self._plans.name.schema)):
                 if connection.execute(_SCHEMA_THERE, (schema,)).fetchone() is None:
                     connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
-            if not _there(connection, self._name):
-                connection.execute(create_table(self._name, [_definition(each) for each in write.columns], write.key))
+            if write.mode != Mode.REPLACE and not _there(connection, self._name):
+                connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
             for table in self._system:
                 if not _there(connection, table.name):
                     connection.execute(table.create())
@@ -111,6 +124,7 @@ class PostgresTarget:
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         """See :meth:`..core.ports.Sink.begin`. Connections of the plan before are ended: they could only be refused.
 
+        Shadows of plans before are dropped, and that of this plan is created, together with its epoch.
         ``SinkRefused`` where the target turns out to be the source itself.
         """
         self._refuse_source(plan)
@@ -130,14 +144,16 @@ class PostgresTarget:
             "fingerprint": plan.fingerprint,
         }
 
-        def write(connection: Connection) -> int:
-            row = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchone()
-            assert row is not None, "an upsert returns its row"
-            if clear is not None and plan.mode is Mode.APPEND:
+        def mint(connection: Connection) -> int:
+            minted: int = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchall()[0][0]
+            drop_shadows(connection, self._name)
+            if plan.mode is Mode.REPLACE:
+                create_shadow(connection, self._name, shadow_of(plan.write), plan.write.columns)
+            elif plan.mode is Mode.APPEND and clear is not None:
                 remove_rows(connection, self._name, self._commits, plan_id=clear)
-            return int(row[0])
+            return minted
 
-        return self._session.transaction(write)
+        return self._session.transaction(mint)
 
     def epoch(self, plan_id: str) -> int | None:
         """See :meth:`..core.ports.Sink.epoch`. A target whose plan table is gone holds no plan."""
@@ -152,13 +168,13 @@ class PostgresTarget:
         return self._session.transaction(look)
 
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
-        """See :meth:`..core.ports.Sink.markers`. Revoked ones are among them, marked as such."""
+        """See :meth:`..core.ports.Sink.markers`. Revoked ones are among them, marked as such; the swap's own is not."""
         query = sql.SQL(_MARKERS).format(sql.SQL(self._commits.name.sql))
         wanted = None if slice_ids is None else list(slice_ids)
 
         def read(connection: Connection) -> list[Marker]:
             with connection.cursor(row_factory=class_row(Marker)) as cursor:
-                return cursor.execute(query, {"plan_id": plan_id, "wanted": wanted}).fetchall()
+                return cursor.execute(query, {"plan_id": plan_id, "wanted": wanted, "publish": PUBLISH}).fetchall()
 
         return {marker.slice_id: marker for marker in self._session.transaction(read)}
 
@@ -177,7 +193,8 @@ class PostgresTarget:
         or text is ordered otherwise. The whole table (``None``) can always be read.
         """
         query = sql.SQL("SELECT {} FROM {}").format(
-            sql.SQL(", ").join([sql.Identifier(column.name) for column in write.columns]), sql.SQL(self._name.sql)
+            sql.SQL(", ").join([sql.Identifier(column.name) for column in write.columns]),
+            sql.SQL(self._readable(write).sql),
         )
         kept = self._conditions(write, bounds)
         if window is not None:
@@ -185,6 +202,18 @@ class PostgresTarget:
         if kept:
             query = query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(kept)
         return query.as_string(None)
+
+    def complete(self, plan: Plan) -> None:
+        """See :meth:`..core.ports.Sink.complete`. An earlier try that is still at it is ended."""
+        if plan.mode is Mode.REPLACE:
+            with self._publishing(plan) as publishing:
+                publishing.complete()
+
+    def publish(self, plan: Plan) -> None:
+        """See :meth:`..core.ports.Sink.publish`. An earlier try that is still at it is ended."""
+        if plan.mode is Mode.REPLACE:
+            with self._publishing(plan) as publishing:
+                publishing.publish()
 
     def close(self) -> None:
         """See :meth:`..core.ports.Sink.close`."""
@@ -197,6 +226,25 @@ class PostgresTarget:
     @property
     def _system(self) -> tuple[SystemTable, SystemTable]:
         return self._plans, self._commits
+
+    @contextmanager
+    def _publishing(self, plan: Plan) -> Iterator[Publishing]:
+        self._end(slice_prefix(plan.plan_id, PUBLISH))
+        session = Session(
+            self._session.endpoint,
+            errors=ERRORS,
+            settings={"lock_timeout": LOCK_WAIT},
+            application_name=attempt_tag(plan.plan_id, PUBLISH, 0),
+        )
+        with closing(session):
+            yield Publishing(plan=plan, target=self._name, session=session, poll=self._poll, clock=self._clock)
+
+    def _readable(self, write: WriteSpec) -> QualifiedName:
+        """Return the table that has the plan's rows: the shadow until it has taken the target's place."""
+        if write.mode != Mode.REPLACE:
+            return self._name
+        shadow = shadow_of(write)
+        return shadow if self._session.transaction(lambda connection: _there(connection, shadow)) else self._name
 
     def _end(self, prefix: str) -> int:
         return end_connections(self._session, prefix, poll=self._poll, clock=self._clock)
@@ -221,7 +269,7 @@ class PostgresTarget:
         if arriving is None:
             raise SinkRefused(f"{self._name} has no column {listed([key])} to tell ranges apart by.")
         if key not in self._key_columns:
-            table = find(self._session, self._name)
+            table = find(self._session, self._readable(write))
             there = table.column(key) if table else None
             if there is None:
                 raise SinkRefused(f"{self._name} has no column {listed([key])} to tell ranges apart by.")
@@ -243,12 +291,6 @@ def _there(connection: Connection, name: QualifiedName) -> bool:
     return connection.execute(_RELATION_THERE, (name.schema, name.name)).fetchone() is not None
 
 
-def _definition(column: Column) -> sql.Composed:
-    """Return a column's definition; its type is text that PostgreSQL itself printed."""
-    line = sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
-    return line if column.nullable else line + sql.SQL(" NOT NULL")
-
-
 _SCHEMA_THERE = sql.SQL("SELECT FROM pg_namespace WHERE nspname = %s")
 _RELATION_THERE = sql.SQL(
     "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
@@ -266,5 +308,6 @@ _BEGIN = """
 _MARKERS = """
     SELECT plan_id, slice_id, epoch, attempt, bounds, rows, bytes, checksum, committed_at, revoked
     FROM {}
-    WHERE plan_id = %(plan_id)s AND (%(wanted)s::text[] IS NULL OR slice_id = ANY (%(wanted)s))
+    WHERE plan_id = %(plan_id)s AND slice_id <> %(publish)s
+      AND (%(wanted)s::text[] IS NULL OR slice_id = ANY (%(wanted)s))
 """

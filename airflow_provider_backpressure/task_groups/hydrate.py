@@ -52,7 +52,7 @@ def hydrate(
     :param budget: what the hydration may take
     :param consistency: ``snapshot`` (a PostgreSQL source's default): every range as the table was at one moment, from
         one task that keeps the moment; ``static``: the table stands still while it is read
-    :param mode: ``append`` or ``upsert``
+    :param mode: ``append``, ``upsert`` or ``replace``
     :param transform: a SELECT over the view ``source``, or a callable that takes and gives a DataFrame
     :param verify: ``target`` (``True``), ``full``, or ``none`` (``False``)
     :param lanes: tasks that drain the ranges; one is enough for all but the widest clusters

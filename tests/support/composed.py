@@ -20,7 +20,8 @@ from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.planner import Planned, Planner
 from airflow_provider_backpressure.core.ports import Ledger, Runner, Sink, Source
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.verification import Verifier
+from airflow_provider_backpressure.core.verification import Verifier, Verify
+from airflow_provider_backpressure.exceptions import VerificationFailed
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
@@ -78,6 +79,18 @@ class Composed:
         with self.open() as ports:
             return ports.hydrator().run()
 
+    def finish(self, how: Verify = Verify.TARGET) -> None:
+        """Verify, publish and end the hydration, as its last task does."""
+        with self.open() as ports:
+            plan, sink = ports.plan, ports.sink
+            sink.complete(plan)
+            verifier = Verifier(plan=plan, source=ports.source, sink=sink, runner=ports.runner)
+            report = verifier.verify(ports.ledger.ranges(plan.plan_id), how)
+            if not report.equal:
+                raise VerificationFailed(report.mismatches[0].sentence)
+            sink.publish(plan)
+            ports.ledger.finish(ports.hydration.id)
+
     def process(self, folder: Path, **environment: str) -> "subprocess.Popen[bytes]":
         """Plan where needed and run the lane in a process of its own, which a test may kill."""
         config = folder / f"{self.lane}.json"
@@ -129,36 +142,43 @@ class Ports:
             cluster="spark",
         )
 
-    def found(self) -> tuple[Hydration, Plan]:
-        """Return the hydration and its plan."""
+    @property
+    def hydration(self) -> Hydration:
+        """The hydration, which was planned before."""
         found = self.ledger.find(
             environment="default", source_identity=self.source.identity, sink_identity=self.sink.identity
         )
         assert found is not None
-        assert found.plan is not None
-        return found, found.plan
+        return found
+
+    @property
+    def plan(self) -> Plan:
+        """Its plan."""
+        plan = self.hydration.plan
+        assert plan is not None
+        return plan
 
     def close_plan(self) -> Planned:
         """Close the plan, whose snapshot is gone, and make another."""
-        return self.planner().close(*self.found())
+        return self.planner().close(self.hydration, self.plan)
 
     def verifier(self) -> Verifier:
         """Return the verifier of the plan."""
-        return Verifier(plan=self.found()[1], source=self.source, sink=self.sink, runner=self.runner)
+        return Verifier(plan=self.plan, source=self.source, sink=self.sink, runner=self.runner)
 
     def hydrator(self) -> Hydrator:
         """Return the lane."""
-        found, plan = self.found()
+        hydration_id = self.hydration.id
         return Hydrator(
-            hydration_id=found.id,
-            plan=plan,
+            hydration_id=hydration_id,
+            plan=self.plan,
             lane=self.composed.lane,
             ledger=self.ledger,
             source=self.source,
             sink=self.sink,
             runner=self.runner,
             limiter=Limiter(
-                ledger=self.ledger, hydration_id=found.id, budget=self.composed.budget, memory=self.runner.memory
+                ledger=self.ledger, hydration_id=hydration_id, budget=self.composed.budget, memory=self.runner.memory
             ),
             budget=self.composed.budget,
             share=self.composed.budget.credits,

@@ -71,10 +71,10 @@ class SliceCommit:
             (self.spec.write.fence,),
         ).fetchone()
         if row is None:
-            raise PlanSuperseded(f"The sink has no plan for {self.spec.write.target}: it never begun, or forgotten.")
+            raise PlanSuperseded(f"The sink has no plan for {self.spec.write.fence}: it never begun, or forgotten.")
         if row != (self.spec.plan_id, self.spec.epoch):
             raise PlanSuperseded(
-                f"Plan {self.spec.plan_id} (epoch {self.spec.epoch}) no longer holds {self.spec.write.target}: "
+                f"Plan {self.spec.plan_id} (epoch {self.spec.epoch}) no longer holds {self.spec.write.fence}: "
                 f"plan {row[0]} (epoch {row[1]}) does."
             )
 

@@ -319,7 +319,7 @@ def test_a_restart_fences_the_old_plan(bench):
 def test_what_cannot_work_is_refused_before_a_row_moves(bench):
     """X5: rows already there, a type that does not fit, a changed schema, missing drivers, a second owner."""
     bench.sink.rows.append(1)
-    with pytest.raises(SinkRefused, match="already holds rows"):
+    with pytest.raises(SinkRefused, match=r"already holds rows, .* use mode='replace'"):
         bench.plan(restart=True)
     bench.sink.rows.clear()
     with pytest.raises(LedgerRefused, match="dag"):
@@ -372,6 +372,25 @@ def test_a_runner_whose_jobs_cost_seconds_is_asked_for_many_checksums_at_once(be
     verifier = Verifier(plan=bench.planned.plan, source=bench.source, sink=bench.sink, runner=runner)
     assert verifier.verify(bench.ledger.ranges(bench.plan_id), Verify.TARGET).equal
     assert seen[0] == together
+
+
+def test_a_replacement_is_seen_when_it_is_published_and_not_before(bench):
+    """The old rows stay until the swap; a late swap of an older plan is refused, and a second one changes nothing."""
+    bench.sink.rows[:] = [7, 7, 7]
+    planner = bench.planner(mode=Mode.REPLACE)
+    old = planner.plan(restart=True).plan
+    bench.planned = planner.plan(restart=True)
+    bench.plan_id = bench.planned.plan.plan_id
+    bench.lane().run()
+    assert bench.sink.rows == [7, 7, 7]
+    verifier = Verifier(plan=bench.planned.plan, source=bench.source, sink=bench.sink, runner=bench.runner)
+    for _ in range(2):
+        assert verifier.verify(bench.ledger.ranges(bench.plan_id), Verify.FULL).equal
+        bench.sink.complete(bench.planned.plan)
+        bench.sink.publish(bench.planned.plan)
+        assert sorted(bench.sink.rows) == list(range(100))
+    with pytest.raises(PlanSuperseded):
+        bench.sink.publish(old)
 
 
 def test_a_refusal_is_a_value(bench):

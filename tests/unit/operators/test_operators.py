@@ -7,7 +7,7 @@ from airflow_provider_backpressure.core import hydrator
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.exceptions import LedgerUnavailable, RangeFailed
 from airflow_provider_backpressure.operators import (
     HydrateOperator,
     PlanSnapshotOperator,
@@ -55,6 +55,40 @@ def test_plan_drain_verify(world):
     assert asset.uri == "backpressure://default/shop_db/public.t->warehouse/raw.t"
     assert given["outlet_events"][asset].extra["frontier"] == {"memory://source": 100}
     assert given["asset_state_store"][asset]["committed_frontier"] == {"memory://source": 100}
+
+
+@pytest.mark.parametrize("how", ["target", "none"])
+def test_replace_shows_the_new_rows_when_they_are_verified(world, how):
+    """The target keeps its rows until then; killed between swap and finish, the task does the rest when retried."""
+    world.sink.rows[:] = [7, 7]
+    plan(world, mode="replace").execute(context())
+    lane(world).execute(context())
+    assert world.sink.rows == [7, 7]
+    finish = world.ledger.finish
+    world.ledger.finish = lambda _: (_ for _ in ()).throw(LedgerUnavailable("killed"))
+    with pytest.raises(LedgerUnavailable):
+        verify(world, verify=how).execute(context())
+    world.ledger.finish = finish
+    assert plan(world, mode="replace").execute(context())["plan_id"] == world.plan.plan_id
+    assert lane(world).execute(context())["committed"] == 0
+    assert verify(world, verify=how).execute(context())["rows"] == 100
+    assert sorted(world.sink.rows) == list(range(100))
+    with pytest.raises(AirflowSkipException, match="has not changed"):
+        plan(world, mode="replace").execute(context())
+
+
+def test_a_replacement_that_differs_is_not_shown(world):
+    world.sink.rows[:] = [7, 7]
+    plan(world, mode="replace").execute(context())
+    lane(world).execute(context())
+    world.sink.shadow.remove(42)
+    with pytest.raises(AirflowFailException, match="1 of 10 ranges differ: 4"):
+        verify(world).execute(context())
+    assert world.sink.rows == [7, 7]
+    plan(world, mode="replace").execute(context(conf={"backpressure": "restart"}))
+    lane(world).execute(context())
+    verify(world).execute(context())
+    assert sorted(world.sink.rows) == list(range(100))
 
 
 def test_nothing_to_do_is_a_skip(world):
