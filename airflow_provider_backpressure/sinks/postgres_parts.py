@@ -140,6 +140,10 @@ _CARRIED = sql.SQL(
                                    (i.indisreplident AND c.relreplident = 'i', 'REPLICA IDENTITY USING INDEX')
         ) w (holds, words)
         WHERE i.indrelid = %(target)s::oid AND i.indisvalid AND w.holds
+        UNION ALL
+        SELECT 6, format('ALTER TABLE %%s SET (autovacuum_enabled = %%L)', %(shadow)s::text, o.option_value)
+        FROM pg_class c CROSS JOIN LATERAL pg_options_to_table(c.reloptions) o
+        WHERE c.oid = %(target)s::oid AND o.option_name = 'autovacuum_enabled'
     ) carried (step, statement)
     ORDER BY step
     """

@@ -89,20 +89,23 @@ class Publishing:
         return True
 
     def _analysed(self, connection: Connection) -> bool:
-        self._held(connection)
-        connection.execute(sql.SQL("ANALYZE {}").format(sql.SQL(self._shadow.sql)))
+        if self._held(connection) is not None:
+            connection.execute(sql.SQL("ANALYZE {}").format(sql.SQL(self._shadow.sql)))
         return True
 
     def _swapped(self, connection: Connection) -> bool:
         """Swap within one transaction; ``_Blocked`` where it has to be tried again."""
         if self._held(connection, lock=True) is None:
             return True
+        shadow = sql.SQL(self._shadow.sql)
+        connection.execute(_LOCK.format(shadow))
         target = oid_of(connection, self.target)
         if target is not None:
+            connection.execute(_PATIENCE, {"target": target})
             self._lock(connection, views_over(connection, target))
-        target = oid_of(connection, self.target)
+            target = oid_of(connection, self.target)
         self._check(connection, target)
-        connection.execute(_LOCK.format(sql.SQL(self._shadow.sql)))
+        connection.execute(sql.SQL("ALTER TABLE {} RESET (autovacuum_enabled)").format(shadow))
         if target is None:
             _rename(connection, self._shadow, self.target)
             connection.execute(sql.SQL("COMMENT ON TABLE {} IS NULL").format(sql.SQL(self.target.sql)))
@@ -234,6 +237,18 @@ def _rename(connection: Connection, table: QualifiedName, to: QualifiedName) -> 
     connection.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(sql.SQL(table.sql), sql.Identifier(to.name)))
 
 
+# Autovacuum goes out of the way of those who wait for it until deadlocks are looked for.
+_PATIENCE = sql.SQL(
+    """
+    SELECT set_config('lock_timeout', s.setting::int + 500 || 'ms', true)
+    FROM pg_settings s
+    WHERE s.name = 'deadlock_timeout' AND EXISTS (
+        SELECT FROM pg_class c
+        JOIN pg_locks l ON l.relation IN (c.oid, c.reltoastrelid) AND l.mode = 'ShareUpdateExclusiveLock'
+        JOIN pg_stat_activity a ON a.pid = l.pid
+        WHERE c.oid = %(target)s::oid AND a.usesysid IS NULL)
+    """
+)
 _LOCK = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE")
 _FENCE = sql.SQL("SELECT plan_id, epoch FROM {} WHERE target = %s {}")
 _MARKED = sql.SQL("SELECT FROM {} WHERE plan_id = %s AND slice_id = %s")

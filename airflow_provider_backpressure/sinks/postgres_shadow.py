@@ -46,6 +46,8 @@ def create_shadow(
     else:
         creation(connection, oid, shadow)
         alike(connection, oid, shadow)
+    # Autovacuum would hold the shadow whenever it is to be indexed or swapped; the swap lets it in again.
+    connection.execute(sql.SQL("ALTER TABLE {} SET (autovacuum_enabled = false)").format(sql.SQL(shadow.sql)))
     connection.execute(
         sql.SQL("COMMENT ON TABLE {} IS {}").format(sql.SQL(shadow.sql), sql.Literal(purpose(target, oid)))
     )
