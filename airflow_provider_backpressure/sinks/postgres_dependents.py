@@ -74,7 +74,7 @@ _DEPENDENTS = sql.SQL(
     """
     SELECT DISTINCT CASE WHEN r.oid IS NOT NULL AND r.rulename = '_RETURN'
                          THEN pg_describe_object('pg_class'::regclass, r.ev_class, 0)
-                         ELSE pg_describe_object(d.classid, d.objid, 0) END
+                         ELSE pg_describe_object(d.classid, d.objid, d.objsubid) END
     FROM pg_class c
     JOIN pg_type y ON y.oid = c.reltype
     JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = c.oid

@@ -81,7 +81,7 @@ class Publishing:
         log.info("Making %s for the new rows of %s.", quote(part.name), self.target)
         try:
             make(connection, part)
-        except psycopg.errors.IntegrityConstraintViolation as error:
+        except psycopg.IntegrityError as error:
             raise SinkRefused(
                 f"The new rows of {self.target} break {quote(part.name)}, so the old ones stay: "
                 f"{_BROKEN.get(type(error)) or words(error)}."

@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.core.ranges import KeyBounds
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.sinks import PostgresSink, postgres_publishing
@@ -34,10 +35,9 @@ class Replacement:
     begun: Begun
     table: str
 
-    def open(self) -> PostgresTarget:
-        """Return the sink anew, as another process has it; it does not sleep."""
-        sink = PostgresSink(conn_id="sink", table=self.table)
-        return PostgresTarget(sink, self.begun.sink, clock=ManualClock())
+    def open(self) -> Sink:
+        """Return the sink anew, as another process has it."""
+        return PostgresSink(conn_id="sink", table=self.table).open(self.begun.sink)
 
     def load(self, query: str = "SELECT * FROM source") -> None:
         """Copy rows into the shadow, as a range does."""
@@ -192,9 +192,10 @@ RICH = (
     ) WITH (fillfactor = 70, toast.autovacuum_enabled = false)""",
     'CREATE INDEX "by code; --" ON raw.t (lower(code) DESC) WITH (fillfactor = 60) WHERE id > 5',
     "CREATE UNIQUE INDEX ON raw.t (id DESC) INCLUDE (code)",
+    'CREATE INDEX "in order" ON raw.t (at)',
     "CREATE STATISTICS raw.together (ndistinct) ON id, code FROM raw.t",
     "ALTER TABLE raw.t ALTER COLUMN code SET STATISTICS 77, ALTER COLUMN id SET (n_distinct = -1),"
-    ' REPLICA IDENTITY USING INDEX "the KEY", CLUSTER ON "by code; --"',
+    ' REPLICA IDENTITY USING INDEX "the KEY", CLUSTER ON "in order"',
     "COMMENT ON TABLE raw.t IS 'all ''of'' them'",
     "COMMENT ON COLUMN raw.t.code IS 'a code'",
     "COMMENT ON INDEX raw.\"by code; --\" IS 'an index'",
@@ -285,7 +286,7 @@ def test_all_that_a_table_has_is_carried_over(database: Endpoint, replacing: Rep
         ),
         (
             ["CREATE TABLE raw.u (t raw.t[])", "CREATE VIEW raw.v AS SELECT t FROM raw.t t"],
-            "column t of table raw.u and view raw.v depend on it",
+            "column t of table raw.u and column t of view raw.v depend on it",
         ),
         (["CREATE RULE r AS ON INSERT TO raw.t DO INSTEAD NOTHING"], "it has rules"),
         (
