@@ -204,6 +204,7 @@ class Hydrator:
         """Refuse what an earlier life has submitted and what is not committed yet: it reads in another snapshot."""
         if self._in_snapshot and self.ledger.counts(self.plan.plan_id).open:
             self.plan = replace(self.plan, epoch=self.sink.begin(self.plan))
+            self.ledger.take_over(self.hydration_id, self.plan)
 
     def _check_snapshot(self) -> None:
         """Raise where an earlier life has committed ranges in its snapshot, which is gone, and others are left."""

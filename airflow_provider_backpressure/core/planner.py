@@ -11,7 +11,13 @@ from airflow_provider_backpressure.core.messages import Column, Transform, Write
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Ledger, Runner, Sink, Source
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot, fingerprint
-from airflow_provider_backpressure.exceptions import LedgerRefused, RunnerRefused, SinkRefused, SourceRefused
+from airflow_provider_backpressure.exceptions import (
+    InvalidDeclaration,
+    LedgerRefused,
+    RunnerRefused,
+    SinkRefused,
+    SourceRefused,
+)
 
 ASSUMED_ROWS_PER_SECOND = 100_000.0
 """What one range is expected to move per second."""
@@ -103,6 +109,7 @@ class Planner:
 
         ``after``: of what lies above this value of the source's rising column.
         """
+        self._check_mode()
         snapshot = self.source.snapshot(self.consistency, after=after)
         executors = self._probe()
         read = self.source.read_spec(snapshot)
@@ -138,6 +145,12 @@ class Planner:
         found = self.runner.probe()
         check_modules(found, self.cluster)
         return found
+
+    def _check_mode(self) -> None:
+        if self.mode is Mode.REPLACE and self.source.increments:
+            raise InvalidDeclaration(
+                "mode='replace' takes all rows anew each time: leave increment_column out, or use append or upsert."
+            )
 
     def _begin(
         self, hydration: Hydration, preview: Preview, *, increment: bool = False, clear: str | None = None

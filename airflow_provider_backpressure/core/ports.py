@@ -280,6 +280,13 @@ class Ledger(LedgerReader, Protocol):
         """Store a new plan with its ranges and return their number. Statistics begin anew with the plan's total."""
         ...
 
+    def take_over(self, hydration_id: str, plan: Plan) -> None:
+        """Write down the newer epoch under which a new life of the lane goes on with the same plan.
+
+        Nothing where another plan is the current one by now.
+        """
+        ...
+
     def admit(
         self,
         hydration_id: str,

@@ -174,6 +174,13 @@ class MemoryLedger:
             self._tables.save(entry, law.planned_anew(entry.figures, plan))
         return len(records)
 
+    def take_over(self, hydration_id: str, plan: Plan) -> None:
+        """See ``Ledger.take_over``."""
+        with self._lock:
+            entry = self._tables.entry(hydration_id)
+            if entry.figures.plan_id == plan.plan_id:
+                entry.plan = plan
+
     def admit(
         self,
         hydration_id: str,

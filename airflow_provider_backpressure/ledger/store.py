@@ -172,6 +172,12 @@ class SqlLedger:
         return number
 
     @repeatable
+    def take_over(self, hydration_id: str, plan: Plan) -> None:
+        """See ``Ledger.take_over``."""
+        with self._database.write() as connection:
+            if hydrations.lock(connection, hydration_id).plan_id == plan.plan_id:
+                hydrations.change(connection, hydration_id, plan=plan.to_json())
+
     def admit(
         self,
         hydration_id: str,

@@ -1,6 +1,7 @@
 """Saving a plan and its ranges."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,17 @@ def test_a_plan_comes_back_as_it_was_saved(ledger):
     hydration_id, plan = register(ledger), make_plan(frontier={"a": 2**64 - 1}, total=None, total_exact=False)
     ledger.save_plan(hydration_id, plan, cut(3))
     assert ledger.hydration(hydration_id).plan == plan
+
+
+def test_a_newer_epoch_of_the_same_plan_is_written_down(ledger):
+    """And one of a plan that is not the current one is not."""
+    hydration_id, plan = register(ledger), make_plan()
+    ledger.save_plan(hydration_id, plan, cut(3))
+    ledger.take_over(hydration_id, replace(plan, epoch=plan.epoch + 1))
+    assert ledger.hydration(hydration_id).plan == replace(plan, epoch=plan.epoch + 1)
+    ledger.take_over(hydration_id, make_plan())
+    assert ledger.hydration(hydration_id).plan == replace(plan, epoch=plan.epoch + 1)
+    assert ledger.counts(plan.plan_id).planned == 3
 
 
 def test_ranges_come_back_in_order_and_by_page(ledger):

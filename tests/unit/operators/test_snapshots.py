@@ -110,6 +110,7 @@ def test_a_lane_that_died_before_its_first_commit_keeps_the_plan(
     assert lane(world)["committed"] == 10
     assert world.plan.plan_id == first.plan_id
     assert {spec.epoch for spec in seen} == {first.epoch + 2}, "each life has an epoch of its own"
+    assert world.plan.epoch == first.epoch + 2, "which whoever publishes goes by"
     assert sorted(world.sink.rows) == list(range(100))
 
 
@@ -209,6 +210,8 @@ def test_later_runs_bring_what_has_come(world: World, rising: MemorySource) -> N
     assert world.plan.increment
     with pytest.raises(AirflowSkipException, match="nothing has come above 137"):
         plan(world)
+    with pytest.raises(AirflowFailException, match="mode='replace' takes all rows anew"):
+        plan(world, mode="replace")
 
 
 def test_an_open_window_is_completed_before_the_next(
