@@ -17,8 +17,9 @@ from airflow_provider_backpressure.core.watch import Watch
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.hydration import Declaration, Opened, SinkDeclaration, SourceDeclaration
+from airflow_provider_backpressure.hooks.runs import under_way
 from airflow_provider_backpressure.hooks.spark import memory_url
-from airflow_provider_backpressure.triggers.admission import AdmissionTrigger
+from airflow_provider_backpressure.triggers import AdmissionTrigger, TurnTrigger
 
 MAX_LANE = 250
 """Longest name of a lane; a longer one is cut and told apart by a digest."""
@@ -134,6 +135,23 @@ class HydrationTask(BaseOperator):
                 poll_interval=settings.poll_policy().maximum,
             )
         self.defer(trigger=trigger, method_name="resume", timeout=timeout)
+
+    def take_turn(self, context: Context, opened: Opened, hydration_id: str) -> None:
+        """Take the hydration for this run alone, or defer until the run that has it is over or has let it go."""
+        instance = context["ti"]
+        holder = opened.ledger.hold(hydration_id, run=instance.run_id)
+        if holder != instance.run_id and not under_way(instance.dag_id, holder):
+            holder = opened.ledger.hold(hydration_id, run=instance.run_id, over=holder)
+        if holder == instance.run_id:
+            return
+        self.log.info("Run %s has this hydration: this run waits its turn, and gives its worker slot back.", holder)
+        trigger = TurnTrigger(
+            hydration_id=hydration_id,
+            backpressure_conn_id=self.backpressure_conn_id,
+            dag_id=instance.dag_id,
+            run_id=holder,
+        )
+        self.defer(trigger=trigger, method_name="resume")
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after a deferral. What the trigger saw is only told: everything is looked at again."""

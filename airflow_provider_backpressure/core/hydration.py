@@ -26,6 +26,8 @@ class Hydration:
     """Connection id of its Spark cluster."""
     phase: Phase
     plan: Plan | None
+    holder: str | None
+    """The run that has the hydration for itself; runs of one hydration take turns. ``None`` between them."""
     credits: int
     credits_max: int
     paused_by: str | None

@@ -145,11 +145,15 @@ class Hydrator:
             self._await_jobs()
 
     def cancel(self) -> None:
-        """End this lane's jobs and give their credits back, as when its task is marked failed or cleared."""
-        for record in self._jobs.values():
-            self._end(record)
-            self._resolve(record, error="cancelled")
+        """End this lane's jobs and give their credits back, as when its task is marked failed or cleared.
+
+        The ledger says which they are: a lane may be interrupted between a permit and its submission.
+        """
         self._jobs.clear()
+        for record in self.ledger.abandoned(self.hydration_id, lane=self.lane):
+            if record.lane == self.lane:
+                self._end(record)
+                self._resolve(record, error="cancelled")
 
     def recover(self) -> None:
         """Settle what an earlier life of this lane, or a lane that fell silent, has left in flight."""

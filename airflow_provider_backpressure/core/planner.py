@@ -125,7 +125,14 @@ class Planner:
 
     def plan(self, *, restart: bool = False) -> Planned:
         """Plan anew, resume what is open, or find nothing to do. ``restart`` asks for a new plan in any case."""
-        hydration = self.ledger.register(
+        hydration = self.register()
+        if hydration.plan is not None and not restart:
+            return self._go_on(hydration, hydration.plan)
+        return self._begin(hydration, self.preview())
+
+    def register(self) -> Hydration:
+        """Return the hydration of source and sink, made where it is missing; ``LedgerRefused`` for a second owner."""
+        return self.ledger.register(
             environment=self.environment,
             source_identity=self.source.identity,
             sink_identity=self.sink.identity,
@@ -133,9 +140,6 @@ class Planner:
             cluster=self.cluster,
             credits=self.budget.credits,
         )
-        if hydration.plan is not None and not restart:
-            return self._go_on(hydration, hydration.plan)
-        return self._begin(hydration, self.preview())
 
     def close(self, hydration: Hydration, plan: Plan) -> Planned:
         """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan anew."""

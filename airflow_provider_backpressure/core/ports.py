@@ -276,6 +276,17 @@ class Ledger(LedgerReader, Protocol):
         """
         ...
 
+    def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
+        """Let a run have the hydration for itself where nobody has it, or the run ``over`` has; return who has it.
+
+        Whether a run is over is for the caller to know. Asking again changes nothing.
+        """
+        ...
+
+    def let_go(self, hydration_id: str, *, run: str) -> bool:
+        """Let the next run have it; ``False`` where this run does not hold it (any more)."""
+        ...
+
     def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
         """Store a new plan with its ranges and return their number. Statistics begin anew with the plan's total."""
         ...

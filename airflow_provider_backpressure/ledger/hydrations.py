@@ -132,6 +132,11 @@ def change(connection: Connection, hydration_id: str, **values: Any) -> None:
     connection.execute(_CHANGE, {"key": hydration_id, **values})
 
 
+def holder(connection: Connection, hydration_id: str) -> str | None:
+    """Return the run that has the hydration for itself; to be asked under the lock."""
+    return connection.execute(sa.select(hydration.c.holder).where(hydration.c.id == hydration_id)).scalar_one()
+
+
 def keep_decision(connection: Connection, hydration_id: str, decision: str) -> None:
     """Keep the gate's latest decision; ``LedgerRefused`` for an unknown id."""
     done = connection.execute(_UPDATE, {"key": hydration_id, "decision": decision})
@@ -149,6 +154,7 @@ def _hydration(row: Row[Any]) -> Hydration:
         cluster=row.cluster,
         phase=Phase(row.phase),
         plan=Plan.from_json(row.plan) if row.plan else None,
+        holder=row.holder,
         credits=row.credits,
         credits_max=row.credits_max,
         paused_by=row.paused_by,

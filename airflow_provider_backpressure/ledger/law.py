@@ -145,6 +145,11 @@ def released(record: RangeRecord, *, attempt: int, error: str, fail: bool) -> Ra
     )
 
 
+def holder(found: str | None, *, run: str, over: str | None) -> str:
+    """Return who has a hydration for itself after ``run`` asked for it; ``found`` had it before."""
+    return run if found is None or found == over else found
+
+
 def planned_again(figures: Figures, seq: int) -> Figures:
     """Return the figures after a range of the current plan went back to the planned ones."""
     return replace(figures, next_seq=min(figures.next_seq, seq))

@@ -148,6 +148,22 @@ class MemoryLedger:
                 self._tables.save(entry, law.rescaled(entry.figures, credits))
             return entry.hydration()
 
+    def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
+        """See ``Ledger.hold``."""
+        with self._lock:
+            entry = self._tables.entry(hydration_id)
+            entry.holder = law.holder(entry.holder, run=run, over=over)
+            return entry.holder
+
+    def let_go(self, hydration_id: str, *, run: str) -> bool:
+        """See ``Ledger.let_go``."""
+        with self._lock:
+            entry = self._tables.entry(hydration_id)
+            if entry.holder != run:
+                return False
+            entry.holder = None
+            return True
+
     def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
         """See ``Ledger.save_plan``."""
         records = [

@@ -36,6 +36,7 @@ class Entry:
     created_at: datetime
     updated_at: datetime
     plan: Plan | None = None
+    holder: str | None = None
     paused_why: str | None = None
     decision: str | None = None
     in_flight: set[tuple[str, int]] = field(default_factory=set)
@@ -54,6 +55,7 @@ class Entry:
             cluster=self.cluster,
             phase=figures.phase,
             plan=self.plan,
+            holder=self.holder,
             credits=figures.credits,
             credits_max=figures.credits_max,
             paused_by=figures.paused_by,

@@ -52,6 +52,7 @@ hydration = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.Column("hydrated_at", UtcDateTime),
+    sa.Column("holder", sa.String(512)),
     **ON_MYSQL,
 )
 

@@ -157,6 +157,25 @@ class SqlLedger:
                 hydrations.change(connection, found.id, cluster=cluster)
             return hydrations.by_id(connection, found.id)
 
+    def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
+        """See ``Ledger.hold``."""
+        with self._database.write() as connection:
+            hydrations.lock(connection, hydration_id)
+            found = hydrations.holder(connection, hydration_id)
+            holder = law.holder(found, run=run, over=over)
+            if holder != found:
+                hydrations.change(connection, hydration_id, holder=holder)
+            return holder
+
+    def let_go(self, hydration_id: str, *, run: str) -> bool:
+        """See ``Ledger.let_go``."""
+        with self._database.write() as connection:
+            hydrations.lock(connection, hydration_id)
+            if hydrations.holder(connection, hydration_id) != run:
+                return False
+            hydrations.change(connection, hydration_id, holder=None)
+            return True
+
     def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
         """See ``Ledger.save_plan``. The hydration is locked only when every range is stored.
 

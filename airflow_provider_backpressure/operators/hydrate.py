@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.hydrator import LaneResult, Outcome
 from airflow_provider_backpressure.core.watch import Watch
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SnapshotLost
 from airflow_provider_backpressure.hooks.hydration import Opened
-from airflow_provider_backpressure.operators.lane import LaneClock, LaneEnded, ProgressLog
+from airflow_provider_backpressure.operators.lane import ENDED, LaneClock, ProgressLog
 from airflow_provider_backpressure.task import TransformTask, lane_name
 
 SNAPSHOTS = 3
@@ -47,6 +47,7 @@ class HydrateOperator(TransformTask):
             hydration, plan = opened.hydration()
             if self.lanes > 1 and plan.consistency is Consistency.SNAPSHOT:
                 raise InvalidDeclaration(ONE_TASK.format("several lanes"))
+            self.take_turn(context, opened, hydration.id)
             progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log)
             result = self._drained(context, opened, progress)
             progress.write()
@@ -71,7 +72,7 @@ class HydrateOperator(TransformTask):
             )
             try:
                 return hydrator.run()
-            except LaneEnded:
+            except ENDED:
                 hydrator.cancel()
                 raise
             except SnapshotLost as error:

@@ -4,6 +4,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowTaskTimeout
+
 from airflow_provider_backpressure.core.polling import SystemClock
 from airflow_provider_backpressure.core.ports import Ledger
 from airflow_provider_backpressure.core.progress import line
@@ -16,6 +18,10 @@ PROGRESS_SECONDS = 2.0
 
 class LaneEnded(Transient):
     """Airflow told the task to end; what it had in flight was given back."""
+
+
+ENDED = (LaneEnded, AirflowTaskTimeout)
+"""How a task is told to end. Its ``execution_timeout`` is raised anywhere in its work, by a signal handler too."""
 
 
 class LaneClock(SystemClock):

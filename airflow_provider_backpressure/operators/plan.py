@@ -48,12 +48,17 @@ class PlanSnapshotOperator(TransformTask):
     def execute(self, context: Context) -> Any:
         """Plan."""
         with self.opened(context) as opened:
-            planned = opened.planner().plan(restart=self._restart(context, opened))
+            planner = opened.planner()
+            hydration = planner.register()
+            self.take_turn(context, opened, hydration.id)
+            planned = planner.plan(restart=self._restart(context, opened))
             if planned.verdict is Verdict.RESUMED:
                 opened.ledger.retry_failed(planned.plan.plan_id)
             ids = {"hydration_id": planned.hydration.id, "plan_id": planned.plan.plan_id}
             for key, value in ids.items():
                 context["ti"].xcom_push(key, value)
+            if planned.verdict in (Verdict.UNCHANGED, Verdict.MOVED):
+                opened.ledger.let_go(hydration.id, run=context["ti"].run_id)
             self._tell(planned)
             if self.each_range:
                 return self._open_ranges(opened, planned)

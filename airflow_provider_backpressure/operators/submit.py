@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.watch import Watch, part
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.hydration import Opened
 from airflow_provider_backpressure.operators.hydrate import ONE_TASK
-from airflow_provider_backpressure.operators.lane import LaneClock, LaneEnded
+from airflow_provider_backpressure.operators.lane import ENDED, LaneClock
 from airflow_provider_backpressure.task import TransformTask, range_lane
 
 
@@ -42,13 +42,15 @@ class SubmitRangeOperator(TransformTask):
         seq = int(self.seq)
         lane = range_lane(context, seq)
         with self.opened(context) as opened:
-            if opened.hydration()[1].consistency is Consistency.SNAPSHOT:
+            hydration, plan = opened.hydration()
+            if plan.consistency is Consistency.SNAPSHOT:
                 raise InvalidDeclaration(ONE_TASK.format("tasks of one range each"))
+            self.take_turn(context, opened, hydration.id)
             hydrator = opened.hydrator(lane=lane, inline_wait=settings.inline_wait(), clock=self._clock)
             one = OneRange(opened=opened, hydrator=hydrator, seq=seq)
             try:
                 record = one.commit()
-            except LaneEnded:
+            except ENDED:
                 hydrator.cancel()
                 raise
         if record is None:

@@ -34,13 +34,16 @@ class VerifyHydrationOperator(HydrationTask):
     def __init__(self, *, verify: str | bool = Verify.TARGET, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.verify = as_verify(verify)
-        if has_asset(self.source, self.sink):
+        # Made from a mapped operator: its names came too late for the DAG, and so for Airflow's list of assets.
+        from_mapped = getattr(self, "_BaseOperator__from_mapped", False)
+        if not from_mapped and has_asset(self.source, self.sink):
             self.outlets = [*self.outlets, hydration_asset(self.source, self.sink)]
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify."""
         with self.opened(context) as opened:
             hydration, plan = opened.hydration()
+            self.take_turn(context, opened, hydration.id)
             check_complete(opened.ledger, plan)
             opened.sink.complete(plan)
             report = None if self.verify is Verify.NONE else self._report(opened, plan)
@@ -55,6 +58,7 @@ class VerifyHydrationOperator(HydrationTask):
                 "verified": self.verify.value,
             }
             self._tell(context, facts)
+            opened.ledger.let_go(hydration.id, run=context["ti"].run_id)
             return {**facts, "checksum": report.checksum if report else None}
 
     def _report(self, opened: Opened, plan: Plan) -> Report:

@@ -30,6 +30,7 @@ class GateSensor(HydrationTask, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Wait."""
         with self.opened(context) as opened:
+            self.take_turn(context, opened, opened.hydration()[0].id)
             self._opened, self._watcher = opened, self._watching(context, opened)
             if not self.deferrable:
                 return super().execute(context)

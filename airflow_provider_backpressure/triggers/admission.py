@@ -1,39 +1,24 @@
 """The trigger that waits at a closed gate without a worker slot."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.polling import PollPolicy
-from airflow_provider_backpressure.core.ports import Ledger
 from airflow_provider_backpressure.core.watch import Watch, Watcher, Why
 from airflow_provider_backpressure.exceptions import Terminal, Transient
-from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, open_ledger, url
-from airflow_provider_backpressure.hooks.connections import check_type, missing
 from airflow_provider_backpressure.hooks.spark import memory_reader
-
-if TYPE_CHECKING:
-    from sqlalchemy import URL
+from airflow_provider_backpressure.triggers.ledger import opened_ledger
 
 CLASSPATH = "airflow_provider_backpressure.triggers.admission.AdmissionTrigger"
 
 FIRST_LOOK_SECONDS = 5.0
 """Airflow may take a task that is resumed at once for one that ended without saying so: its scheduler has yet to hear
 then that the deferring process has ended. A gate that stayed closed for the inline wait may stay so a little longer."""
-
-
-@lru_cache(maxsize=8)
-def shared_ledger(address: "URL") -> Ledger:
-    """Return the ledger that all triggers of this process share: a thousand waiting lanes need few connections."""
-    return open_ledger(address)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,16 +104,8 @@ class AdmissionTrigger(BaseTrigger):
 
     async def _watcher(self) -> Watcher:
         wait = self.wait
-        try:
-            found = await BaseHook.aget_connection(wait.backpressure_conn_id)
-        except AirflowNotFoundException as error:
-            raise missing(wait.backpressure_conn_id, CONN_TYPE) from error
-        check_type(found, CONN_TYPE)
-        # Not `extra_dejson`: it sends a message to the supervisor, which must not block the event loop, and its async
-        # form is missing from connections that a local secrets backend gives.
-        extra = json.loads(found.extra or "{}")
         return Watcher(
-            ledger=await asyncio.to_thread(lambda: shared_ledger(url(found, extra))),
+            ledger=await opened_ledger(wait.backpressure_conn_id),
             hydration_id=wait.hydration_id,
             budget=Budget(**wait.budget),
             watch=Watch(wait.watch),

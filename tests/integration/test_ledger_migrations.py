@@ -158,7 +158,7 @@ def test_airflows_own_commands_handle_our_tables(tmp_path):
     airflow = Airflow(tmp_path)
     airflow.must("db", "migrate")
     assert airflow.tables() >= NAMES | {VERSION_TABLE, "dag"}
-    assert airflow.query(f"SELECT version_num FROM {VERSION_TABLE}") == ["0001"]
+    assert airflow.query(f"SELECT version_num FROM {VERSION_TABLE}") == ["0002"]
     ledger = SqlLedger(f"sqlite:///{airflow.database}")
     found = ledger.register(
         environment="test", source_identity="s", sink_identity="k", owner="dag", cluster="spark", credits=1

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure import task
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.hydration import Hydration
@@ -48,6 +49,8 @@ class World:
 
     rows: int = 100
     budget: Budget = field(default_factory=lambda: Budget(credits=3, range_rows=10))
+    running: set[str] = field(default_factory=set)
+    """Runs that Airflow has under way, beside the one that a test executes."""
     source: Source = field(init=False)
     sink: Sink = field(init=False)
 
@@ -65,6 +68,7 @@ class World:
             monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(values))
         monkeypatch.setitem(spark.RUNNERS, "spark_connect", lambda request: self.runner)
         monkeypatch.setattr(backpressure, "open_ledger", lambda address: self.ledger)
+        monkeypatch.setattr(task, "under_way", lambda dag_id, run_id: run_id in self.running)
         monkeypatch.setenv("AIRFLOW__BACKPRESSURE__INLINE_WAIT", "0.02")
         monkeypatch.setenv("AIRFLOW__BACKPRESSURE__POLL_INTERVAL", "0.01")
 

@@ -66,6 +66,8 @@ def test_a_hydration_that_does_not_exist_is_refused(ledger):
         lambda: ledger.gate("0" * 32),
         lambda: admit(ledger, "0" * 32),
         lambda: ledger.finish("0" * 32),
+        lambda: ledger.hold("0" * 32, run="run"),
+        lambda: ledger.let_go("0" * 32, run="run"),
         lambda: ledger.pause("0" * 32, who="me"),
         lambda: ledger.save_plan("0" * 32, make_plan(), cut(1)),
         lambda: ledger.record_read("0" * 32, worker="w", in_flight_rows=1),
@@ -73,6 +75,29 @@ def test_a_hydration_that_does_not_exist_is_refused(ledger):
     ):
         with pytest.raises(LedgerRefused, match="no hydration 0000"):
             ask()
+
+
+def test_one_run_at_a_time_has_a_hydration(ledger):
+    """It keeps it until it lets go, or until another run says that it is over."""
+    hydration_id = register(ledger)
+    assert ledger.hydration(hydration_id).holder is None
+    assert ledger.hold(hydration_id, run="one") == "one"
+    assert ledger.hold(hydration_id, run="one") == "one"
+    assert ledger.hold(hydration_id, run="two") == "one"
+    assert ledger.hold(hydration_id, run="two", over="three") == "one"
+    assert ledger.let_go(hydration_id, run="two") is False
+    assert ledger.hydration(hydration_id).holder == "one"
+    assert ledger.hold(hydration_id, run="two", over="one") == "two"
+    assert ledger.let_go(hydration_id, run="one") is False
+    assert ledger.let_go(hydration_id, run="two") is True
+    assert ledger.hydration(hydration_id).holder is None
+
+
+def test_of_many_runs_at_once_one_gets_the_hydration(subject):
+    hydration_id = register(subject.ledger)
+    ledgers = [subject.another() for _ in range(4)]
+    holders = in_threads(4, lambda index: ledgers[index].hold(hydration_id, run=f"run {index}"))
+    assert len(set(holders)) == 1
 
 
 def test_configured_credits_and_cluster_are_taken_over_at_once(ledger):

@@ -138,6 +138,14 @@ class TwoLedgers(RuleBasedStateMachine):
     def resume(self):
         self.both(lambda ledger, h: ledger.resume(h, who="me"))
 
+    @rule(run=LANES, over=st.none() | LANES)
+    def hold(self, run, over):
+        self.both(lambda ledger, h: ledger.hold(h, run=run, over=over))
+
+    @rule(run=LANES)
+    def let_go(self, run):
+        self.both(lambda ledger, h: ledger.let_go(h, run=run))
+
     @rule()
     def finish(self):
         self.both(lambda ledger, h: ledger.finish(h).phase)

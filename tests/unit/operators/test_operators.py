@@ -1,7 +1,9 @@
 """The operators over in-memory ports: what they return, how their errors leave them, how they resume."""
 
+from typing import Any
+
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider_backpressure.core import hydrator
 from airflow_provider_backpressure.core.config import Budget
@@ -14,6 +16,7 @@ from airflow_provider_backpressure.operators import (
     SubmitRangeOperator,
     VerifyHydrationOperator,
 )
+from airflow_provider_backpressure.sensors import SinkCommitSensor
 from airflow_provider_backpressure.testing import MemorySource
 from tests.support.world import TABLES, World, context
 
@@ -141,6 +144,72 @@ def test_a_second_dag_is_refused_by_name(world):
         plan(world).execute(context(dag_id="second"))
 
 
+@pytest.fixture
+def second(world) -> Any:
+    """Context of another run of the same DAG, while the first has planned and is under way."""
+    world.running.add("run")
+    plan(world).execute(context())
+    return context(run_id="second")
+
+
+def test_a_second_run_waits_deferred_until_the_first_has_done(world, second):
+    """Runs of one hydration take turns; the one that comes to an end of it finds nothing to do, and skips."""
+    with pytest.raises(TaskDeferred) as deferred:
+        plan(world).execute(second)
+    assert deferred.value.method_name == "resume"
+    kwargs = deferred.value.trigger.serialize()[1]
+    assert (kwargs["hydration_id"], kwargs["dag_id"], kwargs["run_id"]) == (world.hydration.id, "dag", "run")
+    lane(world).execute(context())
+    with pytest.raises(TaskDeferred):
+        plan(world).execute(second)
+    verify(world).execute(context())
+    with pytest.raises(AirflowSkipException, match="has not changed"):
+        plan(world).resume(second, {"why": "turn", "sentence": "run run has done with the hydration"})
+    assert world.hydration.holder is None, "a skipped run keeps nothing"
+
+
+def test_a_run_that_ended_or_was_deleted_keeps_nothing(world, second):
+    """What it left is resumed by the next run, under the same plan."""
+    world.runner.failures = {3: [RangeFailed("the executor is gone")] * 3}
+    with pytest.raises(RangeFailed):
+        lane(world).execute(context())
+    world.running.clear()
+    plan_id = world.plan.plan_id
+    assert plan(world).execute(second)["plan_id"] == plan_id
+    assert world.hydration.holder == "second"
+    assert lane(world).execute(second)["committed"] > 0
+    assert verify(world).execute(second)["rows"] == 100
+
+
+def test_a_cleared_task_of_an_older_run_waits_for_its_turn_too(world, second):
+    """No task of a hydration works beside another run's: neither lane, nor range, nor verification, nor sensor."""
+    world.running = {"second"}
+    plan(world).execute(second)
+    tasks = (
+        lane(world),
+        verify(world),
+        SubmitRangeOperator(task_id="submit", seq=1, **world.flow),
+        SinkCommitSensor(task_id="sensor", seq=1, **world.flow),
+    )
+    for task in tasks:
+        with pytest.raises(TaskDeferred) as deferred:
+            task.execute(context())
+        assert deferred.value.trigger.serialize()[1]["run_id"] == "second"
+    assert world.runner.submitted == []
+
+
+def test_a_restart_waits_for_the_run_before_it(world, second):
+    """A new plan would shut out the attempts of a run that is still at work."""
+    first = world.plan.plan_id
+    wish = context(run_id="second", conf={"backpressure": "restart"})
+    with pytest.raises(TaskDeferred):
+        plan(world).execute(wish)
+    assert world.plan.plan_id == first
+    world.running.clear()
+    plan(world).resume(wish, {"why": "turn", "sentence": "run run is over"})
+    assert world.plan.plan_id != first
+
+
 def test_without_a_plan_a_lane_says_what_to_run(world):
     with pytest.raises(AirflowFailException, match="run its plan_snapshot task first"):
         lane(world).execute(context())
@@ -233,6 +302,26 @@ def test_a_killed_lane_gives_its_credits_back(world):
     assert world.ledger.gate(world.hydration.id).in_flight == 0
     assert len(world.runner.interrupted) == 3
     assert world.sink.rows == []
+
+
+def test_a_timed_out_lane_gives_its_credits_back(world):
+    """``execution_timeout`` is raised by a signal handler, also between a permit and its submission."""
+    plan(world).execute(context())
+    world.runner.held = True
+    run = world.runner.run
+
+    def interrupted(spec):
+        if spec.seq == 1:
+            raise AirflowTaskTimeout("Timeout")
+        return run(spec)
+
+    world.runner.run = interrupted
+    with pytest.raises(AirflowTaskTimeout):
+        lane(world).execute(context())
+    assert world.ledger.gate(world.hydration.id).in_flight == 0
+    assert world.runner.interrupted == [f"bp:{world.plan.plan_id}:{seq}.0:1" for seq in (0, 1)]
+    world.runner.held, world.runner.run = False, run
+    assert lane(world).execute(context())["committed"] == 10
 
 
 def test_one_range(world):

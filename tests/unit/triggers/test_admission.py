@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.limits import FixedLimit
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
 from airflow_provider_backpressure.operators import PlanSnapshotOperator, SubmitRangeOperator
-from airflow_provider_backpressure.triggers import AdmissionTrigger, admission
+from airflow_provider_backpressure.triggers import AdmissionTrigger, ledger
 from tests.support.world import World, context
 
 
@@ -19,7 +19,7 @@ from tests.support.world import World, context
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(budget=Budget(credits=1, range_rows=10))
     made.install(monkeypatch)
-    monkeypatch.setattr(admission, "shared_ledger", lambda address: made.ledger)
+    monkeypatch.setattr(ledger, "shared_ledger", lambda address: made.ledger)
     PlanSnapshotOperator(task_id="plan_snapshot", **made.flow).execute(context())
     return made
 
