@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -137,9 +138,25 @@ class Airflow:
                 raise AirflowError(f"Airflow did not come up; the end of {log}:\n{log.read_text()[-2000:]}")
             time.sleep(0.5)
 
+    def kill(self, part: str) -> None:
+        """Kill ``scheduler`` or ``triggerer``, and nothing that it has started."""
+        own = self.home / f"{part}.pid"
+        (pid,) = processes.leader(own) or processes.children(self.home / PID_FILE, part)
+        os.kill(pid, signal.SIGKILL)
+        own.unlink(missing_ok=True)
+
+    def restart(self, part: str) -> None:
+        """Start a killed part again. What it takes over, and when, is Airflow's own affair."""
+        processes.start(
+            [sys.executable, "-m", "airflow", part, "--skip-serve-logs"],
+            pid_file=self.home / f"{part}.pid",
+            log=self.home / "standalone.log",
+            environment=self.environment,
+        )
+
     def stop(self) -> int:
         """End every process of this home; return how many there were."""
-        ended = processes.end(self.home / PID_FILE)
+        ended = sum(processes.end(file) for file in self.home.glob("*.pid"))
         if self._process is not None:
             self._process.wait(timeout=10)
             self._process = None
@@ -162,6 +179,10 @@ class Airflow:
         except urllib.error.HTTPError as error:
             raise AirflowError(f"{method} {path} -> {error.code}: {error.read()[:500]!r}") from error
 
+    def pause(self, dag_id: str, *, paused: bool = True) -> None:
+        """Pause a DAG, or take its pause off."""
+        self.request("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": paused})
+
     def _login(self) -> str:
         if not self._token:
             answer = self.request("POST", "/auth/token", {"username": USER, "password": self.password})
@@ -173,7 +194,7 @@ class Airflow:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                self.request("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+                self.pause(dag_id, paused=False)
                 return
             except AirflowError:
                 if time.monotonic() > deadline:

@@ -54,6 +54,28 @@ def find(pid_file: Path) -> list[int]:
     return sorted(found)
 
 
+def leader(pid_file: Path) -> list[int]:
+    """Return the pid file's own process, if it lives."""
+    try:
+        pid = int(pid_file.read_text().split()[0])
+    except (OSError, ValueError):
+        return []
+    return [pid] if pid in find(pid_file) else []
+
+
+def children(pid_file: Path, word: str) -> list[int]:
+    """Return the living processes with this word on their command line that the pid file's process itself started."""
+    parents = leader(pid_file)
+    return [pid for pid in find(pid_file) if (_facts(pid) or ("", 0))[1] in parents and word in _words(pid)]
+
+
+def _words(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ").split()
+    except OSError:
+        return []
+
+
 def end(pid_file: Path, *, patience: float = 6.0) -> int:
     """End them all, gently and then for good; return how many there were."""
     ours = find(pid_file)

@@ -1,23 +1,19 @@
 """The gate over real parts: bounded flight at every instant, also across kills; the commit opens it, nothing else."""
 
-import json
-import threading
 import time
-import urllib.request
 from collections.abc import Callable
-from http.client import HTTPException
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from dev.services import Server, Services
 from tests.support.composed import Composed, difference
 from tests.support.postgres import connected
+from tests.support.sampler import Sampler
 
 pytestmark = pytest.mark.integration
 
@@ -44,56 +40,16 @@ def composed(database: Endpoint, connect: Server, ledger_url: str) -> Composed:
     return Composed(source=database, sink=database, ledger_url=ledger_url, remote=connect.url, ui_url=connect.ui_url)
 
 
-class Sampler:
-    """Looks at the ledger every 100 ms, and beside it at Spark's jobs and the sink's connections."""
-
-    def __init__(self, composed: Composed, limit: int) -> None:
-        self.composed, self.limit = composed, limit
-        self.samples, self.violations, self.most = 0, [], 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> "Sampler":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        ledger = SqlLedger(self.composed.ledger_url)
-        with connected(self.composed.sink) as connection:
-            while not self._stop.wait(0.1):
-                hydration = next(iter(ledger.hydrations()), None)
-                if hydration is None or hydration.plan is None:
-                    continue
-                flying = ledger.ranges(hydration.plan.plan_id, states=[RangeState.ADMITTED])
-                (connections,) = connection.execute(
-                    "SELECT count(*) FROM pg_stat_activity WHERE starts_with(application_name, 'bp:') AND datname = %s"
-                    " AND starts_with(query, 'COPY') AND query LIKE '%%FROM STDIN%%'",
-                    (self.composed.sink.database,),
-                ).fetchone()
-                seen = {
-                    "in flight": len(flying),
-                    "bytes in flight": sum(each.planned_bytes for each in flying) // self.composed.budget.range_bytes,
-                    "sink connections": connections,
-                    "Spark jobs": self._jobs(),
-                }
-                self.samples += 1
-                self.most = max(self.most, len(flying))
-                self.violations += [f"{name} {value}" for name, value in seen.items() if value > self.limit]
-        ledger.close()
-
-    def _jobs(self) -> int:
-        try:
-            base = f"{self.composed.ui_url}/api/v1/applications"
-            with urllib.request.urlopen(base, timeout=2) as answer:
-                application = json.load(answer)[0]["id"]
-            with urllib.request.urlopen(f"{base}/{application}/jobs?status=running", timeout=2) as answer:
-                return len(json.load(answer))
-        except (OSError, HTTPException, ValueError, IndexError):
-            return 0  # the driver has just been killed, or its page is only coming up
+def sampler_of(composed: Composed) -> Sampler:
+    """Return a sampler of the composed hydration."""
+    return Sampler(
+        ledger_url=composed.ledger_url,
+        sink=composed.sink,
+        target=composed.target,
+        ui_url=composed.ui_url,
+        limit=composed.budget.credits,
+        range_bytes=composed.budget.range_bytes,
+    )
 
 
 @pytest.mark.statement("T1", "X2")
@@ -111,7 +67,7 @@ def test_no_sample_of_a_thousand_ranges_shows_more_than_the_credits(
     def committed(least: int) -> Callable[[], bool]:
         return lambda: ledger.counts(planned.plan.plan_id).committed >= least or lane.poll() is not None
 
-    with Sampler(composed, 3) as sampler:
+    with sampler_of(composed) as sampler:
         for least in (150, 350):
             lane = composed.process(tmp_path)
             until(committed(least))

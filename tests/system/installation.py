@@ -5,7 +5,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 import psycopg
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from dev.airflow import Airflow, free_port
 from dev.services import Server
@@ -23,7 +26,38 @@ DAGS = Path(__file__).resolve().parent / "dags"
 PREFIX = "system_"
 LINEITEM_ROWS, SMALL_ROWS = 600_000, 20_000
 FINISHED = ("success", "failed")
-EARLY = ("postgres_hydrate", "postgres_task_per_range", "no_tables", "no_spark", "templated", "mapped", "ten_thousand")
+EARLY = (
+    "postgres_hydrate",
+    "postgres_task_per_range",
+    "no_tables",
+    "no_spark",
+    "templated",
+    "mapped",
+    "mapped_operators",
+    "ten_thousand",
+)
+QUICK = {
+    # How soon a task hears that a person has ended it.
+    "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    # The files do not change: parsing them again and again would take a good part of two cores.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+    # How soon a new triggerer takes over from a dead one.
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
+}
+"""Settings by which tests wait less. None of them changes what is tested."""
+COLUMNS = "(l_id bigint PRIMARY KEY, amount numeric(15,2), comment text)"
+TABLES = {
+    "lineitem": LINEITEM_ROWS,
+    "small": SMALL_ROWS,
+    "slow": SMALL_ROWS,
+    "mapped_a": 1_000,
+    "mapped_b": 2_000,
+    "gestured": 4_000,
+    "timed": 1_000,
+    "killed": 10_000,
+}
+"""Rows of the source's tables."""
 
 
 @dataclass(kw_only=True)
@@ -49,7 +83,7 @@ class Installation:
             connections=self._connections(),
             settings={
                 "AIRFLOW__BACKPRESSURE__INLINE_WAIT": "3",
-                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "1",
+                **QUICK,
                 "PYTHONPATH": str(ROOT),
             },
         )
@@ -103,8 +137,8 @@ class Installation:
             for name in ("airflow", "shop", "warehouse", "empty"):
                 link.execute(f"CREATE DATABASE {PREFIX}{name}")
         with self.open("shop") as link:
-            for table, rows in (("lineitem", LINEITEM_ROWS), ("small", SMALL_ROWS), ("slow", SMALL_ROWS)):
-                link.execute(f"CREATE TABLE {table} (l_id bigint PRIMARY KEY, amount numeric(15,2), comment text)")
+            for table, rows in TABLES.items():
+                link.execute(f"CREATE TABLE {table} {COLUMNS}")
                 link.execute(
                     f"INSERT INTO {table} SELECT i, i * 1.25, repeat(md5(i::text), 2) FROM generate_series(1, %s) i",
                     (rows,),
@@ -112,10 +146,9 @@ class Installation:
                 link.execute(f"ANALYZE {table}")
 
     def start(self) -> None:
-        """Migrate, set up and start Airflow."""
-        self.airflow.command("db", "migrate")
-        self.airflow.command("backpressure", "setup")
+        """Start Airflow, which makes its tables and the ledger's, and set up the ledger's role and connection."""
         self.airflow.start()
+        self.airflow.command("backpressure", "setup")
 
     def cli(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Run `airflow backpressure …`."""
@@ -136,13 +169,53 @@ class Installation:
         """Return the run that was begun early."""
         return self._begun[dag_id]
 
-    def run(self, dag_id: str) -> "Run":
+    def run(self, dag_id: str, **conf: Any) -> "Run":
         """Trigger a DAG."""
-        return self._trigger(dag_id, {})
+        return self._trigger(dag_id, conf)
 
     def _trigger(self, dag_id: str, conf: dict[str, Any]) -> "Run":
         self.airflow.wait_for_dag(dag_id)
         return Run(airflow=self.airflow, dag_id=dag_id, run_id=self.airflow.trigger(dag_id, conf))
+
+    def hydration(self, target: str) -> Hydration | None:
+        """Return the hydration of a target, if the ledger knows it."""
+        found = [one for one in self.ledger.hydrations() if one.sink_identity.endswith(f"/{target}")]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def ranges(self, target: str) -> list[RangeRecord]:
+        """Return the ranges of a target's plan; none before it is planned."""
+        found = self.hydration(target)
+        return self.ledger.ranges(found.plan.plan_id) if found and found.plan else []
+
+    def committed(self, target: str) -> int:
+        """Count the committed ranges of a target's plan."""
+        return sum(record.state is RangeState.COMMITTED for record in self.ranges(target))
+
+    def in_flight(self, target: str) -> int:
+        """Count the credits that are out for a target."""
+        found = self.hydration(target)
+        return self.ledger.gate(found.id).in_flight if found else 0
+
+    def paused(self, dag_id: str, source: str, target: str) -> Hydration:
+        """Return the hydration of a DAG that was not run yet, registered and paused by a person."""
+        made = self.ledger.register(
+            environment="default",
+            source_identity=f"postgres://{self.endpoint('shop').address}/public.{source}",
+            sink_identity=f"postgres://{self.endpoint('warehouse').address}/{target}",
+            owner=dag_id,
+            cluster="spark_connect_default",
+            credits=4,
+        )
+        self.ledger.pause(made.id, who="ada", why="release night")
+        return made
+
+    @contextmanager
+    def locked(self, target: str) -> Iterator[None]:
+        """Lock a target, so that what is submitted into it stays in flight."""
+        with self.open("warehouse") as link, link.transaction():
+            link.execute(f"LOCK TABLE {target} IN EXCLUSIVE MODE")
+            yield
 
     def rows(self, table: str) -> int:
         """Count the rows of a target."""
@@ -211,9 +284,23 @@ class Run:
         """Return the tasks' states."""
         return self.airflow.task_states(self.dag_id, self.run_id)
 
-    def log(self, task_id: str, number: int = 1) -> str:
+    def log(self, task_id: str, number: int = 1, *, map_index: int = -1) -> str:
         """Return a task's log."""
-        return json.dumps(self.airflow.request("GET", f"{self.path}/taskInstances/{task_id}/logs/{number}"))
+        place = f"{self.path}/taskInstances/{task_id}/logs/{number}?map_index={map_index}"
+        return json.dumps(self.airflow.request("GET", place))
+
+    def mark(self, task_id: str, state: str) -> None:
+        """Mark a task, as a person does on the page."""
+        self.airflow.request("PATCH", f"{self.path}/taskInstances/{task_id}", {"new_state": state})
+
+    def delete(self) -> None:
+        """Mark the run failed and delete it at once, as Airflow asks of a run that is not over."""
+        self.airflow.request("PATCH", self.path, {"state": "failed"})
+        self.airflow.request("DELETE", self.path)
+
+    def tries(self, task_id: str) -> int:
+        """Return the number of a task's latest try."""
+        return int(self.airflow.request("GET", f"{self.path}/taskInstances/{task_id}")["try_number"])
 
     def clear(self, *task_ids: str) -> None:
         """Clear tasks, as a person does on the page."""

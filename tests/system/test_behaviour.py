@@ -5,30 +5,16 @@ import json
 
 import pytest
 
-from airflow_provider_backpressure.core.hydration import Hydration
 from tests.system.installation import SMALL_ROWS, Installation, until
 
 pytestmark = pytest.mark.system
-
-
-def hydration(installation: Installation, target: str) -> Hydration:
-    (found,) = [one for one in installation.ledger.hydrations() if one.sink_identity.endswith(f"/{target}")]
-    return found
 
 
 @pytest.mark.statement("P11")
 def test_a_closed_gate_gives_the_worker_slot_back(installation: Installation):
     """P11: paused with nothing in flight the lane is deferred; resumed, it comes back by itself."""
     ledger = installation.ledger
-    paused = ledger.register(
-        environment="default",
-        source_identity=f"postgres://{installation.endpoint('shop').address}/public.small",
-        sink_identity=f"postgres://{installation.endpoint('warehouse').address}/raw.gated",
-        owner="gated",
-        cluster="spark_connect_default",
-        credits=4,
-    )
-    ledger.pause(paused.id, who="ada", why="release night")
+    paused = installation.paused("gated", "small", "raw.gated")
     run = installation.run("gated")
     run.reaches("hydrate.hydrate_ranges", ["deferred"])
     assert ledger.gate(paused.id).in_flight == 0
@@ -55,19 +41,11 @@ def test_a_cleared_lane_goes_on_from_the_ledger(installation: Installation):
     """Cleared in mid-run: its jobs end, its credits come back, and what was committed is not read again."""
     run = installation.run("slow")
     run.reaches("hydrate.hydrate_ranges", ["running"])
-    ledger = installation.ledger
-
-    def committed() -> int:
-        found = hydration(installation, "raw.slow")
-        return ledger.counts(found.plan.plan_id).committed if found.plan else 0
-
-    before = until(lambda: (count := committed()) >= 5 and count, 300)
+    before = until(lambda: (count := installation.committed("raw.slow")) >= 5 and count, 300)
     run.clear("hydrate.hydrate_ranges")
     assert run.ends() == "success", run.states()
     assert installation.fingerprint("warehouse", "raw.slow") == installation.fingerprint("shop", "public.slow")
-    plan = hydration(installation, "raw.slow").plan
-    assert plan is not None
-    attempts = [record.attempt for record in ledger.ranges(plan.plan_id)]
+    attempts = [record.attempt for record in installation.ranges("raw.slow")]
     assert len(attempts) == SMALL_ROWS // 800
     assert before < len(attempts), "it was cleared in mid-run"
     assert sum(attempt - 1 for attempt in attempts) <= 2, "only what was in flight was submitted again"
@@ -90,11 +68,24 @@ def test_templates_transform_and_two_lanes(installation: Installation):
 
 
 def test_tables_are_mapped(installation: Installation):
-    """``expand`` over tables: each is a hydration of its own."""
+    """A group mapped over tables: each is a hydration of its own; the one that does not exist fails by itself."""
     run = installation.first("mapped")
+    assert run.ends() == "failed"
+    ends = {task: state for task, state in run.states().items() if task.startswith("table.hydrate.verify")}
+    assert list(ends.values()) == ["success", "upstream_failed", "success"], run.states()
+    assert "There is no table public.gone in" in run.log("table.hydrate.plan_snapshot", map_index=1)
+    for table in ("mapped_a", "mapped_b"):
+        assert installation.fingerprint("warehouse", f"raw.{table}") == installation.fingerprint("shop", table)
+
+
+def test_operators_are_mapped(installation: Installation):
+    """``partial(...).expand_kwargs(...)``: declarations as mapped values, with templates in them."""
+    run = installation.first("mapped_operators")
     assert run.ends() == "success", run.states()
     assert len(run.states()) == 6
-    assert installation.rows("raw.mapped_a") == installation.rows("raw.mapped_b") == SMALL_ROWS
+    with installation.open("warehouse") as link:
+        counts = [link.execute(f"SELECT count(*) FROM raw.part_of_mapped_{name}").fetchone() for name in "ab"]
+    assert counts == [(500,), (700,)]
 
 
 @pytest.mark.statement("X5")

@@ -1,10 +1,12 @@
 """DAGs that show one behaviour each: see ``test_behaviour.py``."""
 
 from datetime import timedelta
+from typing import Any
 
-from airflow.sdk import DAG, task_group
+from airflow.sdk import DAG, chain, task_group
 
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from airflow_provider_backpressure.task_groups import hydrate
@@ -53,15 +55,38 @@ one(
     spark_conn_id="no_spark",
 )
 
-with DAG("mapped", schedule=None, catchup=False, default_args=RETRY_SOON):
+with DAG("mapped", schedule=None, catchup=False, default_args=RETRY_SOON, params={"most": 1_000_000}):
 
     @task_group
-    def table(name: str) -> None:
+    def table(source: str, target: str) -> None:
         """One table of many."""
         hydrate(
-            source=PostgresSource(conn_id="shop_db", table="public.small"),
-            sink=PostgresSink(conn_id="warehouse", table=name),
+            source=PostgresSource(conn_id="shop_db", table=source, where="l_id <= {{ params.most }}"),
+            sink=PostgresSink(conn_id="warehouse", table=target),
             spark_conn_id="spark_connect_default",
+            group_id="hydrate",
         )
 
-    table.expand(name=["raw.mapped_a", "raw.mapped_b"])
+    table.expand_kwargs(
+        [{"source": f"public.{name}", "target": f"raw.{name}"} for name in ("mapped_a", "gone", "mapped_b")]
+    )
+
+with DAG("mapped_operators", schedule=None, catchup=False, default_args=RETRY_SOON, params={"table": "mapped"}):
+    many: list[dict[str, Any]] = [
+        {
+            "source": PostgresSource(
+                conn_id="shop_db", table=f"public.{{{{ params.table }}}}_{name}", where=f"l_id <= {most}"
+            ),
+            "sink": PostgresSink(conn_id="warehouse", table=f"raw.part_of_{{{{ params.table }}}}_{name}"),
+        }
+        for name, most in (("a", 500), ("b", 700))
+    ]
+    steps = [
+        operator.partial(task_id=task_id, spark_conn_id="spark_connect_default").expand_kwargs(many)
+        for task_id, operator in (
+            ("plan_snapshot", PlanSnapshotOperator),
+            ("hydrate_ranges", HydrateOperator),
+            ("verify_hydration", VerifyHydrationOperator),
+        )
+    ]
+    chain(*steps)

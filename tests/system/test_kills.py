@@ -1,0 +1,52 @@
+"""Airflow's own processes die while a hydration is at work."""
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget
+from tests.support.sampler import Sampler
+from tests.system.installation import SMALL_ROWS, TABLES, Installation, until
+
+pytestmark = pytest.mark.system
+
+LANE, CREDITS = "hydrate.hydrate_ranges", 2
+
+
+@pytest.mark.statement("T1", "X2")
+@pytest.mark.timeout(900)
+def test_scheduler_and_triggerer_are_killed(installation: Installation):
+    """T1, X2: a lane at work and one that waits reach their end; never more in flight than credits, each once."""
+    airflow, target = installation.airflow, "raw.killed"
+    held = installation.paused("waiting", "small", "raw.waiting")
+    waiting, run = installation.run("waiting"), installation.run("killed")
+    sampler = Sampler(
+        ledger_url=installation.url("airflow"),
+        sink=installation.endpoint("warehouse"),
+        target=f"/{target}",
+        ui_url=installation.connect.ui_url,
+        limit=CREDITS,
+        range_bytes=Budget().range_bytes,
+    )
+    with sampler:
+        waiting.reaches(LANE, ["deferred"])
+        for part in ("scheduler", "triggerer"):
+            before = installation.committed(target)
+            until(lambda before=before: installation.committed(target) >= before + 10, 120)
+            airflow.kill(part)
+            airflow.restart(part)
+        assert installation.committed(target) < TABLES["killed"] // 25, "they were killed while it was at work"
+        installation.ledger.resume(held.id, who="ada")
+        assert run.ends() == "success", run.states()
+        assert waiting.ends() == "success", waiting.states()
+    assert sampler.violations == []
+    assert sampler.samples > 50
+    assert sampler.most == CREDITS
+    assert installation.rows("raw.waiting") == SMALL_ROWS
+    assert installation.fingerprint("warehouse", target) == installation.fingerprint("shop", "killed")
+    lives = run.tries(LANE)
+    again = [record.seq for record in installation.ranges(target) if record.attempt > 1]
+    assert len(again) <= CREDITS * (lives - 1), "a range is submitted once more only where its lane began anew"
+    with installation.open("warehouse") as link:
+        (markers,) = link.execute(
+            "SELECT count(*) FROM raw.backpressure_commit WHERE plan_id = %s", (installation.ranges(target)[0].plan_id,)
+        ).fetchone() or (0,)
+    assert markers == TABLES["killed"] // 25
