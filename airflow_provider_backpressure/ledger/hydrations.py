@@ -134,7 +134,9 @@ def change(connection: Connection, hydration_id: str, **values: Any) -> None:
 
 def holder(connection: Connection, hydration_id: str) -> str | None:
     """Return the run that has the hydration for itself; to be asked under the lock."""
-    return connection.execute(sa.select(hydration.c.holder).where(hydration.c.id == hydration_id)).scalar_one()
+    query = sa.select(hydration.c.holder).where(hydration.c.id == hydration_id)
+    found: str | None = connection.execute(query).scalar_one()
+    return found
 
 
 def keep_decision(connection: Connection, hydration_id: str, decision: str) -> None:

@@ -38,7 +38,7 @@ one(
     "killed",
     source="public.killed",
     target="raw.killed",
-    rows=25,
+    rows=40,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=1)},
 )
 one(
