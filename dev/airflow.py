@@ -46,7 +46,8 @@ class Airflow:
     port: int = 0
     password: str = ""
     _token: str = ""
-    _process: "subprocess.Popen[bytes] | None" = None
+    _processes: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict)
+    """What this object has started, by name: its end has to be taken note of."""
 
     def __post_init__(self) -> None:
         """Write the home's files, or take port and password from those that are there."""
@@ -131,7 +132,7 @@ class Airflow:
             log=log,
             environment=self.environment,
         )
-        self._process = process
+        self._processes["standalone"] = process
         deadline = time.monotonic() + timeout
         while not self.running():
             if process.poll() is not None or time.monotonic() > deadline:
@@ -143,11 +144,12 @@ class Airflow:
         own = self.home / f"{part}.pid"
         (pid,) = processes.leader(own) or processes.children(self.home / PID_FILE, part)
         os.kill(pid, signal.SIGKILL)
-        own.unlink(missing_ok=True)
+        if part in self._processes:
+            self._processes.pop(part).wait(timeout=10)
 
     def restart(self, part: str) -> None:
         """Start a killed part again. What it takes over, and when, is Airflow's own affair."""
-        processes.start(
+        self._processes[part] = processes.start(
             [sys.executable, "-m", "airflow", part, "--skip-serve-logs"],
             pid_file=self.home / f"{part}.pid",
             log=self.home / "standalone.log",
@@ -157,9 +159,8 @@ class Airflow:
     def stop(self) -> int:
         """End every process of this home; return how many there were."""
         ended = sum(processes.end(file) for file in self.home.glob("*.pid"))
-        if self._process is not None:
-            self._process.wait(timeout=10)
-            self._process = None
+        while self._processes:
+            self._processes.popitem()[1].wait(timeout=10)
         return ended
 
     def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:

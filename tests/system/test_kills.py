@@ -9,7 +9,7 @@ from tests.system.installation import SMALL_ROWS, TABLES, Installation, until
 pytestmark = pytest.mark.system
 
 LANE, CREDITS = "hydrate.hydrate_ranges", 2
-RANGES = TABLES["killed"] // 40
+RANGES = TABLES["killed"] // 100
 
 
 @pytest.mark.statement("T1", "X2")
