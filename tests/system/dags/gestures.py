@@ -21,6 +21,7 @@ def one(dag_id: str, *, source: str, target: str, rows: int, default_args: dict[
             sink=PostgresSink(conn_id="warehouse", table=target),
             spark_conn_id="spark_connect_default",
             budget=Budget(credits=2, range_rows=rows, law="fixed"),
+            consistency="static",
             verify="none",
             group_id="hydrate",
         )
