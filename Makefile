@@ -39,8 +39,8 @@ bench: $(READY) ## Benchmarks, side by side in one run (long)
 	@$(BIN)/python -m benchmarks.pg_to_pg
 	@$(BIN)/python -m benchmarks.orchestration
 
-chaos: $(READY) ## The tests that kill, freeze and lock what is running
-	@$(PYTEST) tests/integration/test_copy_path.py tests/integration/test_connect_runner.py tests/integration/test_faucet.py
+chaos: $(READY) ## Kill everybody at every step, with 20 seeds each, and print the matrix (long)
+	@CHAOS_SEEDS=$${CHAOS_SEEDS:-20} $(PYTEST) tests/chaos tests/unit/core/test_schedules.py tests/integration/test_copy_path.py tests/integration/test_connect_runner.py tests/integration/test_faucet.py
 
 lock: $(READY) ## Resolve the dependencies anew into requirements.lock
 	@$(BIN)/python -m uv pip compile --quiet --extra dev --generate-hashes --no-header setup.cfg --python-version 3.11 -o requirements.lock

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.hydration import Refusal
 from airflow_provider_backpressure.core.limiter import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.limits import limit_for
@@ -185,7 +186,9 @@ class Hydrator:
         except BackpressureError as error:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
             raise
+        reach(Step.BEFORE_SUBMIT, record.tag or "")
         self._jobs[self.runner.run(spec)] = record
+        reach(Step.AFTER_SUBMIT, record.tag or "")
 
     @property
     def _in_snapshot(self) -> bool:
@@ -286,7 +289,8 @@ class Hydrator:
     def _commit(self, record: RangeRecord, marker: Marker, memory_bytes: int | None) -> None:
         """Let the ledger follow the sink."""
         decision = self.limiter.last
-        if self.ledger.commit(
+        reach(Step.BEFORE_LEDGER_COMMIT, record.tag or "")
+        fresh = self.ledger.commit(
             record.plan_id,
             record.seq,
             worker=self.lane,
@@ -297,7 +301,9 @@ class Hydrator:
             limit=limit_for(self.budget.law),
             pressure=decision.pressure if decision else 0.0,
             memory_bytes=memory_bytes,
-        ):
+        )
+        reach(Step.AFTER_LEDGER_COMMIT, record.tag or "")
+        if fresh:
             self._committed += 1
             if self.on_commit:
                 self.on_commit()

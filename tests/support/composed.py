@@ -53,8 +53,8 @@ class Composed:
     """What else the source is declared with."""
 
     @contextmanager
-    def open(self) -> Iterator["Ports"]:
-        """Open the ports, and close them in the end."""
+    def open(self, runner: Runner | None = None) -> Iterator["Ports"]:
+        """Open the ports, and close them in the end; a runner that is given stays open."""
         source_at, sink_at = replace(self.source, conn_id="source"), replace(self.sink, conn_id="sink")
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(SqlLedger(self.ledger_url)))
@@ -62,11 +62,9 @@ class Composed:
                 closing(PostgresSource(conn_id="source", table=self.table, **self.reading).open(source_at))
             )
             sink = stack.enter_context(closing(PostgresSink(conn_id="sink", table=self.target).open(sink_at)))
-            runner = stack.enter_context(
-                closing(
-                    ConnectRunner(self.remote, endpoints={"source": source_at, "sink": sink_at}, ui_url=self.ui_url)
-                )
-            )
+            if runner is None:
+                endpoints = {"source": source_at, "sink": sink_at}
+                runner = stack.enter_context(closing(ConnectRunner(self.remote, endpoints, ui_url=self.ui_url)))
             yield Ports(composed=self, ledger=ledger, source=source, sink=sink, runner=runner)
 
     def plan(self) -> Planned:
@@ -91,11 +89,16 @@ class Composed:
             sink.publish(plan)
             ports.ledger.finish(ports.hydration.id)
 
+    def write(self, folder: Path) -> Path:
+        """Write it for :meth:`read`, for the owner's eyes."""
+        config = folder / f"{self.lane}.json"
+        config.touch(mode=0o600)
+        config.write_text(json.dumps(asdict(self)))
+        return config
+
     def process(self, folder: Path, **environment: str) -> "subprocess.Popen[bytes]":
         """Plan where needed and run the lane in a process of its own, which a test may kill."""
-        config = folder / f"{self.lane}.json"
-        config.write_text(json.dumps(asdict(self)))
-        config.chmod(0o600)
+        config = self.write(folder)
         with (folder / f"{self.lane}.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.support.composed", str(config)],
@@ -107,7 +110,7 @@ class Composed:
 
     @classmethod
     def read(cls, path: Path) -> "Composed":
-        """Read what :meth:`process` wrote."""
+        """Read what :meth:`write` wrote."""
         value: dict[str, Any] = json.loads(path.read_text())
         return cls(
             source=Endpoint(**value.pop("source")),

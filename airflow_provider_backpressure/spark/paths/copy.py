@@ -11,7 +11,9 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.messages import RangeSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark.checksum import RowSum
 from airflow_provider_backpressure.spark.connections import SOURCE
@@ -56,6 +58,7 @@ def _fill(spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.C
 def _copy(
     spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.Connection, table: sql.Composable
 ) -> SliceResult:
+    tag = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
     total = RowSum()
     reads = writes = 0.0
     with reading(source, Reading.of(spec, piece)) as rows:
@@ -73,6 +76,7 @@ def _copy(
                 put = time.perf_counter()
                 target.put(b"".join(messages))
                 writes += time.perf_counter() - put
+                reach(Step.IN_COPY, tag)
         checksum = total.finish(rows.rows)
     if target.rows != total.rows:
         raise RangeFailed(f"The sink counted {target.rows} rows of slice {piece.slice_id} where {total.rows} went in.")

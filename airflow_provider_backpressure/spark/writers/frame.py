@@ -11,6 +11,7 @@ import pyarrow.compute
 from pyarrow import csv
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.messages import RangeSpec, Slice, SliceResult, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
 from airflow_provider_backpressure.spark.writers.postgres import SliceCommit
@@ -29,7 +30,7 @@ def write_range(spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch], sink: E
     an ordinary end of it, and half a range must not be committed.
     """
     piece = whole(spec)
-    return SliceCommit(spec=spec, piece=piece).run(sink, partial(_fill, spec.write, piece.slice_id, batches))
+    return SliceCommit(spec=spec, piece=piece).run(sink, partial(_fill, spec, piece.slice_id, batches))
 
 
 def whole(spec: RangeSpec) -> Slice:
@@ -41,9 +42,9 @@ def whole(spec: RangeSpec) -> Slice:
 
 
 def _fill(
-    write: WriteSpec, slice_id: str, batches: Iterable[pyarrow.RecordBatch], connection: psycopg.Connection
+    spec: RangeSpec, slice_id: str, batches: Iterable[pyarrow.RecordBatch], connection: psycopg.Connection
 ) -> SliceResult:
-    reads = writes = 0.0
+    write, reads, writes = spec.write, 0.0, 0.0
     make_stage(connection, write)
     rows = complete(batches)
     with copying(connection, STAGE, write.columns, "FORMAT csv") as copy:
@@ -57,6 +58,7 @@ def _fill(
             check_names(batch, write)
             copy.put(to_csv(batch))
             writes += time.perf_counter() - read
+            reach(Step.IN_COPY, spec.tag)
     total, checksum = hash_stage(connection, write)
     move_stage(connection, write)
     return SliceResult(

@@ -8,6 +8,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.messages import RangeSpec, Slice, SliceResult
 from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
@@ -42,9 +43,13 @@ class SliceCommit:
                 result = fill(connection)
                 set_local(connection, "lock_timeout", f"{MARKER_WAIT}s")
                 self._check_fence(connection, lock=True)
-                if self._mark(connection, result):
-                    return result
-                raise psycopg.Rollback(transaction)
+                marked = self._mark(connection, result)
+                if not marked:
+                    raise psycopg.Rollback(transaction)
+                reach(Step.BEFORE_SINK_COMMIT, self._name)
+            if marked:
+                reach(Step.AFTER_SINK_COMMIT, self._name)
+                return result
             found = self._recorded(connection)
         if found is None:
             raise RangeFailed(f"The marker of slice {self.piece.slice_id} was taken and then vanished.")

@@ -1,0 +1,94 @@
+"""The stage of the kill tests, and the table that says what was killed when."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+from airflow_provider_backpressure.core.failpoints import VARIABLE, Folder, Step
+from airflow_provider_backpressure.ledger.migration import migrate
+from dev.services import Server, Services
+from tests.chaos.matrix import CELLS, SIZES, Victim
+from tests.chaos.stage import Stage
+from tests.conftest import endpoint_of, fresh_database
+from tests.support.postgres import run
+
+
+@pytest.fixture(scope="session")
+def failpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
+    """The folder that every process started from here on knows: lanes, Spark, its Python workers."""
+    folder = tmp_path_factory.mktemp("failpoints")
+    os.environ[VARIABLE] = str(folder)
+    yield Folder(path=folder)
+    del os.environ[VARIABLE]
+
+
+@pytest.fixture(scope="session")
+def stage(services: Services, postgres: Server, failpoints: Folder) -> Iterator[Stage]:
+    """Source, sink, ledger and Spark, each a server of its own. A task that dies is run again, as on a cluster."""
+    names = ("postgres:sink", "postgres:ledger", "connect:chaos")
+    settings = {"postgres": {"shared_buffers": "32MB", "checkpoint_timeout": "1h", "max_wal_size": "8GB"}}
+    servers = services.up(*names, master="local[4,4]", jars=(), settings=settings)
+    sink, ledger = servers["postgres:sink"], servers["postgres:ledger"]
+    url = f"postgresql+psycopg://{ledger.user}:{ledger.password}@{ledger.host}:{ledger.port}/postgres"
+    migrate(url)
+    with fresh_database(postgres) as source:
+        for rows in SIZES:
+            run(
+                source,
+                f"CREATE TABLE t{rows} (id bigint PRIMARY KEY, body text NOT NULL)",
+                f"INSERT INTO t{rows} SELECT i, repeat(md5(i::text), 3) FROM generate_series(1, {rows}) i",
+                f"ANALYZE t{rows}",
+            )
+        yield Stage(
+            services=services,
+            failpoints=failpoints,
+            source=source,
+            sink=endpoint_of(sink, "postgres"),
+            ledger_url=url,
+            connect="connect:chaos",
+        )
+    services.down(*names)
+
+
+@pytest.fixture(scope="session")
+def cluster(stage: Stage) -> Iterator[Stage]:
+    """The same with a standalone cluster of one worker, whose executor is a process of its own."""
+    options = {"master": "standalone", "workers": 1, "worker_cores": 4, "worker_memory": "1g", "jars": ()}
+    stage.services.up("connect:cluster", **options)
+    yield stage.on("connect:cluster")
+    stage.services.down("connect:cluster", "standalone")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder for a lane's declaration and log, for the owner's eyes."""
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Print how many seeds went well in each cell."""
+    seen: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            case = dict(getattr(report, "user_properties", ()))
+            if "victim" in case:
+                seen[case["victim"], case["step"]].append(outcome == "passed")
+    if not seen:
+        return
+    terminalreporter.section("killed x step: seeds that went well of those that were run, - no difference to the range")
+    width = max(map(len, Step)) + 2
+    terminalreporter.write_line("".join(word.ljust(width) for word in ("", *Victim)))
+    for step in Step:
+        cells = [_cell(seen.get((victim, step)), step in CELLS[victim]) for victim in Victim]
+        terminalreporter.write_line("".join(word.ljust(width) for word in (step, *cells)))
+
+
+def _cell(results: list[bool] | None, tried: bool) -> str:
+    if results is None:
+        return "not run" if tried else "-"
+    return f"{sum(results)} of {len(results)}"

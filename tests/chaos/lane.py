@@ -1,0 +1,54 @@
+"""Lives of a lane, each in a process of its own.
+
+Importing PySpark takes seconds, so the processes are forked from one that has imported everything and opened nothing.
+"""
+
+import logging
+import multiprocessing
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_backpressure.core.failpoints import ON
+from airflow_provider_backpressure.core.hydrator import Outcome
+from tests.support.composed import Composed
+
+UNARMED = 9
+"""Exit code of a life that was started without failpoints."""
+
+
+def live(config: str, log: str) -> None:
+    """Drain the ranges of a planned hydration as its lane, as the operator does; exit code 0 when nothing is left."""
+    if not ON:
+        sys.exit(UNARMED)
+    with Path(log).open("ab", buffering=0) as sink:
+        os.dup2(sink.fileno(), 1)
+        os.dup2(sink.fileno(), 2)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(message)s")
+    with Composed.read(Path(config)).open() as ports:
+        result = ports.hydrator().run()
+    sys.exit(0 if result.outcome is Outcome.DONE else 1)
+
+
+@dataclass(kw_only=True)
+class Lives:
+    """The lives of one lane."""
+
+    config: Path
+    log: Path
+    number: int = 0
+
+    def begin(self) -> Any:
+        """Start the next life and return its process."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, "pandas", "pyarrow", "airflow_provider_backpressure.spark.job"])
+        process = context.Process(target=live, args=(str(self.config), str(self.log)))
+        process.start()
+        self.number += 1
+        return process
+
+    def said(self) -> str:
+        """Return the end of the log."""
+        return self.log.read_text()[-4000:] if self.log.exists() else ""

@@ -1,0 +1,114 @@
+"""The servers of the kill tests, each of which may be killed alone, and the failpoints that all of them share."""
+
+import os
+import signal
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import Action, Folder, Point, Step
+from airflow_provider_backpressure.core.planner import Planned
+from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
+from dev.services import Services
+from tests.chaos.matrix import Draw, Victim
+from tests.support.composed import Composed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One line of the journal: somebody was at a step."""
+
+    step: Step
+    tag: str
+    pid: int
+
+    @property
+    def slice_id(self) -> str:
+        """The slice of the attempt."""
+        return self.tag.split(":")[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Everything that outlives a case. ``connect``: name of the Spark Connect server."""
+
+    services: Services
+    failpoints: Folder
+    source: Endpoint
+    sink: Endpoint
+    ledger_url: str
+    connect: str
+
+    def hydration(self, draw: Draw) -> Composed:
+        """Return a new hydration as the seed wants it, into a table of its own."""
+        server = self.services.status()[self.connect]
+        return Composed(
+            source=self.source,
+            sink=self.sink,
+            ledger_url=self.ledger_url,
+            remote=server.url,
+            ui_url=server.ui_url,
+            table=f"public.t{draw.rows}",
+            target=f"raw.t{uuid.uuid4().hex[:12]}",
+            budget=Budget(credits=draw.credits, range_rows=draw.range_rows),
+        )
+
+    def plan(self, composed: Composed) -> Planned:
+        """Plan it; that the executors have what they need is known, so no session is opened for asking."""
+        known = MemoryRunner(source=MemorySource(keys=()), sink=MemorySink())
+        with composed.open(known) as ports:
+            return ports.planner().plan()
+
+    def arm(self, step: Step, action: Action, number: int) -> None:
+        """Begin a new journal, and let something happen at one pass of a step."""
+        (self.failpoints.path / "journal").unlink(missing_ok=True)
+        self._write(str(Point(step=step, action=action, number=number)))
+
+    def disarm(self) -> None:
+        """Let nothing happen any more; who waits goes on."""
+        self._write("")
+
+    def journal(self) -> list[Pass]:
+        """Return every pass since it was armed."""
+        journal = self.failpoints.path / "journal"
+        lines = journal.read_text().splitlines() if journal.exists() else []
+        words = (line.split() for line in lines)
+        return [Pass(step=Step(step), tag=tag, pid=int(pid)) for step, tag, pid in words]
+
+    def passed(self, step: Step, number: int) -> Pass | None:
+        """Return this pass of a step if it has happened."""
+        passes = [one for one in self.journal() if one.step is step]
+        return passes[number - 1] if len(passes) >= number else None
+
+    def kill(self, victim: Victim, held: Pass) -> None:
+        """Kill a victim that is no lane. ``held``: the pass at which it is caught."""
+        if victim is Victim.WORKER:
+            os.kill(held.pid, signal.SIGKILL)
+        elif victim is Victim.EXECUTOR:
+            os.kill(parent(parent(held.pid)), signal.SIGKILL)
+        else:
+            self.services.kill(self._server(victim))
+
+    def restart(self, victim: Victim) -> None:
+        """Bring a victim back; Spark itself brings back workers and executors."""
+        if victim not in (Victim.WORKER, Victim.EXECUTOR):
+            self.services.restart(self._server(victim))
+
+    def _server(self, victim: Victim) -> str:
+        return self.connect if victim is Victim.DRIVER else f"postgres:{victim}"
+
+    def _write(self, text: str) -> None:
+        fresh = self.failpoints.path / "points.new"
+        fresh.write_text(text)
+        fresh.replace(self.failpoints.path / "points")
+
+    def on(self, connect: str) -> "Stage":
+        """Return the same with another Spark."""
+        return replace(self, connect=connect)
+
+
+def parent(pid: int) -> int:
+    """Return the parent of a process: a Python worker's is its daemon, and that one's the executor's JVM."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,0 +1,44 @@
+"""A Spark task is frozen just before its commit while its lane dies: the next life does not wait for it."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_backpressure.core.failpoints import Action, Step
+from tests.chaos import oracle
+from tests.chaos.lane import Lives
+from tests.chaos.matrix import Case, Victim
+from tests.chaos.stage import Stage
+from tests.chaos.test_kills import reached, to_the_end
+
+
+@pytest.mark.integration
+@pytest.mark.statement("X1", "X2")
+@pytest.mark.timeout(300)
+def test_a_frozen_task_does_not_hold_the_next_life(stage: Stage, folder: Path) -> None:
+    """X1, X2: neither its lock nor its place in Spark; and what is left of it gets nothing in once it is thawed."""
+    case = Case(victim=Victim.LANE, step=Step.BEFORE_SINK_COMMIT, seed=0)
+    composed = stage.hydration(case.draw)
+    planned = stage.plan(composed)
+    lives = Lives(config=composed.write(folder), log=folder / "lane.log")
+    stage.arm(case.step, Action.FREEZE, case.draw.number)
+    lane = lives.begin()
+    try:
+        held = reached(stage, case, lane, lives)
+        lane.kill()
+        lane.join()
+        flying = oracle.in_flight(stage.journal())
+        stage.disarm()
+        lane = lives.begin()
+        to_the_end(lane, lives)
+        oracle.check(stage, composed, planned, flying=flying)
+    finally:
+        stage.disarm()
+        lane.kill()
+        lane.join()
+    with contextlib.suppress(ProcessLookupError):  # Spark has ended it
+        os.kill(held.pid, signal.SIGCONT)
+    oracle.check(stage, composed, planned, flying=flying)
