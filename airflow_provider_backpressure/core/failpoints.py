@@ -12,7 +12,7 @@ The folder has two files, shared by all processes of a test, Spark's Python work
     everything runs. Actions: ``kill`` (SIGKILL), ``freeze`` (SIGSTOP), ``raise``, and ``wait`` until the file says
     something else.
 ``journal``
-    Each pass, in the order in which they happened: step, tag of the attempt, process id.
+    Each pass, in the order in which they happened: step, tag of the attempt, process id, seconds (monotonic clock).
 """
 
 import os
@@ -123,7 +123,7 @@ class Folder:
         mine = f"{step} {tag.rsplit(':', 2)[0]}:"
         journal = os.open(self.path / "journal", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(journal, f"{step} {tag} {os.getpid()}\n".encode())
+            os.write(journal, f"{step} {tag} {os.getpid()} {time.monotonic():.3f}\n".encode())
             lines = os.pread(journal, os.lseek(journal, 0, os.SEEK_CUR), 0).decode().splitlines()
         finally:
             os.close(journal)

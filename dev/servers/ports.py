@@ -4,10 +4,13 @@ import random
 import socket
 from collections.abc import Iterable
 
+from dev.servers.process import until
 from dev.servers.server import HOST
 
 # Below the kernel's ephemeral range: else a stranger's outgoing connection could take the port during a restart.
 LOWEST, HIGHEST = 20_000, 32_000
+LETTING_GO = 3.0
+"""Seconds that a port may take to be free after the end of its server."""
 _given: set[int] = set()
 
 
@@ -30,8 +33,12 @@ def free(port: int) -> bool:
 
 
 def choose(names: Iterable[str], former: dict[str, int]) -> dict[str, int]:
-    """Return a free port per name: the former one where it is still free."""
-    return {name: former[name] if name in former and free(former[name]) else _another() for name in names}
+    """Return a free port per name: the former one where it is still free.
+
+    It may be so only in a moment: a killed JVM counts as dead before its last thread has let go of its sockets.
+    """
+    kept = {name: port for name, port in former.items() if until(lambda port=port: free(port), timeout=LETTING_GO)}
+    return {name: kept.get(name) or _another() for name in names}
 
 
 def _another() -> int:

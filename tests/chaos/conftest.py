@@ -1,6 +1,5 @@
 """The stage of the kill tests, and the table that says what was killed when."""
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,22 +15,26 @@ from tests.chaos.stage import Stage
 from tests.conftest import endpoint_of, fresh_database
 from tests.support.postgres import run
 
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = {"spark.python.daemon.module": "tests.chaos.daemon"}
+"""Spark's configuration for workers that begin quickly."""
 
-@pytest.fixture(scope="session")
+
+@pytest.fixture(scope="package")
 def failpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
-    """The folder that every process started from here on knows: lanes, Spark, its Python workers."""
+    """The folder that every process started by these tests knows, and no other: lanes, Spark, its Python workers."""
     folder = tmp_path_factory.mktemp("failpoints")
-    os.environ[VARIABLE] = str(folder)
-    yield Folder(path=folder)
-    del os.environ[VARIABLE]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(folder))
+        patch.setenv("PYTHONPATH", str(ROOT))
+        yield Folder(path=folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stage(services: Services, postgres: Server, failpoints: Folder) -> Iterator[Stage]:
     """Source, sink, ledger and Spark, each a server of its own. A task that dies is run again, as on a cluster."""
     names = ("postgres:sink", "postgres:ledger", "connect:chaos")
-    settings = {"postgres": {"shared_buffers": "32MB", "checkpoint_timeout": "1h", "max_wal_size": "8GB"}}
-    servers = services.up(*names, master="local[4,4]", jars=(), settings=settings)
+    servers = services.up(*names, master="local[4,4]", jars=(), spark_conf=QUICK)
     sink, ledger = servers["postgres:sink"], servers["postgres:ledger"]
     url = f"postgresql+psycopg://{ledger.user}:{ledger.password}@{ledger.host}:{ledger.port}/postgres"
     migrate(url)
@@ -54,11 +57,11 @@ def stage(services: Services, postgres: Server, failpoints: Folder) -> Iterator[
     services.down(*names)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(stage: Stage) -> Iterator[Stage]:
     """The same with a standalone cluster of one worker, whose executor is a process of its own."""
     options = {"master": "standalone", "workers": 1, "worker_cores": 4, "worker_memory": "1g", "jars": ()}
-    stage.services.up("connect:cluster", **options)
+    stage.services.up("connect:cluster", spark_conf=QUICK, **options)
     yield stage.on("connect:cluster")
     stage.services.down("connect:cluster", "standalone")
 

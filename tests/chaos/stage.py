@@ -1,10 +1,12 @@
 """The servers of the kill tests, each of which may be killed alone, and the failpoints that all of them share."""
 
+import contextlib
 import os
 import signal
 import uuid
 from dataclasses import dataclass, replace
-from pathlib import Path
+
+import psutil
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -20,6 +22,8 @@ from tests.support.composed import Composed
 class Pass:
     """One line of the journal: somebody was at a step."""
 
+    seconds: float
+    """By the machine's monotonic clock."""
     step: Step
     tag: str
     pid: int
@@ -75,7 +79,7 @@ class Stage:
         journal = self.failpoints.path / "journal"
         lines = journal.read_text().splitlines() if journal.exists() else []
         words = (line.split() for line in lines)
-        return [Pass(step=Step(step), tag=tag, pid=int(pid)) for step, tag, pid in words]
+        return [Pass(step=Step(step), tag=tag, pid=int(pid), seconds=float(at)) for step, tag, pid, at in words]
 
     def passed(self, step: Step, number: int) -> Pass | None:
         """Return this pass of a step if it has happened."""
@@ -87,7 +91,9 @@ class Stage:
         if victim is Victim.WORKER:
             os.kill(held.pid, signal.SIGKILL)
         elif victim is Victim.EXECUTOR:
-            os.kill(parent(parent(held.pid)), signal.SIGKILL)
+            daemon = psutil.Process(held.pid).parent()
+            assert daemon is not None
+            os.kill(daemon.ppid(), signal.SIGKILL)
         else:
             self.services.kill(self._server(victim))
 
@@ -95,6 +101,15 @@ class Stage:
         """Bring a victim back; Spark itself brings back workers and executors."""
         if victim not in (Victim.WORKER, Victim.EXECUTOR):
             self.services.restart(self._server(victim))
+
+    def sweep(self) -> None:
+        """End the Python workers of sessions that are over: Spark keeps them for as long as its server runs."""
+        running = self.services.status()
+        for server in (running[self.connect], running.get("worker:1")):
+            for child in psutil.Process(server.pid).children(recursive=True) if server and server.pid else ():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if child.name().startswith("python"):
+                        child.kill()
 
     def _server(self, victim: Victim) -> str:
         return self.connect if victim is Victim.DRIVER else f"postgres:{victim}"
@@ -107,8 +122,3 @@ class Stage:
     def on(self, connect: str) -> "Stage":
         """Return the same with another Spark."""
         return replace(self, connect=connect)
-
-
-def parent(pid: int) -> int:
-    """Return the parent of a process: a Python worker's is its daemon, and that one's the executor's JVM."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -14,7 +14,7 @@ from tests.chaos import oracle
 from tests.chaos.lane import Lives
 from tests.chaos.matrix import Case, Victim
 from tests.chaos.stage import Stage
-from tests.chaos.test_kills import reached, to_the_end, until
+from tests.chaos.test_kills import clear, reached, to_the_end, until
 from tests.support.postgres import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -68,8 +68,6 @@ def test_a_commit_without_an_answer_counts(
             stage.restart(victim)
         to_the_end(lane, lives)
     finally:
-        stage.disarm()
-        lane.kill()
-        lane.join()
+        clear(stage, lane)
     oracle.check(stage, composed, planned, flying=set())
     assert held.slice_id not in oracle.read_again(stage.journal())

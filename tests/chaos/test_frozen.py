@@ -12,7 +12,7 @@ from tests.chaos import oracle
 from tests.chaos.lane import Lives
 from tests.chaos.matrix import Case, Victim
 from tests.chaos.stage import Stage
-from tests.chaos.test_kills import reached, to_the_end
+from tests.chaos.test_kills import clear, reached, to_the_end
 
 
 @pytest.mark.integration
@@ -35,10 +35,8 @@ def test_a_frozen_task_does_not_hold_the_next_life(stage: Stage, folder: Path) -
         lane = lives.begin()
         to_the_end(lane, lives)
         oracle.check(stage, composed, planned, flying=flying)
+        with contextlib.suppress(ProcessLookupError):  # Spark has ended it
+            os.kill(held.pid, signal.SIGCONT)
+        oracle.check(stage, composed, planned, flying=flying)
     finally:
-        stage.disarm()
-        lane.kill()
-        lane.join()
-    with contextlib.suppress(ProcessLookupError):  # Spark has ended it
-        os.kill(held.pid, signal.SIGCONT)
-    oracle.check(stage, composed, planned, flying=flying)
+        clear(stage, lane)

@@ -92,12 +92,18 @@ def play(stage: Stage, case: Case, folder: Path, record: Callable[[str, object],
     try:
         lane, flying = strike(stage, case, lane, lives)
         to_the_end(lane, lives)
+        oracle.check(stage, composed, planned, flying=flying)
     finally:
-        stage.disarm()
-        lane.kill()
-        lane.join()
+        clear(stage, lane)
     record("lives", lives.number)
-    oracle.check(stage, composed, planned, flying=flying)
+
+
+def clear(stage: Stage, lane: Any) -> None:
+    """Leave the stage to the next case, whatever became of this one."""
+    stage.disarm()
+    lane.kill()
+    lane.join()
+    stage.sweep()
 
 
 @pytest.mark.statement("X1", "X2", "T1")
