@@ -29,6 +29,7 @@ from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LedgerUnavailable,
+    PlanSuperseded,
     RangeFailed,
     RunnerUnavailable,
     SinkUnavailable,
@@ -102,8 +103,8 @@ class Actor:
             self._greenlet.throw(Killed)
 
     def _run(self) -> None:
-        # Either is a process that has ended; any other error is a failure of the test.
-        with contextlib.suppress(Killed, Transient):
+        # Each is a process that has ended; any other error is a failure of the test.
+        with contextlib.suppress(Killed, Transient, PlanSuperseded):
             self._work()
 
 
@@ -274,9 +275,14 @@ class World:
         self.lanes: dict[str, Actor] = {}
         self.zombies: list[Actor] = []
         self.reads: Counter[str] = Counter()
-        self.planned = self._plan()
+        self.planned = self._plan(restart=False)
 
-    def _plan(self) -> Planned:
+    def restart(self) -> None:
+        """A person empties the target and asks for a new plan; what runs for the old one goes on as it may."""
+        self.sink.rows.clear()
+        self.planned = self._plan(restart=True)
+
+    def _plan(self, *, restart: bool) -> Planned:
         return Planner(
             source=self.source,
             sink=self.sink,
@@ -286,7 +292,7 @@ class World:
             mode=Mode.APPEND,
             owner="dag",
             cluster="spark",
-        ).plan()
+        ).plan(restart=restart)
 
     def live(self, lane: str) -> None:
         """Begin a life of a lane; a former one that has not ended goes on as a zombie."""

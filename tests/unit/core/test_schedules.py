@@ -42,6 +42,9 @@ class Schedule:
             self.step(which)
         elif kind == 9:
             world.clock.now += (1.0, 5.0, 30.0, 70.0)[which % 4]
+        elif kind == 10 and which == 15:
+            world.restart()
+            self.happened["restart"] += 1
         elif kind == 10:
             world.live(LANES[which % 2])
         elif kind == 11:
@@ -167,4 +170,5 @@ def test_two_thousand_schedules_lose_and_double_nothing(play) -> None:
         schedule = play(random.Random(seed).randbytes(100))
         happened += schedule.happened
         happened["read again"] += sum(times > 1 for times in schedule.world.reads.values())
+    assert happened["restart"] > 100
     assert min(happened[name] for name in ("lane", "task", "twin", "driver", "read again")) > 300, happened
