@@ -19,6 +19,7 @@ from airflow_provider_backpressure.core.signals import Decision
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
+    PlanSuperseded,
     RangeFailed,
     SinkUnavailable,
     SnapshotLost,
@@ -110,13 +111,13 @@ class Hydrator:
         waits at a closed gate for as long as it takes.
         """
         try:
-            return self._drain()
+            return self._loop()
         finally:
             if self._keeper is not None:
                 self._keeper.close()
                 self._keeper = None
 
-    def _drain(self) -> LaneResult:
+    def _loop(self) -> LaneResult:
         self._fence_earlier_snapshots()
         self.recover()
         self.ledger.retry_failed(self.plan.plan_id)
@@ -181,6 +182,8 @@ class Hydrator:
         return None
 
     def _submit(self, record: RangeRecord) -> None:
+        if record.plan_id != self.plan.plan_id:
+            self._step_aside(record)
         try:
             spec = spec_for(self.plan, record, self.source, self._snapshot())
         except BackpressureError as error:
@@ -224,6 +227,20 @@ class Hydrator:
                 "ended with the lane that kept it."
             )
 
+    def _step_aside(self, record: RangeRecord) -> None:
+        """Give a newer plan's range back to that plan's lanes, settle what is in flight, and stop this lane."""
+        error = f"Plan {self.plan.plan_id} was replaced by plan {record.plan_id}: this lane must not go on."
+        self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=error)
+        self._drain()
+        raise PlanSuperseded(error)
+
+    def _drain(self) -> None:
+        """Settle every job that is in flight; another failure changes nothing any more."""
+        while self._jobs:
+            for future in wait(self._jobs, timeout=self.poll.maximum, return_when=FIRST_COMPLETED).done:
+                self._settle(future)
+            self._renew()
+
     def _await_jobs(self) -> None:
         """Wait until a job ends or it is time to look around, and settle all that ended."""
         done, _ = wait(self._jobs, timeout=self.poll.maximum, return_when=FIRST_COMPLETED)
@@ -233,10 +250,7 @@ class Hydrator:
         self._renew()
         self._observe()
         if failure is not None:
-            while self._jobs:
-                for future in wait(self._jobs, timeout=self.poll.maximum, return_when=FIRST_COMPLETED).done:
-                    self._settle(future)
-                self._renew()
+            self._drain()
             raise failure
 
     def _settle(self, future: "Future[RangeResult]") -> Exception | None:

@@ -311,8 +311,23 @@ def test_a_restart_fences_the_old_plan(bench):
     bench.plan(restart=True)
     with pytest.raises(PlanSuperseded):
         old.run()
+    assert bench.states() == {RangeState.PLANNED: 10}, "the old plan's lane spoils no range of the new one"
+    assert bench.runner.submitted == []
     bench.lane().run()
     assert sorted(bench.sink.rows) == list(range(100))
+
+
+def test_a_lane_whose_plan_is_replaced_settles_what_it_has_in_flight(bench):
+    """Its credits are back before it stops, and the next range is the new plan's own lane's."""
+    bench.runner.held = True
+    old = bench.lane(share=1)
+    old._admit()
+    bench.plan(restart=True)
+    bench.runner.complete()
+    with pytest.raises(PlanSuperseded):
+        old.run_one(bench.ledger.admit(bench.id, lane="lane", session_id="s", lease_seconds=60).range)
+    assert bench.ledger.gate(bench.id).in_flight == 0
+    assert bench.states() == {RangeState.PLANNED: 10}
 
 
 @pytest.mark.statement("X5")
