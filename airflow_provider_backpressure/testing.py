@@ -204,6 +204,14 @@ class MemorySink:
             self.shadow = [] if plan.mode is Mode.REPLACE else None
             return self.last_epoch
 
+    def renew(self, plan_id: str) -> int | None:
+        """See ``Sink.renew``."""
+        with self._lock:
+            if self.plan is None or self.plan.plan_id != plan_id:
+                return None
+            self.last_epoch += 1
+            return self.last_epoch
+
     def epoch(self, plan_id: str) -> int | None:
         """See ``Sink.epoch``."""
         return self.last_epoch if self.plan is not None and self.plan.plan_id == plan_id else None

@@ -106,7 +106,8 @@ def bounds_from_json(value: dict[str, Any]) -> Bounds:
     rest = {name: part for name, part in value.items() if name != "kind"}
     match value.get("kind"):
         case "key":
-            return KeyBounds(**{name: None if part is None else tuple(part) for name, part in rest.items()})
+            ends = {name: None if rest[name] is None else tuple(rest[name]) for name in ("start", "end")}
+            return KeyBounds(columns=tuple(rest["columns"]), **ends)
         case "null":
             return NullBounds(**rest)
         case "blocks":

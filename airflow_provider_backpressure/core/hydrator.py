@@ -212,9 +212,13 @@ class Hydrator:
 
     def _fence_earlier_snapshots(self) -> None:
         """Refuse what an earlier life has submitted and what is not committed yet: it reads in another snapshot."""
-        if self._in_snapshot and self.ledger.counts(self.plan.plan_id).open:
-            self.plan = replace(self.plan, epoch=self.sink.begin(self.plan))
-            self.ledger.take_over(self.hydration_id, self.plan)
+        if not self._in_snapshot or not self.ledger.counts(self.plan.plan_id).open:
+            return
+        epoch = self.sink.renew(self.plan.plan_id)
+        if epoch is None:
+            raise PlanSuperseded(f"Plan {self.plan.plan_id} no longer holds {self.plan.write.target}.")
+        self.plan = replace(self.plan, epoch=epoch)
+        self.ledger.take_over(self.hydration_id, self.plan)
 
     def _check_snapshot(self) -> None:
         """Raise where an earlier life has committed ranges in its snapshot, which is gone, and others are left."""

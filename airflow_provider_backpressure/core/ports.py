@@ -123,6 +123,13 @@ class Sink(Protocol):
         """
         ...
 
+    def renew(self, plan_id: str) -> int | None:
+        """Mint a newer epoch for a plan, so that its attempts of before are refused, and return it.
+
+        ``None`` where another plan holds the target's plan row by now.
+        """
+        ...
+
     def epoch(self, plan_id: str) -> int | None:
         """Return the epoch of this plan if it still holds the target's plan row, else ``None``."""
         ...

@@ -155,6 +155,15 @@ class PostgresTarget:
 
         return self._session.transaction(mint)
 
+    def renew(self, plan_id: str) -> int | None:
+        """See :meth:`..core.ports.Sink.renew`. Connections of its attempts are ended."""
+        self._end(plan_prefix(plan_id))
+        query = sql.SQL("UPDATE {} SET epoch = epoch + 1 WHERE target = %s AND plan_id = %s RETURNING epoch").format(
+            sql.SQL(self._plans.name.sql)
+        )
+        rows = self._session.rows(query, (self._fence, plan_id))
+        return rows[0][0] if rows else None
+
     def epoch(self, plan_id: str) -> int | None:
         """See :meth:`..core.ports.Sink.epoch`. A target whose plan table is gone holds no plan."""
         query = sql.SQL("SELECT epoch FROM {} WHERE target = %s AND plan_id = %s").format(sql.SQL(self._plans.name.sql))

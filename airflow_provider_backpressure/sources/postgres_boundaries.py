@@ -4,7 +4,7 @@ Each yields boundaries in the key's own order, as text by the server's own outpu
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -148,7 +148,7 @@ def _names(table: KeyedTable) -> dict[str, sql.Composable]:
     """Return the key's columns as statements need them: as they are, under numbers of their own, and as text."""
     columns = [sql.Identifier(column.name) for column in table.key]
     numbers = [sql.Identifier(f"k{number}") for number in range(len(columns))]
-    lists = {
+    lists: dict[str, Sequence[sql.Composable]] = {
         "key": columns,
         "named": [sql.SQL("{} AS {}").format(*each) for each in zip(columns, numbers, strict=True)],
         "keys": numbers,

@@ -1,5 +1,6 @@
 """Snapshot consistency and increments over in-memory ports: what a lane keeps, what it never mixes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,6 +113,15 @@ def test_a_lane_that_died_before_its_first_commit_keeps_the_plan(
     assert {spec.epoch for spec in seen} == {first.epoch + 2}, "each life has an epoch of its own"
     assert world.plan.epoch == first.epoch + 2, "which whoever publishes goes by"
     assert sorted(world.sink.rows) == list(range(100))
+
+
+def test_a_lane_of_a_replaced_plan_does_not_take_the_target_back(world: World) -> None:
+    plan(world)
+    first = world.plan
+    world.sink.begin(replace(first, plan_id="f" * 32))
+    with pytest.raises(AirflowFailException, match="no longer holds"):
+        lane(world)
+    assert world.sink.epoch("f" * 32) == first.epoch + 1
 
 
 def test_a_snapshot_lost_in_mid_run_is_replaced_a_few_times(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_a_task_per_range_follows_two_sensors():
         ({"lanes": 2}, "A snapshot lives in the one task that keeps it, so several lanes"),
         ({"task_per_range": True}, "need consistency='static'"),
         ({"verify": "full"}, "which may have moved on since its snapshot"),
-        ({"mode": "replace"}, "mode must be one of append, upsert, not 'replace'"),
+        ({"mode": "merge"}, "mode must be one of append, upsert, replace, not 'merge'"),
         ({"verify": "twice"}, "verify must be one of none, target, full, not 'twice'"),
         ({"lanes": 0, "consistency": "static"}, "lanes must be a whole number from 1"),
         ({"lanes": 5, "consistency": "static"}, r"budget's credits \(4\), not 5"),
