@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
+from airflow_provider_backpressure.core.bounds import KeyBounds
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.core.ports import Sink
-from airflow_provider_backpressure.core.ranges import KeyBounds
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.sinks import PostgresSink, postgres_publishing
 from airflow_provider_backpressure.sinks.postgres_target import PostgresTarget
@@ -149,7 +149,7 @@ def test_rows_are_read_where_they_are(database: Endpoint, replacing: Replacing) 
     target(database)
     plan = replacing()
     plan.load()
-    bounds = KeyBounds(column="id", start="11", end="21")
+    bounds = KeyBounds.of(column="id", start="11", end="21")
     with closing(plan.open()) as sink:
         for step in (lambda: None, plan.complete, plan.publish):
             step()
