@@ -1,8 +1,7 @@
 """A shadow takes its target's place: completed over time, swapped in one short transaction, exactly once."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,6 +17,7 @@ from airflow_provider_backpressure.postgres.session import Connection, Session
 from airflow_provider_backpressure.sinks.postgres_dependents import View, against_replacing, views_over
 from airflow_provider_backpressure.sinks.postgres_likeness import same_columns
 from airflow_provider_backpressure.sinks.postgres_parts import carry_over, final_names, make, missing
+from airflow_provider_backpressure.sinks.postgres_patience import patiently
 from airflow_provider_backpressure.sinks.postgres_shadow import oid_of, purpose, shadow_of
 
 log = logging.getLogger(__name__)
@@ -26,10 +26,6 @@ T = TypeVar("T")
 
 PUBLISH = "publish"
 """Stands for a slice in tags and markers: the swap's own marker is written in its transaction."""
-LOCK_WAIT = "500ms"
-"""How long a lock is waited for, with readers behind it; less than the second after which deadlocks are looked for."""
-PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Seconds between two tries, in which readers get through."""
 SNAPSHOT_SECONDS = 300.0
 """How long to wait for transactions with an older view of the database."""
 _BROKEN: dict[type[psycopg.Error], str] = {
@@ -61,7 +57,8 @@ class Publishing:
         """Complete and swap; see :meth:`..core.ports.Sink.publish`."""
         self._make_parts()
         self._await_snapshots()
-        self._patiently(self._swapped)
+        while not self._patiently(self._swapped):
+            self._make_parts()
 
     def _make_parts(self) -> None:
         while self._patiently(self._made_one):
@@ -94,7 +91,7 @@ class Publishing:
         return True
 
     def _swapped(self, connection: Connection) -> bool:
-        """Swap within one transaction; ``_Blocked`` where it has to be tried again."""
+        """Swap within one transaction; ``False`` where the target got another index since the shadow was completed."""
         if self._held(connection, lock=True) is None:
             return True
         shadow = sql.SQL(self._shadow.sql)
@@ -105,13 +102,16 @@ class Publishing:
             self._lock(connection, views_over(connection, target))
             target = oid_of(connection, self.target)
         self._check(connection, target)
+        if target is not None and missing(connection, target, self._shadow):
+            return False
         connection.execute(sql.SQL("ALTER TABLE {} RESET (autovacuum_enabled)").format(shadow))
         if target is None:
             _rename(connection, self._shadow, self.target)
             connection.execute(sql.SQL("COMMENT ON TABLE {} IS NULL").format(sql.SQL(self.target.sql)))
         else:
             self._exchange(connection, target)
-        connection.execute(_MARK.format(sql.SQL(self.plan.write.commit_table)), self._marker)
+        tables = sql.SQL(self.plan.write.commit_table), sql.SQL(self.plan.write.plan_table)
+        connection.execute(_MARK.format(*tables), (PUBLISH, self.plan.write.fence))
         return True
 
     def _exchange(self, connection: Connection, target: int) -> None:
@@ -147,8 +147,6 @@ class Publishing:
             against.append("its columns, defaults or checks were changed since the plan was made")
         if against:
             raise SinkRefused(f"{self.target} cannot be replaced: {'; '.join(against)}.")
-        if missing(connection, target, self._shadow):
-            raise _Incomplete
 
     def _await_snapshots(self) -> None:
         """Wait, in nobody's way, for transactions that look at the database as it was before the last rows came in.
@@ -175,7 +173,8 @@ class Publishing:
         row = connection.execute(
             _FENCE.format(plans, sql.SQL("FOR UPDATE" if lock else "")), (self.plan.write.fence,)
         ).fetchone()
-        if row != (self.plan.plan_id, self.plan.epoch):
+        # A later life of a lane may have raised its own plan's epoch.
+        if row is None or row[0] != self.plan.plan_id or row[1] < self.plan.epoch:
             raise PlanSuperseded(
                 f"Plan {self.plan.plan_id} (epoch {self.plan.epoch}) no longer holds {self.target}: it stays as it is."
             )
@@ -189,48 +188,11 @@ class Publishing:
         return shadow
 
     def _patiently(self, work: Callable[[Connection], T]) -> T:
-        """Do it in a transaction; where others are in the way, let them through and try again, a few times."""
-        for pause in (*PAUSES, None):
-            try:
-                with _waiting():
-                    return self.session.transaction(work)
-            except _Incomplete:
-                self._make_parts()
-            except _Blocked:
-                if pause is None:
-                    break
-                log.info("%s is in use: the next try to publish its new rows is in %g s.", self.target, pause)
-                self.clock.sleep(pause)
-        raise SinkUnavailable(
-            f"{self.target} was locked by other transactions at each of {len(PAUSES) + 1} tries to publish its new "
-            "rows, which must not keep its readers waiting: a retry goes on from here."
-        )
+        return patiently(self.session, work, about=self.target, clock=self.clock)
 
     @property
     def _shadow(self) -> QualifiedName:
         return shadow_of(self.plan.write)
-
-    @property
-    def _marker(self) -> tuple[object, ...]:
-        return self.plan.plan_id, PUBLISH, self.plan.write.fence, self.plan.epoch
-
-
-class _Blocked(Exception):
-    """Somebody is in the way, for now."""
-
-
-class _Incomplete(Exception):
-    """The target got an index since the shadow was completed."""
-
-
-@contextmanager
-def _waiting() -> Iterator[None]:
-    try:
-        yield
-    except SinkUnavailable as error:
-        if isinstance(error.__cause__, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
-            raise _Blocked from error
-        raise
 
 
 def _rename(connection: Connection, table: QualifiedName, to: QualifiedName) -> None:
@@ -252,7 +214,10 @@ _PATIENCE = sql.SQL(
 _LOCK = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE")
 _FENCE = sql.SQL("SELECT plan_id, epoch FROM {} WHERE target = %s {}")
 _MARKED = sql.SQL("SELECT FROM {} WHERE plan_id = %s AND slice_id = %s")
-_MARK = sql.SQL("INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds) VALUES (%s, %s, %s, %s, 0, '{{}}')")
+_MARK = sql.SQL(
+    "INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds)"
+    " SELECT p.plan_id, %s, p.target, p.epoch, 0, '{{}}' FROM {} p WHERE p.target = %s"
+)
 _COMMENT = sql.SQL("SELECT obj_description(%s::text::regclass, 'pg_class')")
 # By number and by time, since a long writer keeps the numbers of new snapshots low. A marker is written some moments
 # before its commit. Who may not see when another role's transaction began takes it for an old one.

@@ -64,13 +64,14 @@ def purpose(target: QualifiedName, oid: int | None) -> str:
     return f"backpressure: shadow of {target}, to take the place of {'nothing' if oid is None else f'table {oid}'}"
 
 
-def drop_shadows(connection: Connection, target: QualifiedName) -> None:
+def drop_shadows(connection: Connection, target: QualifiedName, *, but: QualifiedName | None) -> None:
     """Drop the shadows that earlier plans of a target have left, as far as they are ours."""
     prefix = _prefix(target)
     values = {"schema": target.schema, "prefix": prefix, "length": len(prefix) + _DIGITS}
     for (name,) in connection.execute(_SHADOWS, values).fetchall():
         shadow = QualifiedName(schema=target.schema, name=name)
-        connection.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(shadow.sql)))
+        if shadow != but:
+            connection.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(shadow.sql)))
 
 
 def _prefix(target: QualifiedName) -> str:

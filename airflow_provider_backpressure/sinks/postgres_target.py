@@ -30,7 +30,8 @@ from airflow_provider_backpressure.sinks.postgres_attempts import (
 )
 from airflow_provider_backpressure.sinks.postgres_clearing import remove_rows
 from airflow_provider_backpressure.sinks.postgres_fit import Fitting, check_fit
-from airflow_provider_backpressure.sinks.postgres_publishing import LOCK_WAIT, PUBLISH, Publishing
+from airflow_provider_backpressure.sinks.postgres_patience import LOCK_WAIT
+from airflow_provider_backpressure.sinks.postgres_publishing import PUBLISH, Publishing
 from airflow_provider_backpressure.sinks.postgres_shadow import create_shadow, drop_shadows, new_shadow, shadow_of
 from airflow_provider_backpressure.sinks.postgres_tables import (
     SystemTable,
@@ -124,7 +125,7 @@ class PostgresTarget:
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         """See :meth:`..core.ports.Sink.begin`. Connections of the plan before are ended: they could only be refused.
 
-        Shadows of plans before are dropped, and that of this plan is created, together with its epoch.
+        Shadows of plans before are dropped, and that of this plan is created where it is missing, with its epoch.
         ``SinkRefused`` where the target turns out to be the source itself.
         """
         self._refuse_source(plan)
@@ -144,16 +145,18 @@ class PostgresTarget:
             "fingerprint": plan.fingerprint,
         }
 
-        def mint(connection: Connection) -> int:
-            minted: int = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchall()[0][0]
-            drop_shadows(connection, self._name)
-            if plan.mode is Mode.REPLACE:
-                create_shadow(connection, self._name, shadow_of(plan.write), plan.write.columns)
-            elif plan.mode is Mode.APPEND and clear is not None:
+        def write(connection: Connection) -> int:
+            row = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchone()
+            assert row is not None, "an upsert returns its row"
+            if clear is not None and plan.mode is Mode.APPEND:
                 remove_rows(connection, self._name, self._commits, plan_id=clear)
-            return minted
+            shadow = shadow_of(plan.write) if plan.mode is Mode.REPLACE else None
+            drop_shadows(connection, self._name, but=shadow)
+            if shadow is not None and not _there(connection, shadow):
+                create_shadow(connection, self._name, shadow, plan.write.columns)
+            return int(row[0])
 
-        return self._session.transaction(mint)
+        return self._session.transaction(write)
 
     def renew(self, plan_id: str) -> int | None:
         """See :meth:`..core.ports.Sink.renew`. Connections of its attempts are ended."""

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
-from airflow_provider_backpressure.sinks import PostgresSink, postgres_publishing
+from airflow_provider_backpressure.sinks import PostgresSink, postgres_patience, postgres_publishing
 from airflow_provider_backpressure.sinks.postgres_target import PostgresTarget
 from airflow_provider_backpressure.spark.job import run_slice
 from airflow_provider_backpressure.testing import ManualClock
@@ -179,6 +179,18 @@ def test_a_new_plan_drops_the_shadow_of_the_one_before(database: Endpoint, repla
     assert count(database) == NEW
 
 
+def test_a_plan_that_begins_again_keeps_its_shadow(database: Endpoint, replacing: Replacing) -> None:
+    """As a lane's later life does, to fence its earlier one: what is committed stays, and the swap goes by the plan."""
+    target(database)
+    plan = replacing()
+    plan.load()
+    with closing(plan.open()) as sink:
+        assert sink.begin(plan.begun.plan) == plan.begun.plan.epoch + 1
+    plan.publish()
+    assert count(database) == NEW
+    assert run(database, "SELECT epoch FROM raw.backpressure_commit WHERE slice_id = 'publish'") == [(2,)]
+
+
 # --- what is carried over
 
 RICH = (
@@ -243,6 +255,7 @@ def test_all_that_a_table_has_is_carried_over(database: Endpoint, replacing: Rep
             f"GRANT SELECT ON raw.t TO {reader.user} WITH GRANT OPTION",
             f"GRANT UPDATE (code) ON raw.t TO {reader.user}",
             f"GRANT SELECT ON raw.v TO {reader.user}",
+            f"GRANT USAGE ON SCHEMA raw TO {reader.user}",
             "ALTER DEFAULT PRIVILEGES IN SCHEMA raw GRANT ALL ON TABLES TO PUBLIC",
         )
         before, names = run(database, PICTURE), run(database, NAMES)
@@ -401,8 +414,8 @@ def test_an_index_that_came_meanwhile_is_made_too(database: Endpoint, replacing:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (", CONSTRAINT k UNIQUE (code)", "break k, so the old ones stay: some of them have the same key"),
-        (", CONSTRAINT f FOREIGN KEY (code) REFERENCES raw.o", "break f, .* some of them refer to rows that are not"),
+        (", CONSTRAINT k UNIQUE (code)", 'break "k", so the old ones stay: some of them have the same key'),
+        (", CONSTRAINT f FOREIGN KEY (code) REFERENCES raw.o", 'break "f", .* some of them refer to rows that are not'),
     ],
 )
 def test_new_rows_that_break_a_key_change_nothing(
@@ -478,7 +491,7 @@ def test_a_long_reader_is_not_waited_for_in_front_of_others(
     target(database)
     plan = replacing()
     plan.load()
-    monkeypatch.setattr(postgres_publishing, "PAUSES", (1.0, 2.0))
+    monkeypatch.setattr(postgres_patience, "PAUSES", (1.0, 2.0))
     with connected(database, autocommit=False) as reader:
         assert reader.execute("SELECT count(*) FROM raw.t").fetchall() == [(OLD,)]
         clock = ManualClock(on_sleep=lambda _: slept.append(count(database)))
