@@ -13,6 +13,7 @@ from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from tests import types_postgres as typed
+from tests.support import type_page
 from tests.support.postgres import connected, run
 from tests.support.reading import MANY_BYTES
 
@@ -108,6 +109,13 @@ def test_every_type_arrives_as_it_left(database: Endpoint, other: Endpoint, open
         assert _as_text(other, there) == _as_text(database, query)
         moved += len(_as_text(other, there))
     assert moved == typed.row_count()
+    found = {
+        type_: _values(other, "raw.every", name) == _values(database, "public.every", name)
+        for name, (type_, _) in typed.COLUMNS.items()
+    }
+    assert all(found.values())
+    text = type_page.page(found, typed.REFUSED)
+    assert type_page.keep(text) == text, f"the page is another one: set {type_page.WRITE}=1 to write it anew"
 
 
 @pytest.mark.statement("X4", "X5")
@@ -148,6 +156,10 @@ def test_types_that_the_sink_lacks_are_refused_by_column(database: Endpoint, ope
     ]
     assert named == [column for column in snapshot.columns if column.type.startswith(f"{typed.SCHEMA}.")]
     assert len(named) >= 10
+
+
+def _values(endpoint: Endpoint, table: str, column: str) -> list[tuple[str]]:
+    return run(endpoint, f"SELECT {column}::text FROM {table} ORDER BY id")
 
 
 def _as_text(endpoint: Endpoint, query: str) -> list[tuple[str]]:
