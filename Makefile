@@ -38,6 +38,7 @@ check: $(READY) ## Format, lint, types and import contracts
 bench: $(READY) ## Benchmarks, side by side in one run (long)
 	@$(BIN)/python -m benchmarks.pg_to_pg
 	@$(BIN)/python -m benchmarks.orchestration
+	@$(BIN)/python -m benchmarks.memory
 
 chaos: $(READY) ## Kill everybody at every step, with 20 seeds each, and print the matrix (long)
 	@CHAOS_SEEDS=$${CHAOS_SEEDS:-20} $(PYTEST) tests/chaos tests/unit/core/test_schedules.py tests/integration/test_copy_path.py tests/integration/test_connect_runner.py tests/integration/test_faucet.py

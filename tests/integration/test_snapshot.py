@@ -1,9 +1,11 @@
 """Snapshot consistency on real parts: tables that change while they are read, and snapshots that are lost."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -150,6 +152,40 @@ def ended(endpoint: Endpoint) -> None:
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'backpressure keeper'"
         " AND datname = current_database()",
     )
+
+
+@pytest.mark.statement("X2")
+def test_a_lane_that_is_killed_costs_the_plan(
+    composed: Composed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X2, D5: kill -9 in mid-run; the next life does not mix snapshots, and what it brings is one moment whole."""
+    fill(composed.source, KEYED)
+    process = composed.process(tmp_path)
+    deadline = time.monotonic() + 120
+    while not committed(composed) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert 0 < committed(composed) < 20000
+    run(composed.source, "UPDATE t SET v = 8")
+    with composed.open() as ports:
+        killed = ports.plan
+        with pytest.raises(SnapshotLost, match="ended with the lane that kept it"):
+            ports.hydrator().run()
+        ports.close_plan()
+        assert ports.plan.plan_id != killed.plan_id
+        remembering(ports, monkeypatch)
+        ports.hydrator().run()
+    assert whole(composed) == (0, 0)
+
+
+def committed(composed: Composed) -> int:
+    """Rows that the target holds, if it is there."""
+    if run(composed.sink, "SELECT to_regclass('raw.t') IS NULL") == [(True,)]:
+        return 0
+    count: int = run(composed.sink, "SELECT count(*) FROM raw.t")[0][0]
+    return count
 
 
 def test_a_target_that_others_wrote_to_is_not_cleared(composed: Composed) -> None:

@@ -1,0 +1,83 @@
+"""Spark's peak memory against the size of the table, through one and the same heap.
+
+``python -m benchmarks.memory`` hydrates tables of 1,000,000 and 10,000,000 rows by the copy path, each with a new Spark
+Connect server, and prints the peak resident memory of its processes. The bound: within 10 % of each other.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import page
+from benchmarks.pg_to_pg import turn
+from benchmarks.results import Measurement
+from benchmarks.stage import TABLE, Stage
+from dev.services import Services
+
+HEADING = "Memory"
+BOUND = 0.10
+MEBIBYTE = 1024 * 1024
+console = Console()
+
+
+def measure(rows: int, *, heap: str, range_rows: int) -> Measurement:
+    """Hydrate a table of so many rows on servers of its own."""
+    with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
+        services = Services(Path(folder) / "services", owner_pid=os.getpid())
+        stage = Stage(services=services, rows=rows, warm_rows=0, heap=heap, credits=2, range_rows=range_rows)
+        try:
+            stage.prepare(["copy"])
+            return turn(stage, "copy", 1, TABLE, Path(folder))
+        finally:
+            services.down(remove=True)
+
+
+def section(command: str, heap: str, found: list[Measurement]) -> str:
+    """Return the figures as Markdown."""
+    lines = [f"| {one.rows:,} | {one.peak_bytes / MEBIBYTE:,.0f} | {one.wall_seconds:.1f} |" for one in found]
+    return "\n".join(
+        [
+            f"Peak resident memory of Spark's processes (heap {heap}) while `lineitem` is hydrated by the copy path:",
+            f"\n```sh\n{command}\n```\n",
+            "| rows | peak MiB | wall s |",
+            "|---|---|---|",
+            *lines,
+            f"\nThe largest is {spread(found):+.1%} of the smallest table's.",
+        ]
+    )
+
+
+def spread(found: list[Measurement]) -> float:
+    """Return by which share the last peak differs from the first."""
+    return found[-1].peak_bytes / found[0].peak_bytes - 1
+
+
+def main() -> int:
+    """Measure and print; 0 where the bound holds and every target is equal."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--heap", default="512m")
+    parser.add_argument("--range-rows", type=int, default=250_000)
+    parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
+    wanted = parser.parse_args()
+    found = []
+    for rows in wanted.rows:
+        with console.status(f"{rows:,} rows …"):
+            found.append(measure(rows, heap=wanted.heap, range_rows=wanted.range_rows))
+        one = found[-1]
+        outcome = "equal" if one.equal else f"NOT EQUAL {one.error or ''}"
+        console.print(
+            f"{rows:>12,} rows  peak {one.peak_bytes / MEBIBYTE:,.0f} MiB  {one.wall_seconds:.1f} s  {outcome}"
+        )
+    held = abs(spread(found)) <= BOUND
+    console.print(f"difference of the peaks: {spread(found):+.1%}, at most {BOUND:.0%}: {'held' if held else 'MISSED'}")
+    if wanted.write_docs:
+        page.write(HEADING, section("python -m benchmarks.memory", wanted.heap, found))
+    return 0 if held and all(one.equal for one in found) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
