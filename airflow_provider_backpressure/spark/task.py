@@ -11,6 +11,7 @@ from airflow_provider_backpressure.core.failures import to_text
 from airflow_provider_backpressure.core.messages import SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.spark import memory
+from airflow_provider_backpressure.spark.finders import forget_archives
 
 RESULT = "result string"
 """Schema of what a job gives."""
@@ -40,3 +41,5 @@ def said() -> Iterator[None]:
         yield
     except BackpressureError as error:
         raise TaskFailed(to_text(error)) from error
+    finally:
+        forget_archives()
