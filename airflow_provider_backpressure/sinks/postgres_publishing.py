@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.polling import Clock, PollPolicy
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.postgres.errors import words
-from airflow_provider_backpressure.postgres.names import QualifiedName, quote
+from airflow_provider_backpressure.postgres.names import QualifiedName, listed
 from airflow_provider_backpressure.postgres.session import Connection, Session
 from airflow_provider_backpressure.sinks.postgres_dependents import View, against_replacing, views_over
 from airflow_provider_backpressure.sinks.postgres_likeness import same_columns
@@ -75,12 +75,12 @@ class Publishing:
         if not parts:
             return False
         part = parts[0]
-        log.info("Making %s for the new rows of %s.", quote(part.name), self.target)
+        log.info("Making %s for the new rows of %s.", listed([part.name]), self.target)
         try:
             make(connection, part)
         except psycopg.IntegrityError as error:
             raise SinkRefused(
-                f"The new rows of {self.target} break {quote(part.name)}, so the old ones stay: "
+                f"The new rows of {self.target} break {listed([part.name])}, so the old ones stay: "
                 f"{_BROKEN.get(type(error)) or words(error)}."
             ) from error
         return True
