@@ -101,7 +101,7 @@ class _Wait:
 def _start(pgconn: pq.abc.PGconn, statement: str, expected: pq.ExecStatus) -> None:
     result = pgconn.exec_(statement.encode())
     if result.status == pq.ExecStatus.FATAL_ERROR:
-        raise errors.error_from_result(result)
+        raise _error(pgconn, result)
     if result.status != expected:
         raise psycopg.ProgrammingError(f"The server answered {pq.ExecStatus(result.status).name} to a COPY.")
 
@@ -120,5 +120,16 @@ def _finish(pgconn: pq.abc.PGconn, wait: _Wait) -> int:
         else:
             rows = result.command_tuples or 0
     if failed is not None:
-        raise errors.error_from_result(failed)
+        raise _error(pgconn, failed)
     return rows
+
+
+def _error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> psycopg.Error:
+    """Return the error of a failed result.
+
+    Where the server went away without a word it has no SQLSTATE: taken as it is, it would not look like a loss.
+    """
+    error = errors.error_from_result(result)
+    if error.sqlstate is None and pgconn.status == pq.ConnStatus.BAD:
+        return psycopg.OperationalError(str(error))
+    return error

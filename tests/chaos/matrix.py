@@ -9,8 +9,7 @@ from enum import StrEnum
 from airflow_provider_backpressure.core.failpoints import Step
 
 SEEDS = "CHAOS_SEEDS"
-"""Environment variable: how many seeds each cell is run with."""
-DEFAULT_SEEDS = 2
+"""Environment variable: how many seeds each cell is run with. Without it a sample is run, under one seed."""
 SIZES = (9_000, 14_000, 20_000)
 """Rows of the source tables to choose from."""
 
@@ -45,6 +44,21 @@ CELLS: dict[Victim, tuple[Step, ...]] = {
     Victim.EXECUTOR: IN_SPARK,
 }
 """Steps at which a kill of each can make a difference to the range."""
+SAMPLE: dict[Victim, tuple[Step, ...]] = {
+    Victim.LANE: (
+        Step.BEFORE_SUBMIT,
+        Step.AFTER_SUBMIT,
+        Step.BEFORE_SINK_COMMIT,
+        Step.AFTER_SINK_COMMIT,
+        Step.BEFORE_LEDGER_COMMIT,
+    ),
+    Victim.SINK: (Step.AFTER_SUBMIT, Step.IN_COPY, Step.AFTER_LEDGER_COMMIT),
+    Victim.LEDGER: (Step.BEFORE_SUBMIT, Step.BEFORE_LEDGER_COMMIT, Step.AFTER_LEDGER_COMMIT),
+    Victim.WORKER: (Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT),
+    Victim.DRIVER: (Step.IN_COPY,),
+    Victim.EXECUTOR: (),
+}
+"""Two victims for each step: what every run of the tests can afford. A cluster of its own is not among it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +106,10 @@ class Draw:
     """Seconds before the kill, and between going on and coming back."""
 
 
-def seeds() -> int:
-    """Return how many seeds are wanted."""
-    return int(os.environ.get(SEEDS, DEFAULT_SEEDS))
-
-
 def cases(*victims: Victim) -> Iterator[Case]:
-    """Yield every cell of these victims under every seed."""
+    """Yield every cell of these victims under every seed, or those of the sample."""
+    wanted = os.environ.get(SEEDS)
     for victim in victims:
-        for step in CELLS[victim]:
-            for seed in range(1, seeds() + 1):
+        for step in CELLS[victim] if wanted else SAMPLE[victim]:
+            for seed in range(1, int(wanted or 1) + 1):
                 yield Case(victim=victim, step=step, seed=seed)

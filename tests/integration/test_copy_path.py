@@ -1,5 +1,8 @@
 """The copy path against a real PostgreSQL: equal rows, one commit, whatever is killed, frozen or run twice."""
 
+import os
+import socket
+
 import psycopg
 import pytest
 
@@ -7,7 +10,9 @@ from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import ChecksumSpec, SliceResult
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkUnavailable, SourceUnavailable
+from airflow_provider_backpressure.spark.connections import SINK
 from airflow_provider_backpressure.spark.job import checksum_slice, run_slice
+from airflow_provider_backpressure.spark.streams import CopyIn, CopyOut
 from airflow_provider_backpressure.spark.writers import postgres
 from tests import types_postgres
 from tests.integration.attempts import (
@@ -216,6 +221,20 @@ def test_a_copy_that_breaks_off_leaves_nothing(database: Endpoint, side: str, er
     assert execute(database, "SELECT count(*) FROM raw.orders") == [(0,)]
     assert begun.markers() == {}
     assert copy(begun, attempt=2).rows == 5000
+
+
+@pytest.mark.statement("X1")
+@pytest.mark.parametrize(
+    ("stream", "statement"), [(CopyIn, "COPY orders FROM STDIN"), (CopyOut, "COPY orders TO STDOUT")]
+)
+def test_a_server_gone_without_a_word_may_come_back(database: Endpoint, stream: type, statement: str) -> None:
+    """X1: seen under duplicate submissions: without an SQLSTATE it looked like a refusal, which nobody tries again."""
+    execute(database, ORDERS)
+    with opened(database) as connection:
+        with socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
+            line.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(SinkUnavailable, match="was lost"), SINK.translated(database):
+            stream(connection, statement)
 
 
 @pytest.mark.statement("T4", "F2")
