@@ -143,7 +143,7 @@ class Planner:
 
     def close(self, hydration: Hydration, plan: Plan) -> Planned:
         """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan anew."""
-        return self._begin(hydration, self.preview(), clear=plan.plan_id)
+        return self._begin(hydration, self.preview(), clears=plan.plan_id)
 
     def _probe(self) -> ExecutorEnvironment:
         found = self.runner.probe()
@@ -156,15 +156,8 @@ class Planner:
                 "mode='replace' takes all rows anew each time: leave increment_column out, or use append or upsert."
             )
 
-    def _begin(
-        self, hydration: Hydration, preview: Preview, *, increment: bool = False, clear: str | None = None
-    ) -> Planned:
-        if self.mode is Mode.APPEND and not (increment or clear) and self.sink.holds_rows():
-            raise SinkRefused(
-                f"The target {preview.write.target} already holds rows, and a new plan in append mode would add to "
-                f"them: use mode='replace', which puts the new rows in their place at once, or mode='upsert', or empty "
-                "it first."
-            )
+    def _begin(self, hydration: Hydration, preview: Preview, *, clears: str | None = None) -> Planned:
+        """Plan anew: first in the ledger, then in the sink, so that a kill in between leaves a plan that can go on."""
         snapshot = preview.snapshot
         draft = Plan(
             plan_id=uuid.uuid4().hex,
@@ -181,11 +174,12 @@ class Planner:
             read=self.source.read_spec(snapshot),
             write=preview.write,
             transform=self.transform,
+            clears=clears,
         )
-        self.sink.prepare(preview.write)
-        plan = replace(draft, epoch=self.sink.begin(draft, clear=clear))
+        self._check_empty(draft)
         cut = self.source.ranges(snapshot, rows=preview.range_rows, bytes=self.budget.range_bytes)
-        ranges = self.ledger.save_plan(hydration.id, plan, cut)
+        ranges = self.ledger.save_plan(hydration.id, draft, cut)
+        plan = self.take_target(hydration, draft)
         return Planned(
             verdict=Verdict.PLANNED,
             hydration=self.ledger.hydration(hydration.id),
@@ -194,7 +188,31 @@ class Planner:
             note=f"{ranges} ranges of at most {preview.range_rows:,} rows by the {plan.path} path",
         )
 
+    def take_target(self, hydration: Hydration, plan: Plan) -> Plan:
+        """Return the plan with the epoch under which it holds the target; every older plan is refused from then on.
+
+        For a plan that the ledger has and the sink does not know yet (its epoch is 0).
+        """
+        self.sink.prepare(plan.write)
+        self._check_empty(plan)
+        plan = replace(plan, epoch=self.sink.begin(plan, clear=plan.clears))
+        # Until the fence stood, a late attempt of the plan before may have come in.
+        self._check_empty(plan)
+        self.ledger.take_over(hydration.id, plan)
+        return plan
+
+    def _check_empty(self, plan: Plan) -> None:
+        fresh = plan.mode is Mode.APPEND and not plan.increment and (plan.epoch or plan.clears is None)
+        if fresh and self.sink.holds_rows():
+            raise SinkRefused(
+                f"The target {plan.write.target} already holds rows, and a new plan in append mode would add to "
+                f"them: use mode='replace', which puts the new rows in their place at once, or mode='upsert', or empty "
+                "it first."
+            )
+
     def _go_on(self, hydration: Hydration, plan: Plan) -> Planned:
+        if not plan.epoch:
+            plan = self.take_target(hydration, plan)
         counts = self.ledger.counts(plan.plan_id)
         complete = not counts.open and hydration.phase is Phase.STEADY_STATE
         if complete and self.source.increments:
@@ -224,7 +242,7 @@ class Planner:
         if preview.snapshot.window is None or preview.snapshot.total == 0:
             note = f"nothing has come above {after}" if after is not None else "the source is still empty"
             return Planned(verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=ranges, note=note)
-        return self._begin(hydration, preview, increment=True)
+        return self._begin(hydration, preview)
 
     def _check_unchanged(self, plan: Plan, preview: Preview) -> None:
         """Raise where plan, source and target are no longer those of each other."""

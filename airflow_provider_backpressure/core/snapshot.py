@@ -60,7 +60,7 @@ class Plan:
     plan_id: str
     """32 hex digits, a UUID per plan."""
     epoch: int
-    """Minted in the sink; a newer plan of the same target has a higher one."""
+    """Minted in the sink; a newer plan of the same target has a higher one. 0: the sink does not know the plan yet."""
     source_identity: str
     sink_identity: str
     consistency: Consistency
@@ -74,6 +74,8 @@ class Plan:
     read: ReadSpec
     write: WriteSpec
     transform: Transform | None = None
+    clears: str | None = None
+    """Id of the plan before, which was closed unfinished: what it wrote is removed when this one takes the target."""
 
     @property
     def increment(self) -> bool:

@@ -146,6 +146,12 @@ class Opened:
         planner = replace(self.planner(), mode=plan.mode, consistency=plan.consistency)
         planner.close(hydration, plan)
 
+    def take_target(self) -> None:
+        """Complete what was begun where a planner was killed between ledger and sink."""
+        hydration, plan = self.hydration()
+        if not plan.epoch:
+            self.planner().take_target(hydration, plan)
+
     def find(self) -> Hydration | None:
         """Return the hydration of this source and sink, if the ledger knows it."""
         return self.ledger.find(

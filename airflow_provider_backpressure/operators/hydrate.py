@@ -48,6 +48,7 @@ class HydrateOperator(TransformTask):
             if self.lanes > 1 and plan.consistency is Consistency.SNAPSHOT:
                 raise InvalidDeclaration(ONE_TASK.format("several lanes"))
             self.take_turn(context, opened, hydration.id)
+            opened.take_target()
             progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log)
             result = self._drained(context, opened, progress)
             progress.write()

@@ -24,13 +24,13 @@ def remove_rows(connection: Connection, target: QualifiedName, commits: SystemTa
     found = connection.execute(query, (plan_id,)).fetchone()
     assert found is not None, "an aggregate gives a row"
     held, written = found
+    if not held:
+        return
     if held != written:
         raise SinkRefused(
             f"{target} holds {held} rows and the closed plan {plan_id} wrote {written} of them: it cannot be cleared, "
             "empty it by hand."
         )
-    if not held:
-        return
     log.warning("%s is cleared: its %s rows were read in a snapshot that is gone.", target, held)
     may_truncate = connection.execute("SELECT has_table_privilege(%s, 'TRUNCATE')", (target.sql,)).fetchone()
     statement = "TRUNCATE {}" if may_truncate and may_truncate[0] else "DELETE FROM {}"

@@ -195,6 +195,32 @@ def test_what_cannot_have_a_snapshot_is_refused(world: World) -> None:
         verify(world, verify="full")
 
 
+@pytest.mark.statement("X2")
+def test_a_lane_that_dies_while_it_plans_anew_completes_that(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between ledger and sink: the next life takes the target under the plan that the ledger has."""
+    plan(world)
+    breaking(world, monkeypatch, after=4)
+    with pytest.raises(KeyboardInterrupt):
+        lane(world)
+    dying_begin(world, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        lane(world)
+    assert (world.plan.epoch, len(world.sink.rows)) == (0, 40)
+    assert lane(world)["committed"] == 10
+    assert sorted(world.sink.rows) == list(range(100))
+
+
+def dying_begin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process die just before the sink is told of the plan, once."""
+    begin = world.sink.begin
+
+    def dying(*_: Any, **__: Any) -> int:
+        monkeypatch.setattr(world.sink, "begin", begin)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(world.sink, "begin", dying)
+
+
 # --- increments
 
 
@@ -245,3 +271,42 @@ def test_an_open_window_is_completed_before_the_next(
     plan(world, consistency="static")
     lane(world)
     assert sorted(world.sink.rows) == list(range(200))
+
+
+@pytest.mark.statement("X2", "T10")
+@pytest.mark.parametrize("runs", [0, 1])
+def test_a_planner_that_dies_between_ledger_and_sink_leaves_a_plan_that_goes_on(
+    world: World, rising: MemorySource, monkeypatch: pytest.MonkeyPatch, runs: int
+) -> None:
+    """X2: for the first plan and for an increment, without a person's help."""
+    for _ in range(runs):
+        plan(world)
+        lane(world)
+        verify(world)
+        rising.keys = range(150)
+    dying_begin(world, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        plan(world)
+    assert world.plan.epoch == 0
+    plan(world)
+    assert world.plan.epoch == world.sink.last_epoch > 0
+    lane(world)
+    verify(world)
+    assert sorted(world.sink.rows) == list(rising.keys)
+
+
+@pytest.mark.statement("X1")
+def test_rows_that_came_in_until_the_fence_stood_are_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: a late attempt of the plan before commits between the look at the empty target and the fence."""
+    begin = world.sink.begin
+    monkeypatch.setattr(
+        world.sink, "begin", lambda *args, **values: (world.sink.rows.append(7), begin(*args, **values))[1]
+    )
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match="already holds rows"):
+            plan(world)
+    world.sink.rows.clear()
+    monkeypatch.setattr(world.sink, "begin", begin)
+    plan(world)
+    lane(world)
+    assert sorted(world.sink.rows) == list(range(100))
