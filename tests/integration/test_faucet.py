@@ -99,10 +99,11 @@ def test_with_the_target_locked_exactly_w_jobs_are_submitted(composed: Composed,
     def attempts() -> int:
         return sum(each.attempt for each in ledger.ranges(plan_id))
 
-    with connected(composed.sink) as connection:
+    # Inside a transaction PostgreSQL shows the activity of its first look again and again: another connection looks.
+    with connected(composed.sink) as connection, connected(composed.sink) as watching:
 
         def waiting() -> int:
-            found = connection.execute(
+            found = watching.execute(
                 "SELECT count(DISTINCT a.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
                 " WHERE NOT l.granted AND a.application_name LIKE 'bp:%'"
             ).fetchone()
