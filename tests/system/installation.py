@@ -271,11 +271,11 @@ class Run:
         """Where the REST API has it."""
         return f"/api/v2/dags/{self.dag_id}/dagRuns/{self.run_id}"
 
-    def ends(self, *, timeout: float = 300.0) -> str:
+    def ends(self, *, timeout: float = 900.0) -> str:
         """Wait for the run's end and return its state."""
         return until(lambda: (state := self.airflow.run_state(self.dag_id, self.run_id)) in FINISHED and state, timeout)
 
-    def reaches(self, task_id: str, states: Iterable[str], *, timeout: float = 300.0) -> str:
+    def reaches(self, task_id: str, states: Iterable[str], *, timeout: float = 900.0) -> str:
         """Wait until a task is in one of the states, and return which."""
         wanted = set(states)
         return until(lambda: (state := self.states().get(task_id)) in wanted and state, timeout)

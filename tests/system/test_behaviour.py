@@ -41,7 +41,7 @@ def test_a_cleared_lane_goes_on_from_the_ledger(installation: Installation):
     """Cleared in mid-run: its jobs end, its credits come back, and what was committed is not read again."""
     run = installation.run("slow")
     run.reaches("hydrate.hydrate_ranges", ["running"])
-    before = until(lambda: (count := installation.committed("raw.slow")) >= 5 and count, 300)
+    before = until(lambda: (count := installation.committed("raw.slow")) >= 5 and count, 600)
     run.clear("hydrate.hydrate_ranges")
     assert run.ends() == "success", run.states()
     assert installation.fingerprint("warehouse", "raw.slow") == installation.fingerprint("shop", "public.slow")

@@ -66,7 +66,7 @@ class Story:
     def stuck(self) -> None:
         """Wait until a lane has submitted two ranges, which the locked target keeps in flight."""
         with self.installation.open("warehouse") as link:
-            until(lambda: link.execute(WAITING, (self.target,)).fetchone() == (2,), 120)
+            until(lambda: link.execute(WAITING, (self.target,)).fetchone() == (2,), 600)
 
     def next(self, before: Run) -> Run:
         """Trigger a run, and see it wait for the one before it, without a worker slot."""
@@ -82,7 +82,7 @@ def test_what_a_person_does_to_a_run(installation: Installation):
     """Marked failed, deleted, marked success, cleared, paused: credits come back, and the next one goes on."""
     story, airflow = Story(installation), installation.airflow
     first = installation.run("gestured")
-    until(lambda: installation.committed(story.target) >= 3, 120)
+    until(lambda: installation.committed(story.target) >= 3, 600)
     with installation.locked(story.target):
         story.stuck()
         early = {record.seq: record for record in installation.ranges(story.target) if record.rows is not None}

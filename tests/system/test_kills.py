@@ -32,7 +32,7 @@ def test_scheduler_and_triggerer_are_killed(installation: Installation):
     with sampler:
         for part in ("scheduler", "triggerer"):
             before = installation.committed(target)
-            until(lambda before=before: installation.committed(target) >= before + 10, 120)
+            until(lambda before=before: installation.committed(target) >= before + 10, 600)
             airflow.kill(part)
             airflow.restart(part)
         assert installation.committed(target) < RANGES, "they were killed while it was at work"
