@@ -34,7 +34,7 @@ one(
     source="public.timed",
     target="raw.timed",
     rows=100,
-    default_args={**NO_RETRY, "execution_timeout": timedelta(seconds=30)},
+    default_args={**NO_RETRY, "execution_timeout": timedelta(seconds=90)},
 )
 one(
     "killed",
