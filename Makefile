@@ -5,7 +5,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test check bench chaos lock wheel clean
+.PHONY: help demo demo-down test test-long check bench chaos lock wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -27,7 +27,10 @@ demo-down: ## End the demo: no process stays
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m dev.demo down; else echo "Nothing is up."; fi
 
 test: check ## All suites, against real services that the run starts and stops itself
-	@$(PYTEST)
+	@$(PYTEST) -m "not long"
+
+test-long: $(READY) ## What takes minutes each: Airflow's gestures, kills of scheduler and triggerer, a MySQL ledger in Airflow
+	@$(PYTEST) -m long tests/system
 
 check: $(READY) ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .

@@ -9,7 +9,7 @@ import pytest
 from tests.support.sampler import running_jobs
 from tests.system.installation import COLUMNS, Installation, Run, until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 PLAN, LANE, VERIFY = (f"hydrate.{name}" for name in ("plan_snapshot", "hydrate_ranges", "verify_hydration"))
 IDLE = (None, "scheduled", "queued")

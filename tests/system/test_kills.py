@@ -6,7 +6,7 @@ from airflow_provider_backpressure.core.config import Budget
 from tests.support.sampler import Sampler
 from tests.system.installation import SMALL_ROWS, TABLES, Installation, until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 LANE, CREDITS = "hydrate.hydrate_ranges", 2
 RANGES = TABLES["killed"] // 100

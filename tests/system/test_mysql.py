@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.ledger.models import metadata
 from tests.support.mysql import PASSWORD, address, new_role, run
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 SETUP = """
 import json, os, sys
