@@ -157,6 +157,7 @@ class SqlLedger:
                 hydrations.change(connection, found.id, cluster=cluster)
             return hydrations.by_id(connection, found.id)
 
+    @repeatable
     def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
         """See ``Ledger.hold``."""
         with self._database.write() as connection:
@@ -167,6 +168,7 @@ class SqlLedger:
                 hydrations.change(connection, hydration_id, holder=holder)
             return holder
 
+    @repeatable
     def let_go(self, hydration_id: str, *, run: str) -> bool:
         """See ``Ledger.let_go``."""
         with self._database.write() as connection:
@@ -197,6 +199,7 @@ class SqlLedger:
             if hydrations.lock(connection, hydration_id).plan_id == plan.plan_id:
                 hydrations.change(connection, hydration_id, plan=plan.to_json())
 
+    @repeatable
     def admit(
         self,
         hydration_id: str,
