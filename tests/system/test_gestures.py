@@ -76,7 +76,7 @@ class Story:
         return run
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("blocked")
 def test_what_a_person_does_to_a_run(installation: Installation):
     """Marked failed, deleted, marked success, cleared, paused: credits come back, and the next one goes on."""

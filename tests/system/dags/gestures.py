@@ -13,9 +13,11 @@ from airflow_provider_backpressure.task_groups import hydrate
 NO_RETRY = {"retries": 0}
 
 
-def one(dag_id: str, *, source: str, target: str, rows: int, default_args: dict[str, Any]) -> None:
-    """Make a DAG of one hydration with two credits."""
-    with DAG(dag_id, schedule=None, catchup=False, default_args=default_args):
+def one(
+    dag_id: str, *, source: str, target: str, rows: int, default_args: dict[str, Any], timeout: timedelta | None = None
+) -> None:
+    """Make a DAG of one hydration with two credits; ``timeout`` is its lane's alone."""
+    with DAG(dag_id, schedule=None, catchup=False, default_args=default_args) as dag:
         hydrate(
             source=PostgresSource(conn_id="shop_db", table=source),
             sink=PostgresSink(conn_id="warehouse", table=target),
@@ -25,6 +27,7 @@ def one(dag_id: str, *, source: str, target: str, rows: int, default_args: dict[
             verify="none",
             group_id="hydrate",
         )
+    dag.get_task("hydrate.hydrate_ranges").execution_timeout = timeout
 
 
 one("gestured", source="public.gestured", target="raw.gestured", rows=100, default_args=NO_RETRY)
@@ -34,7 +37,8 @@ one(
     source="public.timed",
     target="raw.timed",
     rows=100,
-    default_args={**NO_RETRY, "execution_timeout": timedelta(seconds=90)},
+    default_args=NO_RETRY,
+    timeout=timedelta(seconds=120),
 )
 one(
     "killed",
