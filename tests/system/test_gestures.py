@@ -132,6 +132,23 @@ def test_what_a_person_does_to_a_run(installation: Installation):
     assert set(nothing.states().values()) == {"skipped"}
 
 
+def test_airflows_backfill_takes_turns(installation: Installation):
+    """One of its runs hydrates, the others wait for it, find nothing to do and are skipped."""
+    airflow = installation.airflow
+    airflow.wait_for_dag("backfilled")
+    airflow.command(
+        *("backfill", "create", "--dag-id", "backfilled", "--from-date", "2026-01-01", "--to-date", "2026-01-03")
+    )
+    found = airflow.request("GET", "/api/v2/dags/backfilled/dagRuns")["dag_runs"]
+    runs = [Run(airflow=airflow, dag_id="backfilled", run_id=one["dag_run_id"]) for one in found]
+    assert len(runs) == 3
+    assert [run.ends() for run in runs] == ["success"] * 3
+    plans = sorted(str(run.states()[PLAN]) for run in runs)
+    assert plans == ["skipped", "skipped", "success"]
+    assert installation.fingerprint("warehouse", "raw.backfilled") == installation.fingerprint("shop", "small")
+    assert [record.attempt for record in installation.ranges("raw.backfilled")] == [1, 1]
+
+
 def test_a_timed_out_lane_gives_its_credits_back(installation: Installation, blocked: Blocked):
     """A later run goes on with the same plan."""
     assert blocked.run.ends() == "failed"

@@ -1,6 +1,6 @@
 """DAGs on which a person acts, or that lose their scheduler: see ``test_gestures.py`` and ``test_kills.py``."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import DAG
@@ -14,10 +14,17 @@ NO_RETRY = {"retries": 0}
 
 
 def one(
-    dag_id: str, *, source: str, target: str, rows: int, default_args: dict[str, Any], timeout: timedelta | None = None
+    dag_id: str,
+    *,
+    source: str,
+    target: str,
+    rows: int,
+    default_args: dict[str, Any],
+    timeout: timedelta | None = None,
+    **schedule: Any,
 ) -> None:
     """Make a DAG of one hydration with two credits; ``timeout`` is its lane's alone."""
-    with DAG(dag_id, schedule=None, catchup=False, default_args=default_args) as dag:
+    with DAG(dag_id, **{"schedule": None, **schedule}, catchup=False, default_args=default_args) as dag:
         hydrate(
             source=PostgresSource(conn_id="shop_db", table=source),
             sink=PostgresSink(conn_id="warehouse", table=target),
@@ -53,4 +60,14 @@ one(
     target="raw.waiting",
     rows=10_000,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=1)},
+)
+one(
+    "backfilled",
+    source="public.small",
+    target="raw.backfilled",
+    rows=10_000,
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=1)},
+    schedule="@daily",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    end_date=datetime(2026, 1, 3, tzinfo=UTC),
 )
