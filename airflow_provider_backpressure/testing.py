@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, cover
 from airflow_provider_backpressure.core.config import Consistency, Mode
@@ -100,6 +100,8 @@ class MemoryKeeper:
 class MemorySource:
     """A table of one integer key, given in ascending order."""
 
+    modules: ClassVar[tuple[str, ...]] = ()
+
     keys: Sequence[int]
     identity: str = "memory://source"
     columns: tuple[Column, ...] = COLUMNS
@@ -159,6 +161,8 @@ class MemorySource:
 @dataclass(kw_only=True)
 class MemorySink:
     """A keyless target: rows are a list, so that a doubled row shows. ``replace`` fills another first."""
+
+    modules: ClassVar[tuple[str, ...]] = ()
 
     identity: str = "memory://sink"
     rows: list[int] = field(default_factory=list)
@@ -306,7 +310,7 @@ class MemoryRunner:
     modules: Mapping[str, str | None] = field(default_factory=lambda: {"psycopg": "3", "pyarrow": "15", "xxhash": "3"})
     _pending: list[tuple[RangeSpec, "Future[RangeResult]"]] = field(default_factory=list)
 
-    def probe(self) -> ExecutorEnvironment:
+    def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
         """See ``Runner.probe``."""
         return ExecutorEnvironment(python="3.11", modules=self.modules)
 

@@ -11,7 +11,7 @@ from airflow.cli.simple_table import AirflowConsole
 from airflow_provider_backpressure.cli.shell import FAILED, command
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.messages import ChecksumSpec
-from airflow_provider_backpressure.core.planner import check_modules
+from airflow_provider_backpressure.core.planner import NEEDED_MODULES, check_modules
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
@@ -119,7 +119,7 @@ def _database(conn_id: str) -> Iterator[str]:
 
 def _spark(conn_id: str) -> Iterator[str]:
     with _runner(conn_id) as runner:
-        found = runner.probe()
+        found = runner.probe(NEEDED_MODULES)
         yield f"The executors run Python {found.python}."
         check_modules(found, conn_id)
         yield "They have " + ", ".join(f"{name} {version}" for name, version in found.modules.items() if version) + "."

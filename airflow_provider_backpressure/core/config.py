@@ -32,6 +32,8 @@ class Consistency(StrEnum):
     """The user says that the table stands still while it is read."""
     SNAPSHOT = "snapshot"
     """Every range is read as the table was at one moment, by an exported snapshot that the lane keeps open."""
+    OFFSETS = "offsets"
+    """What stands at an offset of a log never changes: each range reads the same whenever it does."""
 
 
 class Law(StrEnum):

@@ -33,6 +33,15 @@ class Endpoint:
         return replace(self, host=self.executor_host or self.host, port=self.executor_port or self.port)
 
 
+NOWHERE = Endpoint(conn_id="", host="", port=0, database="", user="")
+"""Of a source or sink that needs no connection: files that executors reach by themselves."""
+
+
+def endpoint_of(endpoints: Mapping[str, Endpoint], conn_id: str) -> Endpoint:
+    """Return the endpoint of a connection; an empty id leads nowhere."""
+    return endpoints[conn_id] if conn_id else NOWHERE
+
+
 def endpoints_to_json(endpoints: Mapping[str, Endpoint]) -> str:
     """Return endpoints by connection id, **with their passwords**: for a file that only its owner can read."""
     return json.dumps({conn_id: asdict(endpoint) for conn_id, endpoint in endpoints.items()})

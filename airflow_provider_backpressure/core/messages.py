@@ -138,11 +138,23 @@ class RangeSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ChecksumSpec:
-    """A piece of a table to be counted and hashed where the executors are. ``query`` selects it, ordered as written."""
+    """A piece of a table to be counted and hashed where the executors are. ``query`` selects it, ordered as written.
+
+    With ``read`` the rows are read as a source's slice is, and their values are hashed; else the target of this kind
+    hashes them as its markers have it.
+    """
 
     kind: str
     conn_id: str
     query: str
+    read: ReadSpec | None = None
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "ChecksumSpec":
+        """Build it from its JSON object."""
+        read = value.get("read")
+        return cls(**{**value, "read": ReadSpec.from_json(read) if read else None})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,13 @@
 """The planner: everything that is checked and written down before the first row moves."""
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.messages import Column, Transform, WriteSpec
+from airflow_provider_backpressure.core.messages import ReadSpec, Transform, WriteSpec
+from airflow_provider_backpressure.core.paths import COPY, FRAME, copies
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Ledger, Runner, Sink, Source
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot, fingerprint
@@ -21,8 +21,8 @@ from airflow_provider_backpressure.exceptions import (
 
 ASSUMED_ROWS_PER_SECOND = 100_000.0
 """What one range is expected to move per second."""
-NEEDED_MODULES = ("psycopg", "pyarrow", "xxhash")
-"""What a task imports on the executors."""
+NEEDED_MODULES = ("pyarrow", "xxhash")
+"""What every task imports on the executors."""
 
 
 class Verdict(Enum):
@@ -69,15 +69,15 @@ def rows_per_range(budget: Budget, row_bytes: float, rows_per_second: float = AS
     return max(1, int(min(budget.range_rows, by_bytes, by_seconds)))
 
 
-def choose_path(read: Sequence[Column], write: Sequence[Column], transform: Transform | None) -> str:
+def choose_path(read: ReadSpec, write: WriteSpec, transform: Transform | None) -> str:
     """Return ``copy`` where rows may pass undecoded: same columns, identical types, no transform; else ``frame``."""
-    same = [(column.name, column.type) for column in read] == [(column.name, column.type) for column in write]
-    return "copy" if same and transform is None else "frame"
+    same = [(each.name, each.type) for each in read.columns] == [(each.name, each.type) for each in write.columns]
+    return COPY if same and transform is None and copies(read.kind, write.kind) else FRAME
 
 
 def check_modules(found: ExecutorEnvironment, cluster: str) -> None:
-    """Raise ``RunnerRefused`` where the executors lack a package that every task imports."""
-    missing = [name for name in NEEDED_MODULES if found.modules.get(name) is None]
+    """Raise ``RunnerRefused`` where the executors lack a module that a task imports."""
+    missing = [name for name in found.modules if found.modules[name] is None]
     if missing:
         raise RunnerRefused(
             f"The executors of {cluster} lack the Python package{'s' * (len(missing) > 1)} "
@@ -118,7 +118,7 @@ class Planner:
         return Preview(
             snapshot=snapshot,
             write=write,
-            path=choose_path(read.columns, write.columns, self.transform),
+            path=choose_path(read, write, self.transform),
             range_rows=rows_per_range(self.budget, snapshot.row_bytes),
             executors=executors,
         )
@@ -146,7 +146,7 @@ class Planner:
         return self._begin(hydration, self.preview(), clears=plan.plan_id)
 
     def _probe(self) -> ExecutorEnvironment:
-        found = self.runner.probe()
+        found = self.runner.probe(sorted({*NEEDED_MODULES, *self.source.modules, *self.sink.modules}))
         check_modules(found, self.cluster)
         return found
 

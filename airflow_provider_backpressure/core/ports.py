@@ -63,6 +63,8 @@ class Source(Protocol):
     """An upstream, opened. Errors: ``SourceRefused``, ``SourceUnavailable``."""
 
     identity: str
+    modules: tuple[str, ...]
+    """Python modules that a task imports to read from it."""
     increments: bool
     """Whether later runs read what has come since the committed window."""
 
@@ -102,6 +104,8 @@ class Sink(Protocol):
     """A downstream target, opened. Errors: ``SinkRefused``, ``SinkUnavailable``."""
 
     identity: str
+    modules: tuple[str, ...]
+    """Python modules that a task imports to write into it."""
 
     def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str]) -> WriteSpec:
         """Check that rows of these columns may go into the target, or that it can be created. Changes nothing."""
@@ -193,8 +197,8 @@ class Runner(Protocol):
     overhead_seconds: float
     """What a job takes beside its rows, as measured; ranges are planned so long that it is a small part of them."""
 
-    def probe(self) -> ExecutorEnvironment:
-        """Run a task on the executors that looks at what is there."""
+    def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
+        """Run a task on the executors that looks at what is there: Python, and these modules beside those of all."""
         ...
 
     def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:

@@ -26,6 +26,8 @@ class Request:
     checksums: tuple[ChecksumSpec, ...] = ()
     read: ReadSpec | None = None
     transform: Transform | None = None
+    modules: tuple[str, ...] = ()
+    """Of :data:`PROBE`: what is looked for."""
     master: str | None = None
     """Where it runs, if not on the cluster that it was submitted to: ``local[1]``."""
 
@@ -33,7 +35,7 @@ class Request:
     def conn_ids(self) -> frozenset[str]:
         """Connections whose logins it needs."""
         ranges = () if self.spec is None else (self.spec.read.conn_id, self.spec.write.conn_id)
-        return frozenset((*ranges, *(checksum.conn_id for checksum in self.checksums)))
+        return frozenset((*ranges, *(checksum.conn_id for checksum in self.checksums))) - {""}
 
     def to_json(self) -> str:
         """Return the message with its version."""
@@ -52,9 +54,10 @@ class Request:
             spec, read, transform = value.pop("spec"), value.pop("read"), value.pop("transform")
             return cls(
                 spec=RangeSpec.from_json(spec) if spec else None,
-                checksums=tuple(ChecksumSpec(**checksum) for checksum in value.pop("checksums")),
+                checksums=tuple(ChecksumSpec.from_json(checksum) for checksum in value.pop("checksums")),
                 read=ReadSpec.from_json(read) if read else None,
                 transform=Transform(**transform) if transform else None,
+                modules=tuple(value.pop("modules")),
                 **value,
             )
         except (KeyError, TypeError) as error:

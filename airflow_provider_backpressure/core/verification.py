@@ -8,7 +8,8 @@ from enum import StrEnum
 
 from airflow_provider_backpressure.core.bounds import Bounds, bounds_from_json
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.messages import ChecksumSpec, SliceResult
+from airflow_provider_backpressure.core.messages import ChecksumSpec, ReadSpec, SliceResult
+from airflow_provider_backpressure.core.paths import COPY
 from airflow_provider_backpressure.core.ports import Marker, Runner, Sink, Source
 from airflow_provider_backpressure.core.ranges import RangeRecord
 from airflow_provider_backpressure.core.snapshot import Plan
@@ -23,6 +24,8 @@ SOURCE_MOVED = (
 )
 PARALLEL = 2
 """Ranges that are compared at once."""
+DECODED = frozenset({"postgres"})
+"""Kinds of sink whose markers hash the target's own encoding, and that can be read as a source is."""
 TOGETHER = 64
 """Ranges that are handed over at once where a job costs seconds: the runner does them together."""
 
@@ -117,21 +120,33 @@ class Verifier:
         for batch in _batches(ranges, PARALLEL if self.runner.overhead_seconds < 1 else TOGETHER):
             jobs = [(record, self._start(record, how)) for record in batch]
             for record, sides in jobs:
-                target = sides[0].result()
+                target, *others = [side.result() for side in sides]
                 count, rows, total = count + 1, rows + target.rows, total + _number(target.checksum)
-                source = sides[1].result() if len(sides) > 1 else None
-                difference = compare(markers.get(record.slice_id), target, source)
+                difference = compare(markers.get(record.slice_id), target, *others)
                 if difference:
                     mismatches.append(Mismatch(seq=record.seq, sentence=f"range {record.seq}: {difference}"))
         return Report(ranges=count, rows=rows, checksum=f"{total % 2**64:016x}", mismatches=tuple(mismatches))
 
     def _start(self, record: RangeRecord, how: Verify) -> "list[Future[SliceResult]]":
-        jobs = [self._checksum(self._query(record.bounds))]
-        # Hashes are over the encoded row, so that of another type's value is another one.
-        if how is Verify.FULL and self.plan.path == "copy":
-            read = self.plan.read
-            piece = self.source.slice(read, record.bounds, record.slice_id)
-            jobs.append(self.runner.checksum(ChecksumSpec(kind=read.kind, conn_id=read.conn_id, query=piece.query)))
+        """Begin to read a range back: from the target, and where asked from the source; see :func:`compare`."""
+        query = self._query(record.bounds)
+        jobs = [self._checksum(query)]
+        if how is not Verify.FULL:
+            return jobs
+        read, write = self.plan.read, self.plan.write
+        piece = self.source.slice(read, record.bounds, record.slice_id)
+        if self.plan.path == COPY:
+            again = ChecksumSpec(kind=read.kind, conn_id=read.conn_id, query=piece.query)
+            return [*jobs, self.runner.checksum(again)]
+        values = ChecksumSpec(
+            kind=read.kind, conn_id=read.conn_id, query=piece.query, read=read, bounds=dict(piece.bounds)
+        )
+        jobs.append(self.runner.checksum(values))
+        if write.kind in DECODED:
+            there = ReadSpec(kind=write.kind, conn_id=write.conn_id, columns=write.columns)
+            jobs.append(
+                self.runner.checksum(ChecksumSpec(kind=write.kind, conn_id=write.conn_id, query=query, read=there))
+            )
         return jobs
 
     def _checksum(self, query: str) -> "Future[SliceResult]":
@@ -139,18 +154,25 @@ class Verifier:
         return self.runner.checksum(ChecksumSpec(kind=write.kind, conn_id=write.conn_id, query=query))
 
 
-def compare(marker: Marker | None, target: SliceResult, source: SliceResult | None) -> str:
-    """Return how one range differs, in words, or an empty string."""
+def compare(
+    marker: Marker | None, target: SliceResult, source: SliceResult | None = None, values: SliceResult | None = None
+) -> str:
+    """Return how one range differs, in words, or an empty string.
+
+    ``source``: the same rows read again. ``values``: the target's rows hashed as the source's are, where its markers
+    are made in another way; where that is left out, they are made in the source's.
+    """
     if marker is None:
         return "the target has no marker for it"
     differences = []
     for name, side in (("source", source), ("target", target)):
         if side is None:
             continue
+        checksum = values.checksum if values is not None and side is source else marker.checksum
         if side.rows != marker.rows:
             differences.append(f"the {name} holds {side.rows} rows, {marker.rows} were committed")
-        elif side.checksum != marker.checksum:
-            differences.append(f"the {name}'s checksum is {side.checksum}, {marker.checksum} was committed")
+        elif side.checksum != checksum:
+            differences.append(f"the {name}'s checksum is {side.checksum}, {checksum} was committed")
     return " and ".join(differences)
 
 

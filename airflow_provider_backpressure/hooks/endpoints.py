@@ -1,7 +1,7 @@
-"""Endpoints of databases, from Airflow connections of type ``postgres``."""
+"""Endpoints, from Airflow connections of the types that sources and sinks go by."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow.sdk import Connection
@@ -27,13 +27,13 @@ ADDRESS = ("executor_host", "executor_port")
 """Extras that say where executors find the same database."""
 
 
-def endpoint(conn_id: str) -> Endpoint:
-    """Return where a connection of type ``postgres`` leads to.
+def endpoint(conn_id: str, *types: str) -> Endpoint:
+    """Return where a connection of one of these types leads to (``postgres`` where none is named).
 
-    Of its extras only :data:`OPTIONS` and :data:`ADDRESS` are read, each by its name.
+    Of its extras only those that have a meaning are read, each by its name.
     """
-    found = connection(conn_id, "postgres")
-    return from_connection(found, found.extra_dejson)
+    found = connection(conn_id, *(types or ("postgres",)))
+    return BUILDERS[str(found.conn_type)](found, found.extra_dejson)
 
 
 def from_connection(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
@@ -64,3 +64,7 @@ def _port(conn_id: str, value: object) -> int | None:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise InvalidDeclaration(f"The extra executor_port of connection {conn_id!r} is no port number: {value!r}.")
     return int(text)
+
+
+BUILDERS: dict[str, Callable[[Connection, Mapping[str, Any]], Endpoint]] = {"postgres": from_connection}
+"""How to read a connection, by its type."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.endpoints import Endpoint, endpoint_of
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.hydrator import Hydrator
 from airflow_provider_backpressure.core.limiter import Limiter
@@ -32,6 +32,11 @@ class SourceDeclaration(Protocol):
         ...
 
     @property
+    def conn_types(self) -> tuple[str, ...]:
+        """Types that the connection may be of."""
+        ...
+
+    @property
     def table(self) -> str:
         """What is read, as the source names it."""
         ...
@@ -51,7 +56,12 @@ class SinkDeclaration(Protocol):
 
     @property
     def conn_id(self) -> str:
-        """Airflow connection of the sink."""
+        """Airflow connection of the sink; empty where it needs none."""
+        ...
+
+    @property
+    def conn_types(self) -> tuple[str, ...]:
+        """Types that the connection may be of."""
         ...
 
     @property
@@ -91,9 +101,10 @@ class Declaration:
         """Resolve every connection, open the ports, and close them all in the end."""
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(BackpressureHook(self.backpressure_conn_id).ledger()))
-            endpoints = {conn_id: endpoint(conn_id) for conn_id in {self.source.conn_id, self.sink.conn_id}}
-            source = stack.enter_context(closing(self.source.open(endpoints[self.source.conn_id])))
-            sink = stack.enter_context(closing(self.sink.open(endpoints[self.sink.conn_id])))
+            sides = (self.source, self.sink)
+            endpoints = {side.conn_id: endpoint(side.conn_id, *side.conn_types) for side in sides if side.conn_id}
+            source = stack.enter_context(closing(self.source.open(endpoint_of(endpoints, self.source.conn_id))))
+            sink = stack.enter_context(closing(self.sink.open(endpoint_of(endpoints, self.sink.conn_id))))
             runner = open_runner(self.spark_conn_id, endpoints=endpoints, transform=self.function)
             stack.enter_context(closing(runner))
             yield Opened(

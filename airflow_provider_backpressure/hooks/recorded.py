@@ -1,11 +1,14 @@
 """From a hydration in the ledger back to a declaration: for commands, which have no DAG at hand."""
 
+from collections.abc import Callable, Mapping
+
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.messages import ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
-from airflow_provider_backpressure.hooks.hydration import Declaration
+from airflow_provider_backpressure.hooks.hydration import Declaration, SinkDeclaration, SourceDeclaration
 
 
 def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CONN_ID) -> Declaration:
@@ -14,19 +17,12 @@ def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CON
     Conditions and columns of the source are not known to the ledger, so nothing can be planned by it.
     """
     plan = recorded_plan(hydration)
-    if {plan.read.kind, plan.write.kind} != {"postgres"}:
+    source, sink = SOURCES.get(plan.read.kind), SINKS.get(plan.write.kind)
+    if source is None or sink is None:
         raise LedgerRefused(f"This version cannot open a {plan.read.kind} source with a {plan.write.kind} sink.")
-    from airflow_provider_backpressure.postgres.names import QualifiedName
-    from airflow_provider_backpressure.sinks import PostgresSink
-    from airflow_provider_backpressure.sources import PostgresSource
-
     return Declaration(
-        source=PostgresSource(conn_id=plan.read.conn_id, table=table_of(hydration.source_identity)),
-        sink=PostgresSink(
-            conn_id=plan.write.conn_id,
-            table=table_of(hydration.sink_identity),
-            system_schema=QualifiedName.parse(plan.write.commit_table).schema,
-        ),
+        source=source(plan.read, hydration.source_identity),
+        sink=sink(plan.write, hydration.sink_identity),
         spark_conn_id=hydration.cluster,
         backpressure_conn_id=backpressure_conn_id,
         budget=Budget(credits=hydration.credits_max),
@@ -41,6 +37,25 @@ def recorded_plan(hydration: Hydration) -> Plan:
     if hydration.plan is None:
         raise LedgerRefused(f"{hydration.sink_identity} has no plan yet.")
     return hydration.plan
+
+
+def _postgres_source(read: ReadSpec, identity: str) -> SourceDeclaration:
+    from airflow_provider_backpressure.sources import PostgresSource
+
+    return PostgresSource(conn_id=read.conn_id, table=table_of(identity))
+
+
+def _postgres_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
+    from airflow_provider_backpressure.postgres.names import QualifiedName
+    from airflow_provider_backpressure.sinks import PostgresSink
+
+    schema = QualifiedName.parse(write.commit_table).schema
+    return PostgresSink(conn_id=write.conn_id, table=table_of(identity), system_schema=schema)
+
+
+SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {"postgres": _postgres_source}
+SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {"postgres": _postgres_sink}
+"""How to declare what a plan names, by its kind."""
 
 
 def table_of(identity: str) -> str:

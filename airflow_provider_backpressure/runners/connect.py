@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -68,9 +68,9 @@ class ConnectRunner:
         self._memory: ExecutorMemory | None = None
         self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="spark-connect")
 
-    def probe(self) -> ExecutorEnvironment:
+    def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
         """See :meth:`Runner.probe`. ``RunnerRefused`` for another Python minor version or without PyArrow there."""
-        rows = self._on_session(lambda session: module(PROBE).probe_job(session).collect())
+        rows = self._on_session(lambda session: module(PROBE).probe_job(session, modules).collect())
         return ExecutorEnvironment(**json.loads(rows[0].result))
 
     def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ class SubmitRunner:
         self._waiting: list[tuple[ChecksumSpec, Future[SliceResult]]] = []
         self._pool = ThreadPoolExecutor(MAX_APPLICATIONS, thread_name_prefix="spark-submit")
 
-    def probe(self) -> ExecutorEnvironment:
+    def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
         """See :meth:`Runner.probe`. No application for what this process sees itself, or has seen within a day.
 
         In cluster mode nothing answers, and every package counts as there until a range says otherwise.
@@ -88,14 +88,14 @@ class SubmitRunner:
             log.info("In cluster mode the executors' packages are not looked at before the first range.")
             looked = shipment.module(shipment.PROBE)
             return ExecutorEnvironment(
-                python=looked.environment()["python"], modules=dict.fromkeys(looked.MODULES, "not looked at")
+                python=looked.environment(())["python"], modules=dict.fromkeys(modules, "not looked at")
             )
         if self._target.local and self._target.own_python and PYTHON not in self._target.conf:
-            return ExecutorEnvironment(**shipment.module(shipment.PROBE).environment())
-        kept = self._probed()
+            return ExecutorEnvironment(**shipment.module(shipment.PROBE).environment(modules))
+        kept = self._probed(modules)
         if kept.exists() and time.time() - kept.stat().st_mtime < PROBED_SECONDS:
             return ExecutorEnvironment(**json.loads(kept.read_text()))
-        found = self._asked(Request(kind=PROBE))
+        found = self._asked(Request(kind=PROBE, modules=tuple(modules)))
         if all(found["modules"].values()):
             private(kept.with_suffix(f".{uuid.uuid4().hex}"), json.dumps(found)).replace(kept)
         return ExecutorEnvironment(**found)
@@ -206,8 +206,8 @@ class SubmitRunner:
             raise RangeFailed("The Spark application was ended.")
         raise failure(answer, output or "it ended without an answer", self._target.master)
 
-    def _probed(self) -> Path:
-        text = json.dumps([self._target.master, sorted(self._target.conf.items()), sys.version])
+    def _probed(self, modules: Sequence[str]) -> Path:
+        text = json.dumps([self._target.master, sorted(self._target.conf.items()), sys.version, sorted(modules)])
         return self._folders.root() / f"probed-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 

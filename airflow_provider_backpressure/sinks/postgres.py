@@ -12,6 +12,9 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 class PostgresSink:
     """A table that rows go into; it is created where it is missing. Raises :class:`InvalidDeclaration`."""
 
+    conn_types: ClassVar[tuple[str, ...]] = ("postgres",)
+    """Types that the Airflow connection may be of."""
+
     templated: ClassVar[tuple[str, ...]] = ("conn_id", "table", "key", "system_schema")
     """Fields whose text may be a template. Not Airflow's own name for it: Airflow would assign to a frozen value."""
 

@@ -55,6 +55,8 @@ PREPARING = 0x6270_7072_6570
 class PostgresTarget:
     """Implements :class:`..core.ports.Sink`. Threads may share it; it connects at the first question."""
 
+    modules: tuple[str, ...] = ("psycopg",)
+
     def __init__(
         self,
         declared: "PostgresSink",

@@ -13,6 +13,9 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 class PostgresSource:
     """A table or view, or a part of it. Raises :class:`InvalidDeclaration`."""
 
+    conn_types: ClassVar[tuple[str, ...]] = ("postgres",)
+    """Types that the Airflow connection may be of."""
+
     consistencies: ClassVar[tuple[str, ...]] = (Consistency.SNAPSHOT, Consistency.STATIC)
     """What may be asked for, the default first."""
     templated: ClassVar[tuple[str, ...]] = (

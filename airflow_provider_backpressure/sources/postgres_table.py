@@ -46,6 +46,8 @@ ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
 class PostgresTable:
     """Implements :class:`..core.ports.Source`. Threads may share it; it connects at the first question."""
 
+    modules: tuple[str, ...] = ("psycopg",)
+
     def __init__(self, declared: "PostgresSource", endpoint: Endpoint) -> None:
         self._declared = declared
         self._endpoint = endpoint

@@ -71,7 +71,7 @@ def _describe(session: "SparkSession", request: Request, endpoints: Endpoints) -
 
 
 def _probe(session: "SparkSession", request: Request, endpoints: Endpoints) -> dict[str, Any]:
-    return dict(json.loads(probe_job(session).collect()[0].result))
+    return dict(json.loads(probe_job(session, request.modules).collect()[0].result))
 
 
 ANSWERS: Mapping[str, Callable[["SparkSession", Request, Endpoints], dict[str, Any]]] = {

@@ -8,6 +8,8 @@ tables whose columns have the same types. Written as ``pgcopy-xxh3:<16 hex digit
 import struct
 from collections.abc import Iterator, Sequence
 
+import pyarrow
+import pyarrow.compute as pc
 from xxhash import xxh3_64_intdigest
 
 from airflow_provider_backpressure.exceptions import RangeFailed
@@ -94,3 +96,49 @@ def _without_header(message: Buffer) -> Buffer:
     if signature != SIGNATURE:
         raise RangeFailed("The server's stream does not begin as binary COPY does.")
     return message[HEADER.size + extension :]
+
+
+VALUES = "values-xxh3"
+_NOTHING, _COLON, _NULL = (pyarrow.scalar(mark, pyarrow.large_binary()) for mark in (b"", b":", b"~"))
+
+
+class BatchSum:
+    """Counts and hashes rows by their values, for sides that share no encoding: a log and a table, a table and files.
+
+    A row's hash is xxh3-64 over each value's length and text: numbers in decimal, days and microseconds since 1970 for
+    dates and timestamps, text in UTF-8, bytes as they are; ``~`` stands for NULL. Written as
+    ``values-xxh3:<16 hex digits>``; summed as :class:`RowSum` does.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no rows."""
+        self.rows = 0
+        self.bytes = 0
+        self._sum = 0
+
+    def update(self, batch: pyarrow.RecordBatch) -> None:
+        """Add the rows of a batch."""
+        self.rows += batch.num_rows
+        if not batch.num_rows or not batch.num_columns:
+            return
+        texts = pc.binary_join_element_wise(*(_framed(column) for column in batch.columns), _NOTHING)
+        self.bytes += pc.sum(pc.binary_length(texts)).as_py()
+        self._sum = (self._sum + sum(map(xxh3_64_intdigest, texts.to_pylist()))) & 0xFFFF_FFFF_FFFF_FFFF
+
+    def __str__(self) -> str:
+        """Return ``<algorithm>:<16 hex digits>``."""
+        return f"{VALUES}:{self._sum:016x}"
+
+
+def _framed(column: pyarrow.Array) -> pyarrow.Array:
+    """Return each value as ``<length>:<bytes>``, so that no two rows read the same."""
+    type_ = column.type
+    if pyarrow.types.is_timestamp(type_):
+        column = column.cast(pyarrow.timestamp("us", type_.tz)).cast(pyarrow.int64())
+    elif pyarrow.types.is_date32(type_):
+        column = column.cast(pyarrow.int32())
+    if not (pyarrow.types.is_binary(column.type) or pyarrow.types.is_large_binary(column.type)):
+        column = column.cast(pyarrow.large_string())
+    values = column.cast(pyarrow.large_binary())
+    lengths = pc.binary_length(values).cast(pyarrow.large_string()).cast(pyarrow.large_binary())
+    return pc.fill_null(pc.binary_join_element_wise(lengths, values, _COLON), _NULL)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.endpoints import Endpoint, endpoint_of
 from airflow_provider_backpressure.core.messages import (
     ChecksumSpec,
     Column,
@@ -22,20 +22,17 @@ from airflow_provider_backpressure.core.messages import (
     SliceResult,
     Transform,
 )
+from airflow_provider_backpressure.core.paths import COPY, FRAME, copies
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.spark.checksum import RowSum
-from airflow_provider_backpressure.spark.connections import SOURCE
+from airflow_provider_backpressure.spark.checksum import BatchSum
+from airflow_provider_backpressure.spark.kinds import reader, writer
 from airflow_provider_backpressure.spark.paths.copy import copy_slice
 from airflow_provider_backpressure.spark.paths.frame import described, frame_job
-from airflow_provider_backpressure.spark.readers.postgres import Reading, reading
 from airflow_provider_backpressure.spark.task import RESULT, measured, outcome
 from airflow_provider_backpressure.spark.transforms import Function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-KIND = "postgres"
-COPY, FRAME = "copy", "frame"
 
 
 def run_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
@@ -52,12 +49,10 @@ def range_job(
     session: "SparkSession", spec: RangeSpec, endpoints: Mapping[str, Endpoint], function: Function | None = None
 ) -> "DataFrame":
     """Return the job of a range. ``function``: what a transform without a reference means."""
-    if (spec.read.kind, spec.write.kind) != (KIND, KIND):
-        raise InvalidDeclaration(f"This version cannot bring rows from {spec.read.kind} to {spec.write.kind}.")
-    source, sink = endpoints[spec.read.conn_id], endpoints[spec.write.conn_id]
+    source, sink = endpoint_of(endpoints, spec.read.conn_id), endpoint_of(endpoints, spec.write.conn_id)
     if spec.path == FRAME:
         return frame_job(session, spec, source, sink, function)
-    if spec.path != COPY or spec.transform is not None:
+    if spec.path != COPY or spec.transform is not None or not copies(spec.read.kind, spec.write.kind):
         raise InvalidDeclaration(f"The path {spec.path!r} cannot be taken by range {spec.seq}.")
     return _job(session, [partial(run_slice, spec, piece, source, sink) for piece in spec.slices])
 
@@ -66,7 +61,7 @@ def checksum_job(
     session: "SparkSession", specs: Sequence[ChecksumSpec], endpoints: Mapping[str, Endpoint]
 ) -> "DataFrame":
     """Return the job of checksums: one task each, their results in the same order."""
-    return _job(session, [partial(checksum_slice, spec, endpoints[spec.conn_id]) for spec in specs])
+    return _job(session, [partial(checksum_slice, spec, endpoint_of(endpoints, spec.conn_id)) for spec in specs])
 
 
 def describe(
@@ -96,14 +91,10 @@ def _job(session: "SparkSession", tasks: list[Callable[[], SliceResult]]) -> "Da
 
 
 def _checksum(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
-    if spec.kind != KIND:
-        raise InvalidDeclaration(f"This version cannot hash rows of a {spec.kind}.")
-    total = RowSum()
-    with (
-        reading(endpoint, Reading(query=spec.query, name="bp-checksum", compared=True)) as rows,
-        SOURCE.translated(endpoint),
-    ):
-        for messages in rows:
-            total.update(messages)
-        checksum = total.finish(rows.rows)
-    return SliceResult(slice_id="", rows=total.rows, bytes=total.bytes, checksum=checksum)
+    if spec.read is None:
+        return writer(spec.kind).checksum(endpoint, spec)
+    total = BatchSum()
+    piece = Slice(slice_id="", query=spec.query, bounds=spec.bounds)
+    for batch in reader(spec.kind).read(endpoint, spec.read, piece, "bp-checksum"):
+        total.update(batch)
+    return SliceResult(slice_id="", rows=total.rows, bytes=total.bytes, checksum=str(total))

@@ -3,32 +3,29 @@
 import importlib
 import json
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MODULES = ("psycopg", "pyarrow", "xxhash")
-"""Modules that tasks import, beside the standard library."""
 
-
-def probe_job(session: "SparkSession") -> "DataFrame":
+def probe_job(session: "SparkSession", modules: Sequence[str]) -> "DataFrame":
     """Return the job of a probe: one row, ``{"python": "3.11", "modules": {"psycopg": "3.3.9", …: null}}``."""
 
     def look(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow
 
         for _ in batches:
-            yield pyarrow.RecordBatch.from_pydict({"result": [json.dumps(environment())]})
+            yield pyarrow.RecordBatch.from_pydict({"result": [json.dumps(environment(modules))]})
 
     return session.range(0, 1, 1, 1).mapInArrow(look, "result string")
 
 
-def environment() -> dict[str, Any]:
-    """Return this Python's version and its versions of :data:`MODULES`, ``None`` for one that cannot be imported."""
+def environment(modules: Sequence[str]) -> dict[str, Any]:
+    """Return this Python's version and its versions of modules, ``None`` for one that cannot be imported."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return {"python": python, "modules": {name: _version(name) for name in MODULES}}
+    return {"python": python, "modules": {name: _version(name) for name in modules}}
 
 
 def _version(name: str) -> str | None:

@@ -60,7 +60,7 @@ def test_a_range_is_run_and_verified(runner: ConnectRunner, begun: Begun) -> Non
 
 def test_the_probe_sees_the_executors_python(runner: ConnectRunner) -> None:
     """Version of Python and of what tasks import."""
-    environment = runner.probe()
+    environment = runner.probe(["psycopg", "pyarrow", "xxhash"])
     assert environment.python.count(".") == 1
     assert all(environment.modules[name] for name in ("psycopg", "pyarrow", "xxhash"))
 
@@ -94,7 +94,7 @@ def test_a_module_missing_on_the_executors_is_named(runner: ConnectRunner, begun
     hidden = tmp_path / "psycopg.py"
     hidden.write_text("raise ModuleNotFoundError(\"No module named 'psycopg'\", name='psycopg')")
     runner._opened().addArtifacts(str(hidden), pyfile=True)
-    assert runner.probe().modules["psycopg"] is None
+    assert runner.probe(["psycopg"]).modules["psycopg"] is None
     with pytest.raises(RunnerRefused) as raised:
         runner.run(begun.spec("SELECT * FROM t")).result(60)
     assert str(raised.value) == "The executors' Python has no module psycopg: install it where Spark runs."

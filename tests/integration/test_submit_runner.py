@@ -142,10 +142,10 @@ def test_a_transform_runs_on_a_standalone_cluster(
         ("code", "text"),
         ("even", "boolean"),
     ]
-    environment = runner.probe()
+    environment = runner.probe(["psycopg", "pyarrow", "xxhash"])
     assert environment.modules["psycopg"]
     assert submitted(capsys) == 2
-    assert runner.probe() == environment
+    assert runner.probe(["psycopg", "pyarrow", "xxhash"]) == environment
     assert submitted(capsys) == 0, "what was found well is not asked again"
     target = begin(
         begun.source,

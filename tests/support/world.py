@@ -35,6 +35,7 @@ class MemoryTable:
     table: str
     key: tuple[str, ...] | None = None
     where: str | None = None
+    conn_types: tuple[str, ...] = ("postgres",)
     consistencies: tuple[str, ...] = ("static", "snapshot")
 
     def open(self, endpoint: Endpoint) -> Any:

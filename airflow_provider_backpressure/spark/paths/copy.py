@@ -61,7 +61,7 @@ def _copy(
     tag = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
     total = RowSum()
     reads = writes = 0.0
-    with reading(source, Reading.of(spec, piece)) as rows:
+    with reading(source, Reading.of(spec.read, piece, tag)) as rows:
         with copying(connection, table, spec.write.columns, "FORMAT binary") as target:
             blocks = iter(rows)
             while True:

@@ -12,14 +12,14 @@ from pyspark.sql import functions
 from pyspark.sql.types import StructField, StructType
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Transform
+from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Slice, Transform
+from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RunnerRefused
-from airflow_provider_backpressure.spark.readers.arrow import read_batches
-from airflow_provider_backpressure.spark.readers.postgres import Reading
+from airflow_provider_backpressure.spark.batches import END
+from airflow_provider_backpressure.spark.kinds import reader, writer
 from airflow_provider_backpressure.spark.task import RESULT, measured, outcome, said
 from airflow_provider_backpressure.spark.transforms import Function, transformed
 from airflow_provider_backpressure.spark.types import carrier, postgres_type
-from airflow_provider_backpressure.spark.writers.frame import END, write_range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,11 +29,10 @@ def frame_job(
     session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: Endpoint, function: Function | None
 ) -> "DataFrame":
     """Return the job of a range: one row with its result."""
-    statements = [Reading.of(spec, piece) for piece in spec.slices]
-    frame = transformed(session, _source(session, spec.read.columns, statements, source), spec.transform, function)
+    frame = transformed(session, _source(session, spec.read, spec.slices, source, spec), spec.transform, function)
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        yield outcome(lambda: measured(lambda: write_range(spec, batches, sink)))
+        yield outcome(lambda: measured(lambda: writer(spec.write.kind).write(sink, spec, batches)))
 
     return _ended(session, frame, len(spec.write.columns)).coalesce(1).mapInArrow(write, RESULT)
 
@@ -46,7 +45,7 @@ def described(
     A column keeps the source's type where name and carrier are the source's: ``code varchar(8)``, ``id uuid`` stay
     what they were. ``RunnerRefused`` for a type that PostgreSQL has no counterpart of, and for a name that comes twice.
     """
-    frame = transformed(session, _source(session, read.columns, [], None), transform, function)
+    frame = transformed(session, _source(session, read), transform, function)
     known = {column.name: column for column in read.columns}
     columns = tuple(_described(field, known.get(field.name)) for field in frame.schema.fields)
     twice = {column.name for column in columns if [other.name for other in columns].count(column.name) > 1}
@@ -56,18 +55,26 @@ def described(
 
 
 def _source(
-    session: "SparkSession", columns: Sequence[Column], statements: list[Reading], source: Endpoint | None
+    session: "SparkSession",
+    what: ReadSpec,
+    pieces: Sequence[Slice] = (),
+    source: Endpoint | None = None,
+    spec: RangeSpec | None = None,
 ) -> "DataFrame":
-    schema = StructType([StructField(column.name, carrier(column.type)[1], column.nullable) for column in columns])
+    """Return the source's rows, a task for each piece; without pieces none, for analysis."""
+    schema = StructType([StructField(column.name, carrier(column.type)[1], column.nullable) for column in what.columns])
 
     def read(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 assert source is not None
+                assert spec is not None
+                piece = pieces[index]
                 with said():
-                    yield from read_batches(source, statements[index], columns)
+                    name = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
+                    yield from reader(what.kind).read(source, what, piece, name)
 
-    tasks = max(1, len(statements))
+    tasks = max(1, len(pieces))
     return session.range(0, tasks, 1, tasks).mapInArrow(read, schema)
 
 

@@ -7,7 +7,7 @@ import pyarrow
 from pyarrow import csv
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.connections import SOURCE
 from airflow_provider_backpressure.spark.readers.postgres import Reading, reading
@@ -22,15 +22,15 @@ _PARSE = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
 _COLUMN = re.compile(r"In CSV column #(\d+)")
 
 
-def read_batches(source: Endpoint, what: Reading, columns: Sequence[Column]) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the rows of a statement, typed as :func:`carrier` says.
+def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the rows of a slice. See :class:`..spark.kinds.Reader`.
 
     Raises ``SourceRefused`` for a value that its column's counterpart in Spark cannot hold; else as :func:`reading`.
     """
     rows = 0
-    with reading(source, what, options=CSV) as stream:
+    with reading(source, Reading.of(read, piece, name), options=CSV) as stream:
         for text in _texts(stream, source):
-            for batch in parse(text, columns).to_batches():
+            for batch in parse(text, read.columns).to_batches():
                 rows += batch.num_rows
                 yield batch
         if rows != stream.rows:

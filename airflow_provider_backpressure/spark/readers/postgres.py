@@ -9,8 +9,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.core.bounds import BlockBounds, bounds_from_json
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import RangeSpec, Slice
-from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.core.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from airflow_provider_backpressure.postgres.errors import is_lost, words
 from airflow_provider_backpressure.postgres.names import QualifiedName
@@ -41,13 +40,13 @@ class Reading:
     """Read as :func:`comparable` has it."""
 
     @classmethod
-    def of(cls, spec: RangeSpec, piece: Slice) -> "Reading":
-        """Return the reading of a slice by an attempt."""
-        bounds = bounds_from_json(dict(piece.bounds))
+    def of(cls, read: ReadSpec, piece: Slice, name: str) -> "Reading":
+        """Return the reading of a slice; ``name``: the attempt's tag, or another where nothing is written."""
+        bounds = bounds_from_json(dict(piece.bounds)) if piece.bounds else None
         return cls(
             query=piece.query,
-            name=reader_name(attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)),
-            snapshot=spec.read.snapshot,
+            name=reader_name(name),
+            snapshot=read.snapshot,
             blocks=bounds if isinstance(bounds, BlockBounds) else None,
         )
 

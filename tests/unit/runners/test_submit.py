@@ -235,7 +235,7 @@ def test_in_cluster_mode_the_driver_reads_a_mounted_file_and_answers_nothing(tmp
     assert [Path(file).name for file in application.files] == ["request.json"]
     assert not application.here
     assert application.conf["spark.yarn.tags"] == TAG
-    assert set(given.probe().modules.values()) == {"not looked at"}
+    assert set(given.probe(["psycopg"]).modules.values()) == {"not looked at"}
 
 
 def test_what_needs_an_answer_runs_on_this_host_in_cluster_mode(tmp_path: Path) -> None:
@@ -274,12 +274,12 @@ def test_an_application_only_for_what_cannot_be_known_without(tmp_path: Path) ->
     """On this host the executors' Python is this one; elsewhere a good answer is kept, a bad one is not."""
     found = {"python": "3.11", "modules": {"psycopg": "3", "pyarrow": "15", "xxhash": None}}
     recorder = Recorder(answer=lambda request: found)
-    assert runner(tmp_path, recorder).probe().modules["pyarrow"]
+    assert runner(tmp_path, recorder).probe(["pyarrow"]).modules["pyarrow"]
     assert recorder.applications == []
     elsewhere = {"master": "yarn"}
     for missing, applications in (("xxhash", 1), ("xxhash", 2), (None, 3), (None, 3)):
         found["modules"] = {"psycopg": "3", "xxhash": None if missing else "3"}
-        assert runner(tmp_path, recorder, **elsewhere).probe().modules == found["modules"]
+        assert runner(tmp_path, recorder, **elsewhere).probe(["pyarrow"]).modules == found["modules"]
         assert len(recorder.applications) == applications
 
 

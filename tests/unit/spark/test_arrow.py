@@ -8,8 +8,9 @@ import pytest
 
 from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused, SourceRefused
+from airflow_provider_backpressure.spark.batches import END, check_names, complete, whole
 from airflow_provider_backpressure.spark.readers.arrow import parse
-from airflow_provider_backpressure.spark.writers.frame import END, check_names, complete, to_csv, whole
+from airflow_provider_backpressure.spark.writers.frame import to_csv
 
 
 def column(name: str, type_: str) -> Column:

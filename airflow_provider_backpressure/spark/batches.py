@@ -1,0 +1,43 @@
+"""What a range's rows look like between reader and writer: Arrow batches, and behind them one row that says so."""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow
+import pyarrow.compute
+
+from airflow_provider_backpressure.core.messages import RangeSpec, Slice, WriteSpec
+from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
+
+END = "backpressure_end"
+"""Last column of what is written: true in one row that stands behind all others and is not written itself."""
+
+
+def complete(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the batches without the last column and the last row; ``RangeFailed`` where that row is missing.
+
+    A worker whose input breaks off sees an ordinary end of it, and half a range must not be committed.
+    """
+    ended = False
+    for batch in batches:
+        if ended:
+            raise RangeFailed("Rows arrived behind the end of their range.")
+        ended = bool(pyarrow.compute.any(batch.column(batch.num_columns - 1)).as_py())
+        rows = batch.select(range(batch.num_columns - 1))
+        yield rows.slice(0, rows.num_rows - 1) if ended else rows
+    if not ended:
+        raise RangeFailed("The rows broke off before the end of their range.")
+
+
+def check_names(batch: pyarrow.RecordBatch, write: WriteSpec) -> None:
+    """``RunnerRefused`` unless the rows have the planned columns: a transform may be changed in mid-plan."""
+    planned = [column.name for column in write.columns]
+    if batch.schema.names != planned:
+        raise RunnerRefused(f"The transform gives the columns {batch.schema.names} where {planned} were planned.")
+
+
+def whole(spec: RangeSpec) -> Slice:
+    """Return the range as one slice, since after a transform it can only be committed as a whole."""
+    first, *others = spec.slices
+    if not others:
+        return first
+    return Slice(slice_id=first.slice_id, query="", bounds={"pieces": [dict(piece.bounds) for piece in spec.slices]})

@@ -1,0 +1,62 @@
+"""Checksums of values: the same for the same rows, whoever cut and ordered them."""
+
+import datetime
+from decimal import Decimal
+
+import pyarrow
+import pytest
+
+from airflow_provider_backpressure.spark.checksum import BatchSum
+
+ROWS = pyarrow.table(
+    {
+        "id": pyarrow.array([1, 2, 3], pyarrow.int64()),
+        "text": ["a", None, ""],
+        "bytes": pyarrow.array([b"\xff", b"", None], pyarrow.binary()),
+        "amount": pyarrow.array([Decimal("1.50"), None, Decimal("-0.01")], pyarrow.decimal128(10, 2)),
+        "at": pyarrow.array([datetime.datetime(2026, 1, 1), None, None], pyarrow.timestamp("us", "UTC")),
+        "day": [datetime.date(1969, 12, 31), None, None],
+        "flag": [True, None, False],
+        "ratio": [float("nan"), 0.1, None],
+    }
+)
+
+
+def total(table: pyarrow.Table, size: int = 10) -> BatchSum:
+    found = BatchSum()
+    for batch in table.to_batches(max_chunksize=size):
+        found.update(batch)
+    return found
+
+
+def test_neither_order_nor_batches_matter_and_doubles_do():
+    once, back = total(ROWS), total(ROWS.take([2, 0, 1]), 1)
+    assert (once.rows, str(once)) == (3, str(back))
+    assert once.bytes == back.bytes > 0
+    twice = total(pyarrow.concat_tables([ROWS, ROWS.slice(0, 1)]))
+    assert str(twice) != str(once)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": ["1"], "b": ["2:3"]}, {"a": ["1:2"], "b": ["3"]}),
+        ({"a": [None]}, {"a": ["~"]}),
+        ({"a": [""]}, {"a": pyarrow.array([None], pyarrow.string())}),
+        ({"a": ["x"], "b": ["y"]}, {"a": ["y"], "b": ["x"]}),
+        ({"a": [1.0]}, {"a": [1.0000000000000002]}),
+    ],
+)
+def test_rows_that_differ_have_another_sum(one, other):
+    assert str(total(pyarrow.table(one))) != str(total(pyarrow.table(other)))
+
+
+def test_a_value_counts_and_not_the_width_of_its_type():
+    numbers = {"a": pyarrow.array([7, -1], pyarrow.int32())}
+    assert str(total(pyarrow.table(numbers))) == str(
+        total(pyarrow.table({"a": pyarrow.array([7, -1], pyarrow.int64())}))
+    )
+
+
+def test_nothing_has_a_sum_too():
+    assert (total(ROWS.slice(0, 0)).rows, str(BatchSum())) == (0, "values-xxh3:" + "0" * 16)
