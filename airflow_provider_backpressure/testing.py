@@ -269,6 +269,17 @@ class MemorySink:
         with self._lock:
             return _selected(sorted(self._written), query)
 
+    def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
+        """See ``Sink.discard``."""
+        with self._lock:
+            if self.epoch(plan.plan_id) is None:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds the target.")
+            gone = set(_selected(sorted(self._written), _query(bounds, None)))
+            number = sum(key in gone for key in self._written)
+            self._written[:] = [key for key in self._written if key not in gone]
+            self._markers.pop((plan.plan_id, slice_id), None)
+            return number
+
     def complete(self, plan: Plan) -> None:
         """See ``Sink.complete``."""
 

@@ -33,6 +33,7 @@ STATE = _argument(
     "--state", choices=("planned", "admitted", "committed", "failed", "revoked"), help="only ranges in this state"
 )
 WHY = _argument("--why", help="the reason, for those who look at the gate")
+SEQ = _argument("seq", type=int, nargs="+", help="number of a range, as `ranges` and `verify` show it")
 DAG = _argument("dag_id", help="id of the DAG")
 GROUP = _argument("--task-group", help="only the hydration of this task group")
 DATABASES = _argument(
@@ -63,6 +64,15 @@ def get_commands() -> list[CLICommand]:
                 _action("ranges", "Show a hydration's ranges", HYDRATION, STATE, LEDGER, ARG_OUTPUT, module="status"),
                 _action("pause", "Close a hydration's gate by hand", HYDRATION, WHY, LEDGER, module="steering"),
                 _action("resume", "Take the hand off again", HYDRATION, WHY, LEDGER, module="steering"),
+                _action(
+                    "retry-range",
+                    "Read ranges once more that failed or are wrong in the target",
+                    HYDRATION,
+                    SEQ,
+                    WHY,
+                    LEDGER,
+                    module="repair",
+                ),
                 _action("verify", "Compare a target with its commit markers", HYDRATION, LEDGER, ARG_OUTPUT),
                 _action("doctor", "Look for what is missing", DATABASES, CLUSTERS, LEDGER, ARG_OUTPUT),
                 _action("setup", "Make the ledger's role and connection, beside the metadata", ROLE, OVERWRITE, LEDGER),
@@ -73,5 +83,5 @@ def get_commands() -> list[CLICommand]:
 
 
 def _action(name: str, text: str, *args: Arg, module: str | None = None) -> ActionCommand:
-    path = f"{PACKAGE}.{module or name}.{name}"
+    path = f"{PACKAGE}.{module or name}.{name.replace('-', '_')}"
     return ActionCommand(name=name, help=text, func=lazy_load_command(path), args=(*args, ARG_VERBOSE))

@@ -158,6 +158,14 @@ class Sink(Protocol):
         """
         ...
 
+    def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
+        """Remove a slice's rows and its marker in one step, so that it can be written anew; return the rows removed.
+
+        Idempotent. ``SinkRefused`` where the slice's rows cannot be told from others, ``PlanSuperseded`` for a plan
+        that no longer holds the target.
+        """
+        ...
+
     def complete(self, plan: Plan) -> None:
         """Finish what the rows have come into, once every range is committed. Idempotent.
 
@@ -359,6 +367,13 @@ class Ledger(LedgerReader, Protocol):
 
     def retry_failed(self, plan_id: str) -> int:
         """Plan failed ranges again, as a person's retry of the task means it; return how many there were."""
+        ...
+
+    def reopen(self, plan_id: str, seq: int, *, who: str, why: str | None = None) -> bool:
+        """Plan a committed or failed range of the current plan again; ``False`` where it is neither.
+
+        What it had committed no longer counts as progress. Who, when and why stay in the control table.
+        """
         ...
 
     def finish(self, hydration_id: str) -> Hydration:

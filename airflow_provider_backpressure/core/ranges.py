@@ -45,7 +45,8 @@ LEGAL: dict[RangeState, frozenset[RangeState]] = {
     RangeState.PLANNED: frozenset({RangeState.ADMITTED, RangeState.COMMITTED, RangeState.REVOKED}),
     RangeState.ADMITTED: frozenset({RangeState.COMMITTED, RangeState.PLANNED, RangeState.FAILED, RangeState.REVOKED}),
     RangeState.FAILED: frozenset({RangeState.PLANNED, RangeState.COMMITTED, RangeState.REVOKED}),
-    RangeState.COMMITTED: frozenset(),
+    # A person's repair removes rows and marker from the sink, and the range is read once more.
+    RangeState.COMMITTED: frozenset({RangeState.PLANNED}),
     RangeState.REVOKED: frozenset(),
 }
 

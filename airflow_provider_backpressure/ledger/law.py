@@ -145,6 +145,37 @@ def released(record: RangeRecord, *, attempt: int, error: str, fail: bool) -> Ra
     )
 
 
+def reopened(record: RangeRecord) -> RangeRecord | None:
+    """Return a range that is to be read once more; ``None`` where it is neither committed nor failed."""
+    if record.state not in (RangeState.COMMITTED, RangeState.FAILED):
+        return None
+    return replace(
+        record,
+        state=advance(record.state, RangeState.PLANNED),
+        lane=None,
+        session_id=None,
+        rows=None,
+        bytes=None,
+        checksum=None,
+        error=None,
+        committed_at=None,
+    )
+
+
+def taken_back(workers: list[WorkerStatistics], lane: str | None, rows: int) -> list[WorkerStatistics]:
+    """Return the statistics that change where committed rows no longer count; what was received stays counted.
+
+    They are the lane's, but for a commit that another one found.
+    """
+    changed = []
+    for worker in sorted(workers, key=lambda worker: worker.worker_id != lane):
+        less = min(rows, worker.snapshot_progress)
+        if less:
+            changed.append(replace(worker, snapshot_progress=worker.snapshot_progress - less))
+            rows -= less
+    return changed
+
+
 def holder(found: str | None, *, run: str, over: str | None) -> str:
     """Return who has a hydration for itself after ``run`` asked for it; ``found`` had it before."""
     return run if found is None or found == over else found
@@ -293,4 +324,4 @@ def rate_between(base: Sample, latest: Sample, *, now: datetime, seconds: float)
     still goes towards 0.
     """
     span = (max(latest.at, now - timedelta(seconds=seconds)) - base.at).total_seconds()
-    return (latest.rows - base.rows) / span if latest.at > base.at and span > 0 else None
+    return max(0, latest.rows - base.rows) / span if latest.at > base.at and span > 0 else None

@@ -300,6 +300,23 @@ class MemoryLedger:
                 self._tables.save(entry, law.planned_again(entry.figures, record.seq))
             return len(failed)
 
+    def reopen(self, plan_id: str, seq: int, *, who: str, why: str | None = None) -> bool:
+        """See ``Ledger.reopen``."""
+        with self._lock:
+            before, now = self.range(plan_id, seq), self._tables.now()
+            entry = self._tables.entry(before.hydration_id)
+            record = law.reopened(before) if entry.figures.plan_id == plan_id else None
+            if record is None:
+                return False
+            self._tables.put(entry, record)
+            self._tables.save(entry, law.planned_again(entry.figures, seq))
+            for row in law.taken_back(list(entry.statistics.values()), before.lane, before.rows or 0):
+                entry.statistics[row.worker_id] = replace(row, updated_at=now)
+            self.controls.append(
+                Control(hydration_id=before.hydration_id, at=now, who=who, action="retry-range", why=why)
+            )
+            return True
+
     def finish(self, hydration_id: str) -> Hydration:
         """See ``Ledger.finish``."""
         with self._lock:

@@ -288,6 +288,24 @@ class SqlLedger:
             return len(seqs)
 
     @repeatable
+    def reopen(self, plan_id: str, seq: int, *, who: str, why: str | None = None) -> bool:
+        """See ``Ledger.reopen``."""
+        with self._database.write() as connection:
+            figures = hydrations.lock_by_range(connection, plan_id, seq)
+            before = ranges.one(connection, plan_id, seq)[0]
+            record = law.reopened(before) if figures.plan_id == plan_id else None
+            if record is None:
+                return False
+            ranges.save(connection, record)
+            hydrations.save(connection, law.planned_again(figures, seq))
+            for row in law.taken_back(statistics.of(connection, figures.id), before.lane, before.rows or 0):
+                statistics.save(connection, row)
+            controls.add(
+                connection, hydration_id=figures.id, who=who, action="retry-range", why=why, values={"seq": seq}
+            )
+            return True
+
+    @repeatable
     def finish(self, hydration_id: str) -> Hydration:
         """See ``Ledger.finish``."""
         with self._database.write() as connection:

@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.polling import Clock, PollPolicy, System
 from airflow_provider_backpressure.core.ports import Marker
 from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_window
 from airflow_provider_backpressure.postgres.catalog import CatalogColumn, find, place
 from airflow_provider_backpressure.postgres.errors import Errors
@@ -210,12 +210,34 @@ class PostgresTarget:
             sql.SQL(", ").join([sql.Identifier(column.name) for column in write.columns]),
             sql.SQL(self._readable(write).sql),
         )
-        kept = self._conditions(write, bounds)
-        if window is not None:
-            kept += within_window(window, self._cast(write, window.column))
+        kept = self._kept(write, bounds, window)
         if kept:
             query = query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(kept)
         return query.as_string(None)
+
+    def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
+        """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended."""
+        window = plan.read.window if plan.increment else None
+        kept = self._kept(plan.write, bounds, window)
+        if not kept:
+            raise SinkRefused(f"Range {bounds} is the whole of {self._name}: plan it anew instead.")
+        rows = sql.SQL("DELETE FROM {} WHERE {}").format(sql.SQL(self._name.sql), sql.SQL(" AND ").join(kept))
+        self.end_attempts(plan.plan_id, slice_id)
+
+        def remove(connection: Connection) -> int:
+            lock = sql.SQL("SELECT FROM {} WHERE target = %s AND plan_id = %s FOR SHARE")
+            held = connection.execute(
+                lock.format(sql.SQL(self._plans.name.sql)), (self._fence, plan.plan_id)
+            ).fetchone()
+            if held is None:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._fence}.")
+            connection.execute(
+                sql.SQL("DELETE FROM {} WHERE plan_id = %s AND slice_id = %s").format(sql.SQL(self._commits.name.sql)),
+                (plan.plan_id, slice_id),
+            )
+            return connection.execute(rows).rowcount
+
+        return self._session.transaction(remove)
 
     def complete(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.complete`. An earlier try that is still at it is ended."""
@@ -267,6 +289,10 @@ class PostgresTarget:
         table = find(self._session, self._name) if plan.read.place is not None else None
         if table is not None and place(self._session, table.oid) == plan.read.place:
             raise SinkRefused(f"{self._name} at {self._session.endpoint.address} is the source itself.")
+
+    def _kept(self, write: WriteSpec, bounds: Bounds | None, window: Window | None) -> list[sql.Composable]:
+        kept = self._conditions(write, bounds)
+        return kept if window is None else kept + within_window(window, self._cast(write, window.column))
 
     def _conditions(self, write: WriteSpec, bounds: Bounds | None) -> list[sql.Composable]:
         match bounds:

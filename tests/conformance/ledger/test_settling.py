@@ -43,6 +43,37 @@ def test_of_many_that_report_the_same_commit_one_counts(subject):
     assert total_progress(subject.ledger.statistics(hydration_id)).committed == 30
 
 
+@pytest.mark.statement("X3")
+def test_a_committed_range_is_planned_again_by_a_person_only(ledger):
+    """X3: its rows no longer count as progress, what was received does; it is the next to be read."""
+    hydration_id, plan_id = planned(ledger, 3)
+    for seq in range(3):
+        take(ledger, hydration_id)
+        commit(ledger, plan_id, seq, rows=10, worker=f"worker {seq % 2}")
+    ledger.finish(hydration_id)
+    assert ledger.reopen(plan_id, 1, who="ada", why="a row was changed") is True
+    assert ledger.reopen(plan_id, 1, who="ada") is False, "it is planned already"
+    record = ledger.range(plan_id, 1)
+    assert (record.state, record.rows, record.checksum, record.attempt) == (RangeState.PLANNED, None, None, 1)
+    statistics = ledger.statistics(hydration_id)
+    assert total_progress(statistics).committed == 20
+    assert sum(row.messages_received for row in statistics) == 30
+    assert ledger.counts(plan_id).open == 1
+    again = take(ledger, hydration_id)
+    assert (again.seq, again.attempt) == (1, 2)
+    assert commit(ledger, plan_id, 1, attempt=2, rows=10) is True
+    assert total_progress(ledger.statistics(hydration_id)).committed == 30
+
+
+def test_a_failed_range_is_planned_again_and_one_in_flight_is_not(ledger):
+    hydration_id, plan_id = planned(ledger, 2)
+    take(ledger, hydration_id)
+    assert ledger.reopen(plan_id, 0, who="ada") is False
+    ledger.release(plan_id, 0, attempt=1, error="no", fail=True)
+    assert ledger.reopen(plan_id, 0, who="ada") is True
+    assert take(ledger, hydration_id).seq == 0
+
+
 @pytest.mark.parametrize("fail", [False, True])
 def test_a_marker_found_later_commits_what_was_set_back(ledger, fail):
     """The sink wins, also over a range that the ledger had planned again or given up."""

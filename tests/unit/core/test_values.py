@@ -136,14 +136,15 @@ def test_an_attempt_tag_fits_into_an_application_name():
 
 @pytest.mark.parametrize("state", RangeState)
 def test_illegal_steps_of_a_range_raise(state):
-    """Only the table's steps exist; nothing leaves committed or revoked."""
+    """Only the table's steps exist; nothing leaves revoked, and committed is left for a repair only."""
     for to in RangeState:
         if to in ranges.LEGAL[state]:
             assert ranges.advance(state, to) is to
         else:
             with pytest.raises(IllegalTransition):
                 ranges.advance(state, to)
-    assert ranges.LEGAL[RangeState.COMMITTED] == frozenset()
+    assert ranges.LEGAL[RangeState.COMMITTED] == {RangeState.PLANNED}
+    assert ranges.LEGAL[RangeState.REVOKED] == frozenset()
 
 
 def test_illegal_steps_of_a_hydration_raise():

@@ -1,0 +1,36 @@
+"""Repair: a range whose rows are wrong in the target is removed there and read once more, alone."""
+
+from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.ports import Ledger, Sink
+from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.exceptions import LedgerRefused
+
+ANEW = 'trigger the DAG with {"backpressure": "restart"} to read the whole again.'
+
+
+def repair(ledger: Ledger, sink: Sink, plan: Plan, record: RangeRecord, *, who: str, why: str | None = None) -> int:
+    """Plan a committed or failed range again and return how many rows were removed for it; the next run reads it.
+
+    First the sink, then the ledger: killed in between, verification names the range again. Raises ``LedgerRefused``
+    where a range cannot be read again by itself, and what ``Sink.discard`` does.
+    """
+    removed = 0
+    if record.state is RangeState.COMMITTED:
+        check_alone(plan)
+        removed = sink.discard(plan, record.slice_id, record.bounds)
+    if not ledger.reopen(plan.plan_id, record.seq, who=who, why=why):
+        raise LedgerRefused(f"Range {record.seq} is {record.state} and of the plan before, or in flight: leave it be.")
+    return removed
+
+
+def check_alone(plan: Plan) -> None:
+    """Raise ``LedgerRefused`` unless a committed range of the plan may be read again by itself."""
+    if plan.consistency is Consistency.SNAPSHOT and not plan.increment:
+        raise LedgerRefused(
+            f"Plan {plan.plan_id} was read in a snapshot that is gone, and a range cannot be of another moment: {ANEW}"
+        )
+    if plan.mode is Mode.REPLACE:
+        raise LedgerRefused(f"Plan {plan.plan_id} has taken the target's place as a whole: {ANEW}")
+    if plan.transform is not None:
+        raise LedgerRefused(f"A transform may have moved rows between the ranges of plan {plan.plan_id}: {ANEW}")

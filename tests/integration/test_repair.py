@@ -1,0 +1,102 @@
+"""X3: a range that is wrong in the target is found, removed and read once more, alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_backpressure.core.bounds import BlockBounds
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.planner import Verdict
+from airflow_provider_backpressure.core.repair import repair
+from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.verification import Verify
+from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
+from dev.services import Server
+from tests.support.composed import Composed, Ports, difference
+from tests.support.postgres import run
+
+pytestmark = [pytest.mark.integration, pytest.mark.statement("X3")]
+
+ROWS = 3000
+
+
+@pytest.fixture
+def composed(database: Endpoint, ledger_url: str, connect: Server) -> Composed:
+    """3,000 rows in three ranges or four."""
+    run(
+        database,
+        f"CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1::bigint, {ROWS}) i",
+        "ALTER TABLE t ADD PRIMARY KEY (id)",
+        "ANALYZE t",
+    )
+    return Composed(
+        source=database,
+        sink=database,
+        ledger_url=ledger_url,
+        remote=connect.url,
+        ui_url=connect.ui_url,
+        budget=Budget(credits=2, range_rows=1000),
+    )
+
+
+def wrong(ports: Ports, how: Verify = Verify.TARGET) -> list[int]:
+    report = ports.verifier().verify(ports.ledger.ranges(ports.plan.plan_id), how)
+    return [mismatch.seq for mismatch in report.mismatches]
+
+
+def test_a_wrong_range_is_found_and_repaired_alone(composed: Composed, database: Endpoint):
+    """The others are neither touched nor read again, and the figures are those of a whole table in the end."""
+    with composed.open() as ports:
+        assert ports.planner().plan().ranges >= 3
+        ports.hydrator().run()
+        ports.ledger.finish(ports.hydration.id)
+        assert wrong(ports, Verify.FULL) == []
+        run(database, "UPDATE raw.t SET code = 'other' WHERE id = 1500", "DELETE FROM raw.t WHERE id = 1501")
+        (seq,) = wrong(ports)
+        before = ports.ledger.range(ports.plan.plan_id, seq)
+        removed = repair(ports.ledger, ports.sink, ports.plan, before, who="ada", why="by hand")
+        assert removed == (before.rows or 0) - 1
+        assert total_progress(ports.ledger.statistics(ports.hydration.id)).committed == ROWS - (before.rows or 0)
+        assert ports.planner().plan().verdict is Verdict.RESUMED
+        assert ports.hydrator().run().committed == 1
+        ports.ledger.finish(ports.hydration.id)
+        assert wrong(ports, Verify.FULL) == []
+        attempts = {record.seq: record.attempt for record in ports.ledger.ranges(ports.plan.plan_id)}
+        assert attempts == {one: 2 if one == seq else 1 for one in attempts}
+        assert total_progress(ports.ledger.statistics(ports.hydration.id)).committed == ROWS
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+def test_a_repair_that_was_killed_half_way_is_found_again(composed: Composed, database: Endpoint):
+    """Rows and marker are gone, the ledger has not heard of it: verification names the range."""
+    composed.plan()
+    composed.run()
+    with composed.open() as ports:
+        record = ports.ledger.range(ports.plan.plan_id, 1)
+        assert ports.sink.discard(ports.plan, record.slice_id, record.bounds) == record.rows
+        assert wrong(ports) == [1]
+        assert repair(ports.ledger, ports.sink, ports.plan, record, who="ada") == 0
+        assert ports.hydrator().run().committed == 1
+        assert wrong(ports) == []
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+def test_what_cannot_be_read_again_alone_is_refused_and_left(composed: Composed, database: Endpoint):
+    """Each with its reason, before a row is removed."""
+    composed.plan()
+    composed.run()
+    with composed.open() as ports:
+        plan, record = ports.plan, ports.ledger.range(ports.plan.plan_id, 0)
+        for changes, reason in (
+            ({"consistency": Consistency.SNAPSHOT}, "read in a snapshot that is gone"),
+            ({"mode": Mode.REPLACE}, "taken the target's place as a whole"),
+        ):
+            with pytest.raises(LedgerRefused, match=reason):
+                repair(ports.ledger, ports.sink, replace(plan, **changes), record, who="ada")
+        blocks = BlockBounds(table="public.t", file=1, start=(0, 0), end=None)
+        with pytest.raises(SinkRefused, match="Rows lie elsewhere"):
+            repair(ports.ledger, ports.sink, plan, replace(record, bounds=blocks), who="ada")
+        with pytest.raises(PlanSuperseded):
+            ports.sink.discard(replace(plan, plan_id="f" * 32), record.slice_id, record.bounds)
+        assert wrong(ports) == []
