@@ -313,7 +313,7 @@ class Hydrator:
             record.seq,
             worker=self.lane,
             attempt=marker.attempt,
-            rows=marker.rows,
+            rows=marker.rows + marker.quarantined,
             bytes=marker.bytes,
             checksum=marker.checksum,
             limit=limit_for(self.budget.law),

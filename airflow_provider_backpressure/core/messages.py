@@ -84,6 +84,10 @@ class WriteSpec:
     commit_table: str
     fence: str
     """The target's key in ``plan_table``."""
+    quarantine: str | None = None
+    """The table that takes rows which the target cannot; ``None``: such a row fails its range."""
+    most_bad: int = 0
+    """Most rows of one plan that it takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +170,8 @@ class SliceResult:
     bytes: int
     checksum: str
     """``<algorithm>:<16 hex digits>``: sum modulo 2^64 of row hashes, see ``spark/checksum.py``."""
+    quarantined: int = 0
+    """Rows that went into the quarantine table instead."""
     read_seconds: float = 0.0
     write_seconds: float = 0.0
     peak_memory_bytes: int = 0

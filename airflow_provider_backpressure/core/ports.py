@@ -42,6 +42,8 @@ class Marker:
     checksum: str
     committed_at: datetime
     revoked: bool = False
+    quarantined: int = 0
+    """Rows that went into the quarantine table instead of the target."""
 
 
 class Keeper(Protocol):

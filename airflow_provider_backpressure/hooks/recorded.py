@@ -50,7 +50,8 @@ def _postgres_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     from airflow_provider_backpressure.sinks import PostgresSink
 
     schema = QualifiedName.parse(write.commit_table).schema
-    return PostgresSink(conn_id=write.conn_id, table=table_of(identity), system_schema=schema)
+    most = write.most_bad or None
+    return PostgresSink(conn_id=write.conn_id, table=table_of(identity), system_schema=schema, quarantine=most)
 
 
 SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {"postgres": _postgres_source}

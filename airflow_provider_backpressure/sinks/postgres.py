@@ -25,6 +25,9 @@ class PostgresSink:
     """Names of the columns that ``upsert`` goes by, exactly as the table has them; ``None`` for the source's key."""
     system_schema: str | None = None
     """Schema of the plan and marker tables, exactly as the catalogue has it; ``None`` for the target's own."""
+    quarantine: int | None = None
+    """Most rows of one plan that go into ``backpressure_quarantine`` where the target's types refuse them, with key and
+    reason; ``None``: the first such row fails its range."""
 
     def __post_init__(self) -> None:
         """Take a list for a tuple, and refuse a lone name where several are meant."""
@@ -34,6 +37,9 @@ class PostgresSink:
             object.__setattr__(self, "key", tuple(self.key))
         if self.key == ():
             raise InvalidDeclaration("PostgresSink.key must name at least one column, or be None for the source's key.")
+        most = self.quarantine
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise InvalidDeclaration(f"PostgresSink.quarantine must be a number of rows of at least 1, not {most!r}.")
 
     def open(self, endpoint: Endpoint) -> Sink:
         """Return the sink at this endpoint; it connects at the first question. Names are checked here."""

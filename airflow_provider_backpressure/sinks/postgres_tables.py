@@ -1,4 +1,4 @@
-"""The sink's own tables: one plan row for each target, one marker for each committed slice."""
+"""The sink's own tables: a plan row for each target, a marker for each committed slice, rows that no target takes."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Query
 
-PLAN, COMMIT = "backpressure_plan", "backpressure_commit"
+PLAN, COMMIT, QUARANTINE = "backpressure_plan", "backpressure_commit", "backpressure_quarantine"
 
 PLAN_COLUMNS = {
     "target": "text PRIMARY KEY",
@@ -32,16 +32,26 @@ COMMIT_COLUMNS = {
     "rows": "bigint NOT NULL DEFAULT 0",
     "bytes": "bigint NOT NULL DEFAULT 0",
     "checksum": "text NOT NULL DEFAULT ''",
+    "quarantined": "bigint NOT NULL DEFAULT 0",
     "read_lsn": "pg_lsn",
     "revoked": "boolean NOT NULL DEFAULT false",
     "commit_seq": "bigint GENERATED ALWAYS AS IDENTITY",
     "committed_at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
 }
+QUARANTINE_COLUMNS = {
+    "plan_id": "text NOT NULL",
+    "slice_id": "text NOT NULL",
+    "target": "text NOT NULL",
+    "key": "text NOT NULL",
+    "reason": "text NOT NULL",
+    "row": "text NOT NULL",
+    "at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SystemTable:
-    """One of the two."""
+    """One of them."""
 
     name: QualifiedName
     columns: dict[str, str]
@@ -69,6 +79,12 @@ def commit_table(schema: str) -> SystemTable:
         rights=("SELECT", "INSERT"),
         primary_key=("plan_id", "slice_id"),
     )
+
+
+def quarantine_table(schema: str) -> SystemTable:
+    """Return the table of rows that a target could not take, in a schema; key and row are JSON."""
+    name = QualifiedName(schema=schema, name=QUARANTINE)
+    return SystemTable(name=name, columns=QUARANTINE_COLUMNS, rights=("SELECT", "INSERT"))
 
 
 def definition(column: Column) -> sql.Composed:

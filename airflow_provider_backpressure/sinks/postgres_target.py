@@ -39,6 +39,7 @@ from airflow_provider_backpressure.sinks.postgres_tables import (
     create_table,
     definition,
     plan_table,
+    quarantine_table,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class PostgresTarget:
         self._name = QualifiedName.parse(declared.table)
         schema = declared.system_schema or self._name.schema
         self._plans, self._commits = plan_table(schema), commit_table(schema)
+        self._quarantine = quarantine_table(schema) if declared.quarantine else None
         self._session = Session(endpoint, errors=ERRORS, settings={"lock_timeout": LOCK_TIMEOUT})
         self._poll, self._clock = poll or PollPolicy(), clock or SystemClock()
         self._key_columns: dict[str, CatalogColumn] = {}
@@ -92,6 +94,8 @@ class PostgresTarget:
             plan_table=self._plans.name.sql,
             commit_table=self._commits.name.sql,
             fence=self._fence,
+            quarantine=self._quarantine.name.sql if self._quarantine else None,
+            most_bad=self._declared.quarantine or 0,
         )
 
     def prepare(self, write: WriteSpec) -> None:
@@ -231,10 +235,11 @@ class PostgresTarget:
             ).fetchone()
             if held is None:
                 raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._fence}.")
-            connection.execute(
-                sql.SQL("DELETE FROM {} WHERE plan_id = %s AND slice_id = %s").format(sql.SQL(self._commits.name.sql)),
-                (plan.plan_id, slice_id),
-            )
+            for table in (self._commits, *((self._quarantine,) if self._quarantine else ())):
+                connection.execute(
+                    sql.SQL("DELETE FROM {} WHERE plan_id = %s AND slice_id = %s").format(sql.SQL(table.name.sql)),
+                    (plan.plan_id, slice_id),
+                )
             return connection.execute(rows).rowcount
 
         return self._session.transaction(remove)
@@ -260,8 +265,8 @@ class PostgresTarget:
         return str(self._name)
 
     @property
-    def _system(self) -> tuple[SystemTable, SystemTable]:
-        return self._plans, self._commits
+    def _system(self) -> tuple[SystemTable, ...]:
+        return (self._plans, self._commits, *((self._quarantine,) if self._quarantine else ()))
 
     @contextmanager
     def _publishing(self, plan: Plan) -> Iterator[Publishing]:
@@ -346,7 +351,7 @@ _BEGIN = """
     RETURNING epoch
 """
 _MARKERS = """
-    SELECT plan_id, slice_id, epoch, attempt, bounds, rows, bytes, checksum, committed_at, revoked
+    SELECT plan_id, slice_id, epoch, attempt, bounds, rows, bytes, checksum, committed_at, revoked, quarantined
     FROM {}
     WHERE plan_id = %(plan_id)s AND slice_id <> %(publish)s
       AND (%(wanted)s::text[] IS NULL OR slice_id = ANY (%(wanted)s))

@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import psycopg
@@ -12,11 +12,14 @@ from pyarrow import csv
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.messages import ChecksumSpec, RangeSpec, SliceResult
+from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.postgres.errors import words
 from airflow_provider_backpressure.spark.batches import check_names, complete, whole
 from airflow_provider_backpressure.spark.checksum import RowSum
 from airflow_provider_backpressure.spark.connections import SOURCE
 from airflow_provider_backpressure.spark.readers.postgres import Reading, reading
 from airflow_provider_backpressure.spark.writers.postgres import SliceCommit
+from airflow_provider_backpressure.spark.writers.sieve import Sieve
 from airflow_provider_backpressure.spark.writers.stage import STAGE, copying, hash_stage, make_stage, move_stage
 
 _OPTIONS = csv.WriteOptions(include_header=False, quoting_style="needed")
@@ -45,31 +48,71 @@ def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
 def _fill(
     spec: RangeSpec, slice_id: str, batches: Iterable[pyarrow.RecordBatch], connection: psycopg.Connection
 ) -> SliceResult:
-    target, reads, writes = spec.write, 0.0, 0.0
-    make_stage(connection, target)
-    rows = complete(batches)
-    with copying(connection, STAGE, target.columns, "FORMAT csv") as copy:
-        while True:
-            started = time.perf_counter()
-            batch = next(rows, None)
-            read = time.perf_counter()
-            reads += read - started
-            if batch is None:
-                break
-            check_names(batch, target)
-            copy.put(to_csv(batch))
-            writes += time.perf_counter() - read
-            reach(Step.IN_COPY, spec.tag)
-    total, checksum = hash_stage(connection, target)
-    move_stage(connection, target)
+    """Fill the stage and move it into the target.
+
+    The first attempt is one COPY. Where a row is refused, the next one looks for it, batch by batch: a savepoint for
+    each would cost all the others, and a transaction of very many is a burden to the server.
+    """
+    make_stage(connection, spec.write)
+    clock = _Clock(complete(batches))
+    load = _sifted if spec.attempt > 1 else _at_once
+    bad = load(connection, spec, slice_id, clock)
+    started = time.perf_counter()
+    total, checksum = hash_stage(connection, spec.write)
+    move_stage(connection, spec.write)
     return SliceResult(
         slice_id=slice_id,
         rows=total.rows,
         bytes=total.bytes,
         checksum=checksum,
-        read_seconds=reads,
-        write_seconds=writes,
+        quarantined=bad,
+        read_seconds=clock.seconds,
+        write_seconds=time.perf_counter() - started + clock.outside,
     )
+
+
+def _at_once(connection: psycopg.Connection, spec: RangeSpec, slice_id: str, rows: "_Clock") -> int:
+    try:
+        with copying(connection, STAGE, spec.write.columns, "FORMAT csv") as copy:
+            for batch in rows:
+                check_names(batch, spec.write)
+                copy.put(to_csv(batch))
+                reach(Step.IN_COPY, spec.tag)
+    except psycopg.DataError as error:
+        raise RangeFailed(f"A row cannot go into {spec.write.fence} ({words(error)}): it is looked for.") from error
+    return 0
+
+
+def _sifted(connection: psycopg.Connection, spec: RangeSpec, slice_id: str, rows: "_Clock") -> int:
+    def put(batch: pyarrow.RecordBatch) -> None:
+        with copying(connection, STAGE, spec.write.columns, "FORMAT csv") as copy:
+            copy.put(to_csv(batch))
+
+    sieve = Sieve(connection, spec, slice_id, put)
+    for batch in rows:
+        check_names(batch, spec.write)
+        if batch.num_rows:
+            sieve.put(batch)
+        reach(Step.IN_COPY, spec.tag)
+    return sieve.bad
+
+
+class _Clock:
+    """Iterates over batches and tells how long they were waited for, and how long they were worked on."""
+
+    def __init__(self, batches: Iterable[pyarrow.RecordBatch]) -> None:
+        self._batches = batches
+        self.seconds = self.outside = 0.0
+
+    def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
+        started = time.perf_counter()
+        for batch in self._batches:
+            given = time.perf_counter()
+            self.seconds += given - started
+            yield batch
+            started = time.perf_counter()
+            self.outside += started - given
+        self.seconds += time.perf_counter() - started
 
 
 def to_csv(batch: pyarrow.RecordBatch) -> bytes:

@@ -58,16 +58,20 @@ class SliceCommit:
     def _recorded(self, connection: psycopg.Connection) -> SliceResult | None:
         """Check the fence without a lock, and return what the marker says if there is one."""
         self._check_fence(connection, lock=False)
-        query = sql.SQL("SELECT rows, bytes, checksum, revoked FROM {} WHERE plan_id = %s AND slice_id = %s")
+        query = sql.SQL(
+            "SELECT rows, bytes, checksum, quarantined, revoked FROM {} WHERE plan_id = %s AND slice_id = %s"
+        )
         row = connection.execute(
             query.format(sql.SQL(self.spec.write.commit_table)), (self.spec.plan_id, self.piece.slice_id)
         ).fetchone()
         if row is None:
             return None
-        rows, size, checksum, revoked = row
+        rows, size, checksum, quarantined, revoked = row
         if revoked:
             raise PlanSuperseded(f"Slice {self.piece.slice_id} of plan {self.spec.plan_id} was revoked.")
-        return SliceResult(slice_id=self.piece.slice_id, rows=rows, bytes=size, checksum=checksum)
+        return SliceResult(
+            slice_id=self.piece.slice_id, rows=rows, bytes=size, checksum=checksum, quarantined=quarantined
+        )
 
     def _check_fence(self, connection: psycopg.Connection, *, lock: bool) -> None:
         query = sql.SQL("SELECT plan_id, epoch FROM {} WHERE target = %s {}")
@@ -98,8 +102,8 @@ class SliceCommit:
 
     def _insert_marker(self, connection: psycopg.Connection, result: SliceResult) -> bool:
         query = sql.SQL(
-            "INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds, rows, bytes, checksum)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (plan_id, slice_id) DO NOTHING"
+            "INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds, rows, bytes, checksum, quarantined)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (plan_id, slice_id) DO NOTHING"
         )
         values = (
             self.spec.plan_id,
@@ -111,5 +115,6 @@ class SliceCommit:
             result.rows,
             result.bytes,
             result.checksum,
+            result.quarantined,
         )
         return connection.execute(query.format(sql.SQL(self.spec.write.commit_table)), values).rowcount == 1
