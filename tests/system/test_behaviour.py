@@ -20,7 +20,9 @@ def test_a_closed_gate_gives_the_worker_slot_back(installation: Installation):
     assert ledger.gate(paused.id).in_flight == 0
     assert "paused by ada: release night" in run.log("hydrate.hydrate_ranges")
     shown = json.loads(installation.cli("status", "raw.gated", "--output", "json").stdout)[0]
-    assert (shown["percent"], shown["gate"]) == ("0.0", "paused by ada: release night")
+    assert shown["percent"] == "0.0"
+    # Every reason is shown; on a busy machine the executors' memory may not have been seen in time either.
+    assert shown["gate"].startswith("paused by ada: release night")
 
     intruder = installation.run("intruder")
     assert intruder.ends() == "failed"
