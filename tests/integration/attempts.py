@@ -170,10 +170,11 @@ def begin(
     key: tuple[str, ...] = (),
     path: str = "copy",
     transform: Transform | None = None,
+    quarantine: int | None = None,
 ) -> Begun:
     """Create the target where it is missing and begin a plan for it. ``read``: the source's columns if others."""
     source, sink = replace(source, conn_id="source"), replace(sink, conn_id="sink")
-    with closing(PostgresSink(conn_id="sink", table=table).open(sink)) as opened_sink:
+    with closing(PostgresSink(conn_id="sink", table=table, quarantine=quarantine).open(sink)) as opened_sink:
         write = opened_sink.fit(columns, mode=mode, key=key)
         opened_sink.prepare(write)
         plan = Plan(

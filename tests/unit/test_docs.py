@@ -183,11 +183,18 @@ def test_ledger_tables_are_documented_as_they_are() -> None:
 
 def test_sink_tables_are_documented_as_they_are() -> None:
     """Plan row and markers, which a person reads in the target database."""
-    from airflow_provider_backpressure.sinks.postgres_tables import COMMIT, COMMIT_COLUMNS, PLAN, PLAN_COLUMNS
+    from airflow_provider_backpressure.sinks.postgres_tables import (
+        COMMIT,
+        COMMIT_COLUMNS,
+        PLAN,
+        PLAN_COLUMNS,
+        QUARANTINE,
+        QUARANTINE_COLUMNS,
+    )
 
     documented = HEADING.findall(section("reference/tables.md", "In the target database"))
-    assert [name for _, name in documented] == [PLAN, COMMIT]
-    for name, columns in ((PLAN, PLAN_COLUMNS), (COMMIT, COMMIT_COLUMNS)):
+    assert [name for _, name in documented] == [PLAN, COMMIT, QUARANTINE]
+    for name, columns in ((PLAN, PLAN_COLUMNS), (COMMIT, COMMIT_COLUMNS), (QUARANTINE, QUARANTINE_COLUMNS)):
         assert first_column(section("reference/tables.md", name)) == list(columns), name
 
 
@@ -287,7 +294,7 @@ def test_commands_are_documented_as_they_are() -> None:
 
 def arguments(synopsis: str) -> list[tuple[str, bool]]:
     """Return the names of a synopsis and whether they may be left out."""
-    found = re.findall(r"(\[?)(--[a-z-]+|[A-Z_]+)(?: [A-Z_]+)?(\]?)", synopsis)
+    found = re.findall(r"(\[?)(--[a-z-]+|[A-Z_]+)(?:(?<=[a-z]) [A-Z_]+)?(\]?)", synopsis)
     return [(name if name.startswith("--") else name.lower(), bool(bracket)) for bracket, name, _ in found]
 
 

@@ -25,7 +25,7 @@ def test_it_is_frozen_and_names_its_templated_fields() -> None:
     assert sink.key == ("id",)
     with pytest.raises(dataclasses.FrozenInstanceError):
         sink.table = "other"  # type: ignore[misc]
-    assert set(PostgresSink.templated) == {field.name for field in dataclasses.fields(PostgresSink)}
+    assert {*PostgresSink.templated, "quarantine"} == {field.name for field in dataclasses.fields(PostgresSink)}
 
 
 @pytest.mark.parametrize("key", ["id", ()])

@@ -1,0 +1,103 @@
+"""Rows that the target's types refuse: they fail their range by name, or are kept aside, and nothing else is lost."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow
+import pytest
+
+from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import Column, SliceResult
+from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
+from airflow_provider_backpressure.spark.batches import END
+from airflow_provider_backpressure.spark.kinds import writer
+from tests.integration.attempts import Begun, begin, execute
+from tests.support.postgres import run
+
+pytestmark = pytest.mark.integration
+
+COLUMNS = (
+    Column(name="id", type="bigint", nullable=False),
+    Column(name="code", type="character varying(3)"),
+    Column(name="doc", type="jsonb"),
+)
+BAD = {
+    17: ("abcd", "{}", "column code: value too long for type character varying(3)"),
+    18: ("a\0b", "{}", "invalid byte sequence"),
+    400: ("abc", "{", "column doc: invalid input syntax for type json"),
+    401: ("abc", '{"a": "\\u0000"}', "column doc: unsupported Unicode escape sequence"),
+}
+ROWS = 1000
+
+
+def batches(bad: dict[int, tuple[str, str, str]] = BAD, rows: int = ROWS, size: int = 300) -> Iterator[Any]:
+    """Rows in batches as they come to a writer, with the row behind them that says that these were all."""
+    table = pyarrow.table(
+        {
+            "id": pyarrow.array([*range(rows), None], pyarrow.int64()),
+            "code": [bad[i][0] if i in bad else "abc" for i in range(rows)] + [None],
+            "doc": [bad[i][1] if i in bad else "{}" for i in range(rows)] + [None],
+            END: [False] * rows + [True],
+        }
+    )
+    yield from table.to_batches(max_chunksize=size)
+
+
+def attempt(begun: Begun, number: int, **changes: Any) -> SliceResult:
+    spec = begun.spec("", attempt=number)
+    return writer("postgres").write(begun.sink, spec, batches(**changes))
+
+
+def begun(database: Endpoint, **options: Any) -> Begun:
+    return begin(database, database, table="raw.t", columns=COLUMNS, path="frame", **options)
+
+
+def test_without_a_quarantine_the_first_bad_row_is_named(database: Endpoint):
+    """The first attempt finds that there is one, the second which; nothing is committed."""
+    made = begun(database)
+    with pytest.raises(RangeFailed, match=r"A row cannot go into raw\.t \(.*\): it is looked for"):
+        attempt(made, 1)
+    said = r'The row \{"id": 17\} cannot go into raw\.t: column code: value too long for type character varying\(3\)'
+    with pytest.raises(SinkRefused, match=said):
+        attempt(made, 2)
+    assert run(database, "SELECT count(*) FROM raw.t") == [(0,)]
+    assert made.markers() == {}
+
+
+@pytest.mark.parametrize("mode", [Mode.APPEND, Mode.UPSERT])
+def test_bad_rows_are_kept_aside_with_key_and_reason(database: Endpoint, mode: Mode):
+    """In one transaction with the others; the totals add up, and a second attempt changes nothing."""
+    made = begun(database, quarantine=4, mode=mode, key=("id",) if mode is Mode.UPSERT else ())
+    with pytest.raises(RangeFailed):
+        attempt(made, 1)
+    found = attempt(made, 2)
+    assert (found.rows, found.quarantined) == (ROWS - 4, 4)
+    assert attempt(made, 3) == SliceResult(**{**vars(found), "read_seconds": 0.0, "write_seconds": 0.0})
+    (marker,) = made.markers().values()
+    assert (marker.rows, marker.quarantined) == (ROWS - 4, 4)
+    kept = run(database, "SELECT key, reason, row, slice_id, target FROM raw.backpressure_quarantine ORDER BY key")
+    assert [json.loads(key)["id"] for key, *_ in kept] == [17, 18, 400, 401]
+    for key, reason, row, slice_id, target in kept:
+        code, doc, why = BAD[json.loads(key)["id"]]
+        assert reason.startswith(why)
+        assert json.loads(row) == {"id": json.loads(key)["id"], "code": code, "doc": doc}
+        assert (slice_id, target) == ("0.0", "raw.t")
+    ids = {found for (found,) in execute(database, "SELECT id FROM raw.t")}
+    assert ids == set(range(ROWS)) - BAD.keys()
+
+
+def test_above_the_cap_the_range_fails_and_keeps_nothing(database: Endpoint):
+    """The cap is the plan's: what other ranges have kept aside counts."""
+    made = begun(database, quarantine=5)
+    attempt(made, 2)
+    spec = made.spec("", seq=1, attempt=2)
+    with pytest.raises(SinkRefused, match=r"More than 5 rows cannot go into raw\.t.*one of them is \{\"id\": 18\}"):
+        writer("postgres").write(made.sink, spec, batches())
+    assert run(database, "SELECT count(*) FROM raw.backpressure_quarantine") == [(4,)]
+    assert list(made.markers()) == ["0.0"]
+
+
+def test_rows_without_fault_need_no_second_look(database: Endpoint):
+    assert attempt(begun(database, quarantine=1), 1, bad={}).rows == ROWS
