@@ -15,6 +15,23 @@ from tests.support import mysql as on_mysql
 from tests.support.postgres import run
 
 
+TESTS = Path(__file__).parent
+ROOMS = ("system", "integration/test_faucet.py", "integration/test_submit_runner.py", "chaos", "conformance")
+"""What takes longest, in this order, each on one worker: the tests of a room share servers that take long to start."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep rooms together, so that two workers can share the suite, and begin with the longest ones."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_room(item)))
+    items.sort(key=lambda item: ROOMS.index(_room(item)) if _room(item) in ROOMS else len(ROOMS))
+
+
+def _room(item: pytest.Item) -> str:
+    place = item.path.relative_to(TESTS).as_posix()
+    return next((room for room in ROOMS if place.startswith(room)), place)
+
+
 @pytest.fixture(scope="session")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     """The session's servers; a watcher ends them should the session be killed."""
