@@ -79,7 +79,8 @@ def _known(conn_id: str) -> list[Hydration]:
 
 
 def _databases(hydration: Hydration) -> tuple[str, ...]:
-    return (hydration.plan.read.conn_id, hydration.plan.write.conn_id) if hydration.plan else ()
+    sides = (hydration.plan.read, hydration.plan.write) if hydration.plan else ()
+    return tuple(side.conn_id for side in sides if side.kind == "postgres")
 
 
 def _ledger(conn_id: str) -> Iterator[str]:

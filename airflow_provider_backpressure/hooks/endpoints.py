@@ -8,6 +8,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.hooks.aws import from_aws
 from airflow_provider_backpressure.hooks.connections import connection
 
 log = logging.getLogger(__name__)
@@ -66,5 +67,8 @@ def _port(conn_id: str, value: object) -> int | None:
     return int(text)
 
 
-BUILDERS: dict[str, Callable[[Connection, Mapping[str, Any]], Endpoint]] = {"postgres": from_connection}
+BUILDERS: dict[str, Callable[[Connection, Mapping[str, Any]], Endpoint]] = {
+    "postgres": from_connection,
+    "aws": from_aws,
+}
 """How to read a connection, by its type."""

@@ -1,5 +1,6 @@
 """From a hydration in the ledger back to a declaration: for commands, which have no DAG at hand."""
 
+import json
 from collections.abc import Callable, Mapping
 
 from airflow_provider_backpressure.core.config import Budget
@@ -54,8 +55,17 @@ def _postgres_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     return PostgresSink(conn_id=write.conn_id, table=table_of(identity), system_schema=schema, quarantine=most)
 
 
+def _parquet_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
+    from airflow_provider_backpressure.sinks import ParquetSink
+
+    return ParquetSink(conn_id=write.conn_id, **json.loads(write.plan_table))
+
+
 SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {"postgres": _postgres_source}
-SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {"postgres": _postgres_sink}
+SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {
+    "postgres": _postgres_sink,
+    "parquet": _parquet_sink,
+}
 """How to declare what a plan names, by its kind."""
 
 

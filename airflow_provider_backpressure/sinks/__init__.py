@@ -1,5 +1,6 @@
 """Sinks: prepare a target, fence its plans, read its commit markers. Declarations hold no connection."""
 
+from airflow_provider_backpressure.sinks.parquet import ParquetSink
 from airflow_provider_backpressure.sinks.postgres import PostgresSink
 
-__all__ = ["PostgresSink"]
+__all__ = ["ParquetSink", "PostgresSink"]

@@ -13,7 +13,10 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 ROOM = "airflow_provider_backpressure.spark"
 READERS = {"postgres": "readers.arrow"}
 """Modules that are a :class:`Reader`."""
-WRITERS = {"postgres": "writers.frame"}
+WRITERS = {
+    "postgres": "writers.frame",
+    "parquet": "writers.lake",
+}
 """Modules that are a :class:`Writer`."""
 
 

@@ -1,0 +1,198 @@
+"""How a file gets its final name: by a link that never overwrites, or in a bucket by one conditional PUT."""
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow
+from pyarrow import fs
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.exceptions import SinkUnavailable
+from airflow_provider_backpressure.lakes.marks import FOLDER
+from airflow_provider_backpressure.lakes.places import ADDRESS, REGION, Place, sync
+
+ATTEMPTS = f"{FOLDER}/attempts"
+"""Where files grow, on the same disk as the table and out of every reader's sight."""
+LOCK_SECONDS = 60.0
+"""Longest wait for the fence, which others hold for the moment of a commit."""
+_PAUSE = 0.02
+_TAKEN = 412
+"""What a bucket says where an object of the name is there already."""
+
+
+class Folder(Protocol):
+    """The writing side of a folder of Parquet."""
+
+    def output(self, name: str) -> pyarrow.NativeFile:
+        """Open a new file that no reader sees."""
+        ...
+
+    def publish(self, name: str, final: str) -> bool:
+        """Give a file its final name in one step; ``False``, changing nothing, where that name is taken."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Delete a file, whether published or not."""
+        ...
+
+    def tidy(self, plan_id: str) -> None:
+        """Delete unpublished files of a plan."""
+        ...
+
+    def infos(self, names: Sequence[str]) -> list[fs.FileInfo]:
+        """Return what is known of these published names, those that are not there too."""
+        ...
+
+    def fenced(self) -> AbstractContextManager[None]:
+        """Hold the fence alone: nobody commits meanwhile."""
+        ...
+
+    def sharing(self) -> AbstractContextManager[None]:
+        """Hold the fence with others who commit: it does not move meanwhile."""
+        ...
+
+
+def open_folder(place: Place, endpoint: Endpoint) -> Folder:
+    """Return the writing side of a place."""
+    return LocalFolder(place) if place.local else BucketFolder(place, endpoint)
+
+
+class LocalFolder:
+    """Implements :class:`Folder` on a file system that has hard links and ``flock``."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def output(self, name: str) -> pyarrow.NativeFile:
+        """See :meth:`Folder.output`."""
+        return self._place.output(f"{ATTEMPTS}/{name}")
+
+    def publish(self, name: str, final: str) -> bool:
+        """See :meth:`Folder.publish`. The rows are on the disk before the name is, and the name before this returns."""
+        growing, there = Path(self._place.at(f"{ATTEMPTS}/{name}")), Path(self._place.at(final))
+        sync(growing)
+        try:
+            os.link(growing, there)
+        except FileExistsError:
+            return False
+        sync(there.parent)
+        growing.unlink(missing_ok=True)
+        return True
+
+    def drop(self, name: str) -> None:
+        """See :meth:`Folder.drop`."""
+        for one in (name, f"{ATTEMPTS}/{name}"):
+            self._place.delete(one)
+
+    def tidy(self, plan_id: str) -> None:
+        """See :meth:`Folder.tidy`."""
+        for info in self._place.names(ATTEMPTS):
+            if info.base_name.startswith(f"{plan_id}-"):
+                self._place.delete(f"{ATTEMPTS}/{info.base_name}")
+
+    def infos(self, names: Sequence[str]) -> list[fs.FileInfo]:
+        """See :meth:`Folder.infos`."""
+        return list(self._place.files.get_file_info([self._place.at(name) for name in names]))
+
+    def fenced(self) -> AbstractContextManager[None]:
+        """See :meth:`Folder.fenced`."""
+        return self._locked(fcntl.LOCK_EX)
+
+    def sharing(self) -> AbstractContextManager[None]:
+        """See :meth:`Folder.sharing`."""
+        return self._locked(fcntl.LOCK_SH)
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        path = Path(self._place.at(f"{FOLDER}/lock"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            deadline = time.monotonic() + LOCK_SECONDS
+            while not _lock(handle, how):
+                if time.monotonic() > deadline:
+                    raise SinkUnavailable(f"{self._place.path} is locked by another commit for {LOCK_SECONDS:g} s.")
+                time.sleep(_PAUSE)
+            yield
+        finally:
+            os.close(handle)
+
+
+class BucketFolder:
+    """Implements :class:`Folder` in a bucket that knows conditional writes. A file grows on the task's own disk.
+
+    A bucket has no lock: between the look at the fence and the end of the PUT a newer plan may come, and an older
+    one's file with it. Under one plan the name itself keeps every double out.
+    """
+
+    def __init__(self, place: Place, endpoint: Endpoint) -> None:
+        self._place = place
+        self._endpoint = endpoint
+        self._growing = Path(tempfile.gettempdir())
+
+    def output(self, name: str) -> pyarrow.NativeFile:
+        """See :meth:`Folder.output`."""
+        return pyarrow.OSFile(str(self._growing / name), "wb")
+
+    def publish(self, name: str, final: str) -> bool:
+        """See :meth:`Folder.publish`."""
+        from botocore.exceptions import ClientError
+
+        bucket, _, key = self._place.at(final).partition("/")
+        growing = self._growing / name
+        try:
+            with growing.open("rb") as body:
+                self._client().put_object(Bucket=bucket, Key=key, Body=body, IfNoneMatch="*")
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == _TAKEN:
+                return False
+            raise OSError(f"the bucket refused {final}: {error}") from error
+        growing.unlink(missing_ok=True)
+        return True
+
+    def drop(self, name: str) -> None:
+        """See :meth:`Folder.drop`."""
+        (self._growing / name).unlink(missing_ok=True)
+        self._place.delete(name)
+
+    def tidy(self, plan_id: str) -> None:
+        """See :meth:`Folder.tidy`: a task's disk is swept by whoever runs it."""
+
+    def infos(self, names: Sequence[str]) -> list[fs.FileInfo]:
+        """See :meth:`Folder.infos`."""
+        return list(self._place.files.get_file_info([self._place.at(name) for name in names]))
+
+    @contextmanager
+    def fenced(self) -> Iterator[None]:
+        """See :meth:`Folder.fenced`: it cannot be held here."""
+        yield
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """See :meth:`Folder.sharing`: it cannot be held here."""
+        yield
+
+    def _client(self) -> Any:
+        import boto3
+
+        return boto3.client(
+            "s3",
+            aws_access_key_id=self._endpoint.user or None,
+            aws_secret_access_key=self._endpoint.password or None,
+            region_name=self._endpoint.options.get(REGION),
+            endpoint_url=self._endpoint.options.get(ADDRESS),
+        )
+
+
+def _lock(handle: int, how: int) -> bool:
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

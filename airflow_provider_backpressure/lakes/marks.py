@@ -1,0 +1,156 @@
+"""What a lake keeps of plans and slices: the plan row with its fence, and a mark for each committed slice."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_provider_backpressure.core.messages import RangeSpec, Slice
+from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.exceptions import PlanSuperseded
+
+FOLDER = "_backpressure"
+"""Folder of a table that is ours; readers pass over names that begin with an underscore."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The plan that holds a table, as the table itself knows it."""
+
+    plan_id: str
+    epoch: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Source, consistency, mode, frontier and fingerprint of the plan: for a person, and for a lost ledger."""
+
+    @classmethod
+    def of(cls, plan: Plan, epoch: int) -> "Holder":
+        """Return the row of a plan under a newly minted epoch."""
+        about = {
+            "source_identity": plan.source_identity,
+            "consistency": plan.consistency.value,
+            "mode": plan.mode.value,
+            "frontier": dict(plan.frontier),
+            "fingerprint": plan.fingerprint,
+            "planned_at": datetime.now(UTC).isoformat(),
+        }
+        return cls(plan_id=plan.plan_id, epoch=epoch, about=about)
+
+    def renewed(self, epoch: int) -> "Holder":
+        """Return the row of the same plan under a newer epoch."""
+        return replace(self, epoch=epoch)
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Holder":
+        """Read what :meth:`to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One execution of one attempt at one slice. Two executions of an attempt differ by their nonce."""
+
+    plan_id: str
+    epoch: int
+    slice_id: str
+    attempt: int
+    bounds: Mapping[str, Any]
+    nonce: int = field(default_factory=lambda: secrets.randbelow(2**52) + 1)
+
+    @classmethod
+    def of(cls, spec: RangeSpec, piece: Slice) -> "Attempt":
+        """Return a new execution of what a message asks for."""
+        return cls(
+            plan_id=spec.plan_id,
+            epoch=spec.epoch,
+            slice_id=piece.slice_id,
+            attempt=spec.attempt,
+            bounds=dict(piece.bounds),
+        )
+
+    @property
+    def tag(self) -> str:
+        """The attempt's name everywhere."""
+        return attempt_tag(self.plan_id, self.slice_id, self.attempt)
+
+    @property
+    def stem(self) -> str:
+        """Beginning of the names of this execution's files."""
+        return f"{self.plan_id}-{self.slice_id}-{self.nonce:013x}"
+
+    def check(self, holder: Holder | None, name: str) -> None:
+        """Raise ``PlanSuperseded`` unless the attempt's plan holds the table under its epoch."""
+        if holder is None:
+            raise PlanSuperseded(f"{name} has no plan: it never begun, or was removed.")
+        if (holder.plan_id, holder.epoch) != (self.plan_id, self.epoch):
+            raise PlanSuperseded(
+                f"Plan {self.plan_id} (epoch {self.epoch}) no longer holds {name}: "
+                f"plan {holder.plan_id} (epoch {holder.epoch}) does."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """What a committed slice is, and the files that it came in."""
+
+    plan_id: str
+    slice_id: str
+    epoch: int
+    attempt: int
+    nonce: int
+    bounds: Mapping[str, Any]
+    rows: int
+    bytes: int
+    checksum: str
+    committed_at: str
+    """ISO 8601, UTC, by the clock of the task."""
+    files: tuple[str, ...] = ()
+    """Data files as they were written, under the table's folder."""
+
+    @classmethod
+    def made(cls, attempt: Attempt, *, rows: int, bytes: int, checksum: str, files: tuple[str, ...]) -> "Mark":
+        """Return the mark of what an execution has written."""
+        return cls(
+            plan_id=attempt.plan_id,
+            slice_id=attempt.slice_id,
+            epoch=attempt.epoch,
+            attempt=attempt.attempt,
+            nonce=attempt.nonce,
+            bounds=attempt.bounds,
+            rows=rows,
+            bytes=bytes,
+            checksum=checksum,
+            committed_at=datetime.now(UTC).isoformat(),
+            files=files,
+        )
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Mark":
+        """Read what :meth:`to_json` wrote."""
+        value = json.loads(text)
+        return cls(files=tuple(value.pop("files")), **value)
+
+    def marker(self) -> Marker:
+        """Return it as the sink's port has it."""
+        return Marker(
+            plan_id=self.plan_id,
+            slice_id=self.slice_id,
+            epoch=self.epoch,
+            attempt=self.attempt,
+            bounds=self.bounds,
+            rows=self.rows,
+            bytes=self.bytes,
+            checksum=self.checksum,
+            committed_at=datetime.fromisoformat(self.committed_at),
+        )

@@ -1,0 +1,125 @@
+"""What the formats have in common: a table that takes a slice's rows and its mark in one step."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+import pyarrow
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.lakes.marks import Attempt, Holder, Mark
+
+FILE_BYTES = 256 * 1024 * 1024
+"""Size at which a file ends and the next one begins, where a slice may have several."""
+
+
+class LakeTable(Protocol):
+    """A table of files. Errors, once translated: ``SinkRefused``, ``SinkUnavailable``."""
+
+    identity: str
+    name: str
+    """How sentences call it."""
+    merges: bool
+    """Whether rows can replace those with their key."""
+    file_bytes: int | None
+    """Size at which a file ends; ``None`` where a slice is one file."""
+
+    def schema(self) -> pyarrow.Schema | None:
+        """Return the table's columns; ``None`` where there is no table. ``SinkRefused`` for one of another making."""
+        ...
+
+    def check(self, schema: pyarrow.Schema) -> None:
+        """Raise ``SinkRefused`` for what the format cannot hold, by the column's name."""
+        ...
+
+    def create(self, schema: pyarrow.Schema) -> None:
+        """Create it where it is not there. Idempotent."""
+        ...
+
+    def holds_rows(self) -> bool:
+        """Whether readers see a row."""
+        ...
+
+    def holder(self) -> Holder | None:
+        """Return the plan that holds the table."""
+        ...
+
+    def begin(self, plan: Plan, *, clear: str | None) -> int:
+        """Let a plan hold the table under a new epoch; remove in the same step what the plan ``clear`` wrote."""
+        ...
+
+    def renew(self, plan_id: str) -> int | None:
+        """Mint a newer epoch for the plan that holds the table; ``None`` for another plan."""
+        ...
+
+    def marks(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Mark]:
+        """Return the marks of committed slices by slice id."""
+        ...
+
+    def output(self, name: str) -> pyarrow.NativeFile:
+        """Open a file that no reader sees before it is committed."""
+        ...
+
+    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec) -> Mark:
+        """Make the mark's files and the mark itself visible in one step, and return the mark that stands.
+
+        That is another execution's, and nothing of this one becomes visible, where one was there before.
+        ``PlanSuperseded`` for a plan that no longer holds the table.
+        """
+        ...
+
+    def drop(self, files: Sequence[str]) -> None:
+        """Delete files that were written and not committed."""
+        ...
+
+    def tidy(self, plan_id: str) -> None:
+        """Delete what dead attempts of a complete plan have left behind, and that no reader sees."""
+        ...
+
+    def discard(self, plan_id: str, slice_id: str) -> bool:
+        """Remove a slice's rows and its mark in one step, so that it can be written again; ``False``: not there."""
+        ...
+
+    def current(self, files: Sequence[str]) -> bool:
+        """Whether readers see each of these files."""
+        ...
+
+    def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the rows of these files, or of the whole table."""
+        ...
+
+    def translated(self) -> AbstractContextManager[None]:
+        """Raise the format's errors as ours."""
+        ...
+
+    def close(self) -> None:
+        """Give connections back; idempotent."""
+        ...
+
+
+KINDS = {"parquet": "ParquetTable", "delta": "DeltaLakeTable", "iceberg": "IcebergTable"}
+"""Class of each kind, in the module of the kind's name."""
+
+
+def open_table(kind: str, address: str, endpoint: Endpoint) -> LakeTable:
+    """Return the table at an address, which is JSON as :func:`address_of` makes it."""
+    if kind not in KINDS:
+        raise InvalidDeclaration(f"This version knows no {kind}.")
+    module = import_module(f"airflow_provider_backpressure.lakes.{kind}")
+    make = cast("Callable[..., LakeTable]", getattr(module, KINDS[kind]))
+    return make(endpoint=endpoint, **json.loads(address))
+
+
+def address_of(**parts: Any) -> str:
+    """Return what names a table wherever it is opened: no secrets."""
+    return json.dumps(parts, sort_keys=True)
+
+
+def query_of(address: str, files: Sequence[str] | None, **rest: Mapping[str, Any] | Sequence[Any] | None) -> str:
+    """Return what selects rows of a table for a task: those of these files, or (``None``) all."""
+    return json.dumps({"at": address, "files": None if files is None else list(files), **rest})

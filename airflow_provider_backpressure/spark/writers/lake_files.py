@@ -1,0 +1,92 @@
+"""The Parquet files of one execution: as few as their size allows, hashed while they are written."""
+
+from dataclasses import dataclass, field
+
+import pyarrow
+import pyarrow.parquet as pq
+
+from airflow_provider_backpressure.lakes.footers import MARK
+from airflow_provider_backpressure.lakes.marks import Attempt, Mark
+from airflow_provider_backpressure.lakes.table import LakeTable
+from airflow_provider_backpressure.spark.checksum import BatchSum
+
+GROUP_BYTES = 64 * 1024 * 1024
+"""Bytes of rows, as Arrow has them, that make a row group: what a task holds at the most."""
+
+
+def cast(batch: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+    """Return the columns of a schema, in its order and types; ``pyarrow.ArrowInvalid`` where values do not fit."""
+    columns = [batch.column(field.name).cast(field.type) for field in schema]
+    return pyarrow.record_batch(columns, schema=schema)
+
+
+@dataclass(kw_only=True)
+class Files:
+    """Takes batches and makes files of them, which no reader sees."""
+
+    table: LakeTable
+    attempt: Attempt
+    schema: pyarrow.Schema
+    names: list[str] = field(default_factory=list)
+    _total: BatchSum = field(default_factory=BatchSum)
+    _held: list[pyarrow.RecordBatch] = field(default_factory=list)
+    _held_bytes: int = 0
+    _stream: pyarrow.NativeFile | None = None
+    _writer: pq.ParquetWriter | None = None
+
+    def put(self, batch: pyarrow.RecordBatch) -> None:
+        """Add rows."""
+        rows = cast(batch, self.schema)
+        self._total.update(rows)
+        self._held.append(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_bytes >= GROUP_BYTES:
+            self._write_group()
+
+    def finish(self) -> Mark:
+        """Close the last file, whose footer is the mark, and return the mark. Without rows there is one empty file."""
+        self._write_group(last=True)
+        mark = Mark.made(
+            self.attempt,
+            rows=self._total.rows,
+            bytes=self._total.bytes,
+            checksum=str(self._total),
+            files=tuple(self.names),
+        )
+        self._close(mark)
+        return mark
+
+    def drop(self) -> None:
+        """Delete what was written."""
+        if self._writer is not None:
+            self._close()
+        self.table.drop(self.names)
+
+    def _write_group(self, *, last: bool = False) -> None:
+        if not self._held and not (last and self._writer is None):
+            return
+        if self._writer is None:
+            self._open()
+        assert self._writer is not None
+        assert self._stream is not None
+        if self._held:
+            rows = pyarrow.Table.from_batches(self._held, self.schema)
+            self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        self._held, self._held_bytes = [], 0
+        most = self.table.file_bytes
+        if not last and most is not None and self._stream.tell() >= most:
+            self._close()
+
+    def _open(self) -> None:
+        self.names.append(f"{self.attempt.stem}-{len(self.names)}.parquet")
+        self._stream = self.table.output(self.names[-1])
+        self._writer = pq.ParquetWriter(self._stream, self.schema, compression="zstd")
+
+    def _close(self, mark: Mark | None = None) -> None:
+        assert self._writer is not None
+        assert self._stream is not None
+        if mark is not None:
+            self._writer.add_key_value_metadata({MARK: mark.to_json().encode()})
+        self._writer.close()
+        self._stream.close()
+        self._writer = self._stream = None

@@ -1,0 +1,169 @@
+"""Each kind of sink as the suite meets it: its port, its writer, and a reader that is none of ours."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import pyarrow
+import pyarrow.dataset
+
+from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
+from airflow_provider_backpressure.core.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.ports import Sink
+from airflow_provider_backpressure.sinks import ParquetSink, PostgresSink
+from airflow_provider_backpressure.spark.batches import complete
+from airflow_provider_backpressure.spark.kinds import writer
+from airflow_provider_backpressure.testing import MemorySink
+from tests.support.postgres import run
+
+COLUMNS = (Column(name="id", type="bigint", nullable=False), Column(name="name", type="text"))
+Row = tuple[int, str | None]
+
+
+class Case(Protocol):
+    """One kind of sink with a target of its own."""
+
+    columns: tuple[Column, ...]
+    upserts: bool
+    replaces: bool
+
+    def open(self) -> Sink:
+        """Open the port anew, as another process would."""
+        ...
+
+    def write(self, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult:
+        """Do what a task does."""
+        ...
+
+    def checksum(self, write: WriteSpec, query: str) -> SliceResult:
+        """Count and hash what a query selects, as a task does."""
+        ...
+
+    def rows(self) -> list[Row]:
+        """Return what a plain reader sees, sorted."""
+        ...
+
+    def spoil(self) -> None:
+        """Change one row behind everybody's back, its number staying the same."""
+        ...
+
+
+@dataclass(kw_only=True)
+class MemoryCase:
+    """The sink that unit tests are given."""
+
+    columns = COLUMNS[:1]
+    upserts: ClassVar[bool] = False
+    replaces: ClassVar[bool] = True
+    sink: MemorySink
+
+    def open(self) -> Sink:
+        return self.sink
+
+    def write(self, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult:
+        keys = [key for batch in complete(batches) for key in batch.column(0).to_pylist()]
+        marker = self.sink.commit(spec, spec.slices[0], keys)
+        return SliceResult(slice_id=marker.slice_id, rows=marker.rows, bytes=marker.bytes, checksum=marker.checksum)
+
+    def checksum(self, write: WriteSpec, query: str) -> SliceResult:
+        from airflow_provider_backpressure.testing import _checksum
+
+        keys = self.sink.read(query)
+        return SliceResult(slice_id="", rows=len(keys), bytes=8 * len(keys), checksum=_checksum(keys))
+
+    def rows(self) -> list[Row]:
+        return [(key, None) for key in sorted(self.sink.rows)]
+
+    def spoil(self) -> None:
+        self.sink.rows[0] = -7
+
+
+@dataclass(kw_only=True)
+class RealCase:
+    """A sink that is written by its writer."""
+
+    columns = COLUMNS
+    upserts: ClassVar[bool] = True
+    replaces: ClassVar[bool] = False
+    declared: Any
+    endpoint: Endpoint = NOWHERE
+
+    def open(self) -> Sink:
+        return self.declared.open(self.endpoint)  # type: ignore[no-any-return]
+
+    def write(self, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult:
+        return writer(spec.write.kind).write(self.endpoint, spec, batches)
+
+    def checksum(self, write: WriteSpec, query: str) -> SliceResult:
+        spec = ChecksumSpec(kind=write.kind, conn_id=write.conn_id, query=query)
+        return writer(write.kind).checksum(self.endpoint, spec)
+
+
+@dataclass(kw_only=True)
+class PostgresCase(RealCase):
+    """A table in a database of its own."""
+
+    replaces: ClassVar[bool] = True
+
+    def rows(self) -> list[Row]:
+        return run(self.endpoint, "SELECT id, name FROM raw.t ORDER BY id, name")  # type: ignore[return-value]
+
+    def spoil(self) -> None:
+        run(self.endpoint, "UPDATE raw.t SET name = 'wrong' WHERE id = (SELECT min(id) FROM raw.t)")
+
+
+@dataclass(kw_only=True)
+class ParquetCase(RealCase):
+    """A folder, read by Arrow as any reader does."""
+
+    upserts: ClassVar[bool] = False
+    folder: Path
+
+    def rows(self) -> list[Row]:
+        if not self.folder.exists():
+            return []
+        return _sorted(pyarrow.dataset.dataset(self.folder, format="parquet").to_table())
+
+    def spoil(self) -> None:
+        spoil_file(sorted(self.folder.glob("part-*.parquet"))[0])
+
+
+def spoil_file(path: Path) -> None:
+    """Change a value in a file and keep everything else of it, its footer's metadata too."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    values = ["wrong", *table["name"].to_pylist()[1:]]
+    pq.write_table(table.set_column(1, table.schema.field("name"), pyarrow.array(values, pyarrow.string())), path)
+
+
+def _sorted(table: pyarrow.Table) -> list[Row]:
+    if not table.num_columns:
+        return []
+    return sorted(zip(table["id"].to_pylist(), table["name"].to_pylist(), strict=True))
+
+
+def memory(tmp_path: Path, request: Any) -> Iterator[Case]:
+    yield MemoryCase(sink=MemorySink())
+
+
+def postgres(tmp_path: Path, request: Any) -> Iterator[Case]:
+    database = replace(request.getfixturevalue("database"), conn_id="sink")
+    yield PostgresCase(declared=PostgresSink(conn_id="sink", table="raw.t"), endpoint=database)
+
+
+def parquet(tmp_path: Path, request: Any) -> Iterator[Case]:
+    folder = tmp_path / "lake" / "t"
+    yield ParquetCase(declared=ParquetSink(path=str(folder)), folder=folder)
+
+
+CASES = {"memory": memory, "postgres": postgres, "parquet": parquet}
+
+
+@contextmanager
+def opened(case: Case) -> Iterator[Sink]:
+    """Open the port and close it in the end."""
+    with closing(case.open()) as sink:
+        yield sink

@@ -1,0 +1,14 @@
+"""Every test of this folder runs over every kind of sink."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.sinks.cases import CASES, Case
+
+
+@pytest.fixture(params=sorted(CASES))
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
+    """A kind of sink with a fresh target."""
+    yield from CASES[request.param](tmp_path, request)
