@@ -61,10 +61,17 @@ def _parquet_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     return ParquetSink(conn_id=write.conn_id, **json.loads(write.plan_table))
 
 
+def _delta_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
+    from airflow_provider_backpressure.sinks import DeltaSink
+
+    return DeltaSink(conn_id=write.conn_id, **json.loads(write.plan_table))
+
+
 SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {"postgres": _postgres_source}
 SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {
     "postgres": _postgres_sink,
     "parquet": _parquet_sink,
+    "delta": _delta_sink,
 }
 """How to declare what a plan names, by its kind."""
 

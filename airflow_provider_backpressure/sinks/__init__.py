@@ -1,6 +1,7 @@
 """Sinks: prepare a target, fence its plans, read its commit markers. Declarations hold no connection."""
 
+from airflow_provider_backpressure.sinks.delta import DeltaSink
 from airflow_provider_backpressure.sinks.parquet import ParquetSink
 from airflow_provider_backpressure.sinks.postgres import PostgresSink
 
-__all__ = ["ParquetSink", "PostgresSink"]
+__all__ = ["DeltaSink", "ParquetSink", "PostgresSink"]

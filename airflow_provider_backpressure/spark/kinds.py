@@ -16,6 +16,7 @@ READERS = {"postgres": "readers.arrow"}
 WRITERS = {
     "postgres": "writers.frame",
     "parquet": "writers.lake",
+    "delta": "writers.lake",
 }
 """Modules that are a :class:`Writer`."""
 

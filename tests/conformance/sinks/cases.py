@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow
 import pyarrow.dataset
+from deltalake import DeltaTable
 
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.ports import Sink
-from airflow_provider_backpressure.sinks import ParquetSink, PostgresSink
+from airflow_provider_backpressure.sinks import DeltaSink, ParquetSink, PostgresSink
 from airflow_provider_backpressure.spark.batches import complete
 from airflow_provider_backpressure.spark.kinds import writer
 from airflow_provider_backpressure.testing import MemorySink
@@ -130,6 +131,19 @@ class ParquetCase(RealCase):
         spoil_file(sorted(self.folder.glob("part-*.parquet"))[0])
 
 
+@dataclass(kw_only=True)
+class DeltaCase(RealCase):
+    """A table at a path, read by the format's own library."""
+
+    folder: Path
+
+    def rows(self) -> list[Row]:
+        return _sorted(DeltaTable(self.folder).to_pyarrow_table())
+
+    def spoil(self) -> None:
+        spoil_file(Path(sorted(DeltaTable(self.folder).file_uris())[0]))
+
+
 def spoil_file(path: Path) -> None:
     """Change a value in a file and keep everything else of it, its footer's metadata too."""
     import pyarrow.parquet as pq
@@ -159,7 +173,12 @@ def parquet(tmp_path: Path, request: Any) -> Iterator[Case]:
     yield ParquetCase(declared=ParquetSink(path=str(folder)), folder=folder)
 
 
-CASES = {"memory": memory, "postgres": postgres, "parquet": parquet}
+def delta(tmp_path: Path, request: Any) -> Iterator[Case]:
+    folder = tmp_path / "lake" / "t"
+    yield DeltaCase(declared=DeltaSink(path=str(folder)), folder=folder)
+
+
+CASES = {"memory": memory, "postgres": postgres, "parquet": parquet, "delta": delta}
 
 
 @contextmanager

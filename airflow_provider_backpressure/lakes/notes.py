@@ -1,0 +1,56 @@
+"""Plan rows and marks as small files beside a table; each counts only where the table's own commit names it.
+
+They are written before the commit, each under a name that no other execution uses, so they are there whenever a commit
+is, however much of the table's history has been cleaned away.
+"""
+
+from airflow_provider_backpressure.lakes.marks import FOLDER, Holder, Mark
+from airflow_provider_backpressure.lakes.places import Place
+
+
+class Notes:
+    """The folder ``_backpressure`` of a table whose commits are entries of a log."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._marks: dict[str, Mark] = {}
+        self._holders: dict[int, list[Holder]] = {}
+
+    def write_holder(self, holder: Holder) -> None:
+        """Write a plan's row for an epoch that it is about to take."""
+        self._place.write(f"{FOLDER}/plans/{holder.epoch}-{holder.plan_id}.json", holder.to_json().encode())
+
+    def holders(self, epoch: int) -> list[Holder]:
+        """Return the rows of all plans that have tried to take an epoch."""
+        if epoch not in self._holders:
+            names = [info.base_name for info in self._place.names(f"{FOLDER}/plans")]
+            texts = [self._place.read(f"{FOLDER}/plans/{name}") for name in names if name.startswith(f"{epoch}-")]
+            self._holders[epoch] = [Holder.from_json(text.decode()) for text in texts if text is not None]
+        return self._holders[epoch]
+
+    def write_mark(self, mark: Mark) -> None:
+        """Write the mark of what is about to be committed."""
+        self._place.write(_name(mark.plan_id, mark.slice_id, mark.nonce), mark.to_json().encode())
+
+    def mark(self, plan_id: str, slice_id: str, nonce: int) -> Mark | None:
+        """Return the mark of one execution; read once, since it never changes."""
+        name = _name(plan_id, slice_id, nonce)
+        if name not in self._marks:
+            text = self._place.read(name)
+            if text is None:
+                return None
+            self._marks[name] = Mark.from_json(text.decode())
+        return self._marks[name]
+
+    def drop_mark(self, mark: Mark) -> None:
+        """Delete a mark that was not committed, or is no longer."""
+        self._place.delete(_name(mark.plan_id, mark.slice_id, mark.nonce))
+
+    def slices(self, plan_id: str) -> list[str]:
+        """Return the slices of which there is a mark, whether it counts or not."""
+        names = (info.base_name for info in self._place.names(f"{FOLDER}/marks/{plan_id}"))
+        return sorted({name.rpartition("-")[0] for name in names if name.endswith(".json")})
+
+
+def _name(plan_id: str, slice_id: str, nonce: int) -> str:
+    return f"{FOLDER}/marks/{plan_id}/{slice_id}-{nonce:013x}.json"
