@@ -67,11 +67,18 @@ def _delta_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     return DeltaSink(conn_id=write.conn_id, **json.loads(write.plan_table))
 
 
+def _iceberg_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
+    from airflow_provider_backpressure.sinks import IcebergSink
+
+    return IcebergSink(conn_id=write.conn_id, **json.loads(write.plan_table))
+
+
 SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {"postgres": _postgres_source}
 SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {
     "postgres": _postgres_sink,
     "parquet": _parquet_sink,
     "delta": _delta_sink,
+    "iceberg": _iceberg_sink,
 }
 """How to declare what a plan names, by its kind."""
 

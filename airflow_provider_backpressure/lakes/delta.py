@@ -20,7 +20,6 @@ from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.lakes import delta_files, delta_fit
 from airflow_provider_backpressure.lakes.footers import batches
-from airflow_provider_backpressure.lakes.keys import check_unique
 from airflow_provider_backpressure.lakes.marks import Attempt, Holder, Mark
 from airflow_provider_backpressure.lakes.notes import Notes
 from airflow_provider_backpressure.lakes.patience import tries
@@ -56,6 +55,10 @@ class DeltaLakeTable:
     def check(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..lakes.table.LakeTable.check`."""
         delta_fit.check_names(schema, self.name)
+
+    def stored(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+        """See :meth:`..lakes.table.LakeTable.stored`."""
+        return schema
 
     def create(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..lakes.table.LakeTable.create`."""
@@ -106,8 +109,6 @@ class DeltaLakeTable:
     def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec) -> Mark:
         """See :meth:`..lakes.table.LakeTable.commit`."""
         merges = write.mode == "upsert" and mark.rows > 0
-        if merges:
-            check_unique(self._rows(mark.files), write.key, self.name)
         self._notes.write_mark(mark)
         for table in self._tries():
             stands = self._mark(table, attempt.plan_id, attempt.slice_id)

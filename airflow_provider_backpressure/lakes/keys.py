@@ -1,6 +1,6 @@
 """Keys of rows that are to replace others."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pyarrow
 import pyarrow.compute as pc
@@ -8,12 +8,11 @@ import pyarrow.compute as pc
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 
-def check_unique(batches: Iterable[pyarrow.RecordBatch], key: Sequence[str], name: str) -> None:
+def check_unique(keys: pyarrow.Table, key: Sequence[str], name: str) -> None:
     """Raise ``SinkRefused`` where two rows of a range share their key, or one has none: which of them is to stay?
 
-    Holds the range's keys in memory, nothing else of it.
+    ``keys``: the key's columns of all rows.
     """
-    keys = pyarrow.Table.from_batches([batch.select(list(key)) for batch in batches])
     if any(column.null_count for column in keys.columns):
         raise SinkRefused(f"Rows for {name} have NULL in their key ({', '.join(key)}).")
     counted = keys.group_by(list(key)).aggregate([([], "count_all")])

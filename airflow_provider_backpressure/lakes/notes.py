@@ -4,14 +4,38 @@ They are written before the commit, each under a name that no other execution us
 is, however much of the table's history has been cleaned away.
 """
 
+from collections.abc import Sequence
+from typing import Protocol
+
+from pyarrow import fs
+
 from airflow_provider_backpressure.lakes.marks import FOLDER, Holder, Mark
-from airflow_provider_backpressure.lakes.places import Place
+
+
+class Shelf(Protocol):
+    """Where small files lie: a :class:`..lakes.places.Place`, or what stands for one."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return what a file holds; ``None`` where it is not there."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file in its place."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a file; nothing where it is not there."""
+        ...
+
+    def names(self, folder: str = "") -> Sequence[fs.FileInfo]:
+        """Return the files of a folder."""
+        ...
 
 
 class Notes:
     """The folder ``_backpressure`` of a table whose commits are entries of a log."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Shelf) -> None:
         self._place = place
         self._marks: dict[str, Mark] = {}
         self._holders: dict[int, list[Holder]] = {}

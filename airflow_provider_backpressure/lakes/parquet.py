@@ -51,6 +51,10 @@ class ParquetTable:
     def check(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..lakes.table.LakeTable.check`: Parquet holds them all."""
 
+    def stored(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+        """See :meth:`..lakes.table.LakeTable.stored`."""
+        return schema
+
     def create(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..lakes.table.LakeTable.create`: a folder comes with its first file."""
 

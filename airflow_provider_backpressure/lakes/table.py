@@ -37,6 +37,10 @@ class LakeTable(Protocol):
         """Raise ``SinkRefused`` for what the format cannot hold, by the column's name."""
         ...
 
+    def stored(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+        """Return the schema as the format's files have it; values stay what they are."""
+        ...
+
     def create(self, schema: pyarrow.Schema) -> None:
         """Create it where it is not there. Idempotent."""
         ...

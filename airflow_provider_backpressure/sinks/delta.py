@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Sink
-from airflow_provider_backpressure.sinks.lake_declared import taken_key
+from airflow_provider_backpressure.sinks.lake_declared import open_lake, taken_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,6 @@ class DeltaSink:
         """Return the sink; it looks at the first question. The path is checked here."""
         from airflow_provider_backpressure.lakes.places import check_path
         from airflow_provider_backpressure.lakes.table import address_of
-        from airflow_provider_backpressure.sinks.lake_declared import open_lake
         from airflow_provider_backpressure.sinks.lake_target import LakeTarget
 
         address = address_of(path=check_path(self.path, "DeltaSink.path"))

@@ -26,7 +26,7 @@ def open_lake(kind: str, address: str, endpoint: Endpoint) -> "LakeTable":
 
     try:
         return open_table(kind, address, endpoint)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise InvalidDeclaration(
             f"A target of kind {kind} needs the package {error.name}, here and on the executors: "
             f"pip install 'airflow-provider-backpressure[{kind}]'."

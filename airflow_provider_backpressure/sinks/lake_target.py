@@ -38,6 +38,7 @@ class LakeTarget:
         self._conn_id = conn_id
         self._key = key
         self._slices: dict[str, Mark] = {}
+        self._apart = True
         self.modules = modules
         self.identity = table.identity
 
@@ -49,7 +50,7 @@ class LakeTarget:
         with self._table.translated():
             schema = arrow_schema(columns)
             self._table.check(schema)
-            check_columns(self._table.name, self._table.schema(), schema)
+            check_columns(self._table.name, self._table.schema(), self._table.stored(schema))
         return WriteSpec(
             kind=self._kind,
             conn_id=self._conn_id,
@@ -111,7 +112,7 @@ class LakeTarget:
             if write.mode == Mode.APPEND:
                 self._learn(bounds)
                 files = [name for mark in self._slices.values() for name in mark.files]
-                if self._table.current(files):
+                if self._apart:
                     return self._query(write, files if bounds is None else self._files(bounds), None)
         if bounds is not None:
             raise SinkRefused(f"Rows of {self._table.name} no longer lie in the files that their ranges came in.")
@@ -145,6 +146,7 @@ class LakeTarget:
         holder = self._table.holder()
         marks = self._table.marks(holder.plan_id) if holder is not None else {}
         self._slices = {json.dumps(dict(mark.bounds), sort_keys=True): mark for mark in marks.values()}
+        self._apart = self._table.current([name for mark in marks.values() if mark.rows for name in mark.files])
 
     def _files(self, bounds: Bounds) -> list[str]:
         mark = self._slices.get(_text(bounds))

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Sink
+from airflow_provider_backpressure.sinks.lake_declared import open_lake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +32,13 @@ class ParquetSink:
     def open(self, endpoint: Endpoint) -> Sink:
         """Return the sink; it looks at the first question. The path is checked here."""
         from airflow_provider_backpressure.lakes.places import S3, check_path
-        from airflow_provider_backpressure.lakes.table import address_of, open_table
+        from airflow_provider_backpressure.lakes.table import address_of
         from airflow_provider_backpressure.sinks.lake_target import LakeTarget
 
         path = check_path(self.path, "ParquetSink.path")
         address = address_of(path=path)
         return LakeTarget(
-            open_table("parquet", address, endpoint),
+            open_lake("parquet", address, endpoint),
             kind="parquet",
             address=address,
             conn_id=self.conn_id,

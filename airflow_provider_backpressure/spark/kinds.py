@@ -17,6 +17,7 @@ WRITERS = {
     "postgres": "writers.frame",
     "parquet": "writers.lake",
     "delta": "writers.lake",
+    "iceberg": "writers.lake",
 }
 """Modules that are a :class:`Writer`."""
 

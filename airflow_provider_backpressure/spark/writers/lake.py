@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pyarrow
 
+from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.messages import (
@@ -16,6 +17,7 @@ from airflow_provider_backpressure.core.messages import (
     Window,
     columns_from_json,
 )
+from airflow_provider_backpressure.exceptions import PlanSuperseded
 from airflow_provider_backpressure.lakes.marks import Attempt, Mark
 from airflow_provider_backpressure.lakes.table import LakeTable, open_table
 from airflow_provider_backpressure.lakes.types import arrow_schema
@@ -52,34 +54,50 @@ def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
 def _written(
     table: LakeTable, attempt: Attempt, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]
 ) -> SliceResult:
-    files = Files(table=table, attempt=attempt, schema=arrow_schema(spec.write.columns))
+    """Write files that nobody sees, and commit them; they are deleted where it is certain that they never will be.
+
+    A commit that ends in an error may have come through all the same: then its files are the table's.
+    """
+    write = spec.write
+    key = write.key if write.mode == Mode.UPSERT else ()
+    files = Files(table=table, attempt=attempt, schema=table.stored(arrow_schema(write.columns)), key=key)
+    try:
+        mark, reads, writes = _staged(files, spec, batches)
+    except BaseException:
+        files.drop()
+        raise
+    reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
+    try:
+        with table.translated():
+            stands = table.commit(attempt, mark, write)
+    except PlanSuperseded:
+        files.drop()
+        raise
+    if stands.nonce == attempt.nonce:
+        reach(Step.AFTER_SINK_COMMIT, attempt.tag)
+    else:
+        files.drop()
+    return _result(stands, reads, writes)
+
+
+def _staged(files: Files, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> tuple[Mark, float, float]:
+    """Return the mark of what was written, and the seconds that went into reading and writing."""
     reads = writes = 0.0
     rows = complete(batches)
-    kept = False
-    try:
-        while True:
-            started = time.perf_counter()
-            batch = next(rows, None)
-            read = time.perf_counter()
-            reads += read - started
-            if batch is None:
-                break
-            check_names(batch, spec.write)
-            with table.translated():
-                files.put(batch)
-            writes += time.perf_counter() - read
-            reach(Step.IN_COPY, attempt.tag)
-        with table.translated():
-            mark = files.finish()
-            reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
-            stands = table.commit(attempt, mark, spec.write)
-        kept = stands.nonce == attempt.nonce
-    finally:
-        if not kept:
-            files.drop()
-    if kept:
-        reach(Step.AFTER_SINK_COMMIT, attempt.tag)
-    return _result(stands, reads, writes)
+    while True:
+        started = time.perf_counter()
+        batch = next(rows, None)
+        read = time.perf_counter()
+        reads += read - started
+        if batch is None:
+            break
+        check_names(batch, spec.write)
+        with files.table.translated():
+            files.put(batch)
+        writes += time.perf_counter() - read
+        reach(Step.IN_COPY, files.attempt.tag)
+    with files.table.translated():
+        return files.finish(), reads, writes
 
 
 def _result(mark: Mark, reads: float = 0.0, writes: float = 0.0) -> SliceResult:

@@ -1,11 +1,13 @@
 """The Parquet files of one execution: as few as their size allows, hashed while they are written."""
 
+import contextlib
 from dataclasses import dataclass, field
 
 import pyarrow
 import pyarrow.parquet as pq
 
 from airflow_provider_backpressure.lakes.footers import MARK
+from airflow_provider_backpressure.lakes.keys import check_unique
 from airflow_provider_backpressure.lakes.marks import Attempt, Mark
 from airflow_provider_backpressure.lakes.table import LakeTable
 from airflow_provider_backpressure.spark.checksum import BatchSum
@@ -27,8 +29,11 @@ class Files:
     table: LakeTable
     attempt: Attempt
     schema: pyarrow.Schema
+    key: tuple[str, ...] = ()
+    """Columns whose values have to differ from row to row; they are held in memory until the end."""
     names: list[str] = field(default_factory=list)
     _total: BatchSum = field(default_factory=BatchSum)
+    _keys: list[pyarrow.RecordBatch] = field(default_factory=list)
     _held: list[pyarrow.RecordBatch] = field(default_factory=list)
     _held_bytes: int = 0
     _stream: pyarrow.NativeFile | None = None
@@ -36,16 +41,26 @@ class Files:
 
     def put(self, batch: pyarrow.RecordBatch) -> None:
         """Add rows."""
+        if not batch.num_rows:
+            return
         rows = cast(batch, self.schema)
         self._total.update(rows)
+        if self.key:
+            self._keys.append(rows.select(list(self.key)))
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         if self._held_bytes >= GROUP_BYTES:
             self._write_group()
 
     def finish(self) -> Mark:
-        """Close the last file, whose footer is the mark, and return the mark. Without rows there is one empty file."""
+        """Close the last file, whose footer is the mark, and return the mark.
+
+        Without rows there is an empty file where a slice is one file, else none. ``SinkRefused`` where two rows share
+        their key.
+        """
         self._write_group(last=True)
+        if self._keys:
+            check_unique(pyarrow.Table.from_batches(self._keys), self.key, self.table.name)
         mark = Mark.made(
             self.attempt,
             rows=self._total.rows,
@@ -57,13 +72,15 @@ class Files:
         return mark
 
     def drop(self) -> None:
-        """Delete what was written."""
-        if self._writer is not None:
+        """Delete what was written, as far as that can be done: it is not seen, and why it is dropped matters more."""
+        with contextlib.suppress(OSError, pyarrow.ArrowException):
             self._close()
-        self.table.drop(self.names)
+        with contextlib.suppress(OSError):
+            self.table.drop(self.names)
 
     def _write_group(self, *, last: bool = False) -> None:
-        if not self._held and not (last and self._writer is None):
+        alone = last and not self.names and self.table.file_bytes is None
+        if not self._held and not alone:
             return
         if self._writer is None:
             self._open()
@@ -83,8 +100,8 @@ class Files:
         self._writer = pq.ParquetWriter(self._stream, self.schema, compression="zstd")
 
     def _close(self, mark: Mark | None = None) -> None:
-        assert self._writer is not None
-        assert self._stream is not None
+        if self._writer is None or self._stream is None:
+            return
         if mark is not None:
             self._writer.add_key_value_metadata({MARK: mark.to_json().encode()})
         self._writer.close()

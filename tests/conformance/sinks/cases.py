@@ -9,11 +9,13 @@ from typing import Any, ClassVar, Protocol
 import pyarrow
 import pyarrow.dataset
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
 
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.ports import Sink
-from airflow_provider_backpressure.sinks import DeltaSink, ParquetSink, PostgresSink
+from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
 from airflow_provider_backpressure.spark.batches import complete
 from airflow_provider_backpressure.spark.kinds import writer
 from airflow_provider_backpressure.testing import MemorySink
@@ -144,6 +146,25 @@ class DeltaCase(RealCase):
         spoil_file(Path(sorted(DeltaTable(self.folder).file_uris())[0]))
 
 
+@dataclass(kw_only=True)
+class IcebergCase(RealCase):
+    """A table in a catalog, read by the format's own library."""
+
+    catalog: dict[str, str]
+
+    def table(self) -> Table:
+        """The table, loaded anew."""
+        with closing(load_catalog(**self.catalog)) as catalog:
+            return catalog.load_table("raw.t")
+
+    def rows(self) -> list[Row]:
+        return _sorted(self.table().scan().to_arrow())
+
+    def spoil(self) -> None:
+        files = sorted(task.file.file_path for task in self.table().scan().plan_files())
+        spoil_file(Path(files[0].removeprefix("file://")))
+
+
 def spoil_file(path: Path) -> None:
     """Change a value in a file and keep everything else of it, its footer's metadata too."""
     import pyarrow.parquet as pq
@@ -178,7 +199,12 @@ def delta(tmp_path: Path, request: Any) -> Iterator[Case]:
     yield DeltaCase(declared=DeltaSink(path=str(folder)), folder=folder)
 
 
-CASES = {"memory": memory, "postgres": postgres, "parquet": parquet, "delta": delta}
+def iceberg(tmp_path: Path, request: Any) -> Iterator[Case]:
+    catalog = {"name": "lake", "type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}"}
+    yield IcebergCase(declared=IcebergSink(table="raw.t", catalog=catalog), catalog=catalog)
+
+
+CASES = {"memory": memory, "postgres": postgres, "parquet": parquet, "delta": delta, "iceberg": iceberg}
 
 
 @contextmanager

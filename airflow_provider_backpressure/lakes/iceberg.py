@@ -1,0 +1,329 @@
+"""An Iceberg table: each slice is one snapshot, which brings files, mark and fence in one swap of the metadata.
+
+The catalog refuses a commit whose branch is no longer at the snapshot that it was decided on. So every commit of ours
+makes a snapshot, that of a new plan and of an empty slice too; where another was faster, it is decided anew.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.table import Table, Transaction
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.lakes import iceberg_fit, iceberg_merge
+from airflow_provider_backpressure.lakes.footers import batches
+from airflow_provider_backpressure.lakes.iceberg_catalog import IMPLEMENTATION, catalog_properties, place_of
+from airflow_provider_backpressure.lakes.iceberg_files import Data, active, remove, scanned
+from airflow_provider_backpressure.lakes.marks import Attempt, Holder, Mark
+from airflow_provider_backpressure.lakes.notes import Notes
+from airflow_provider_backpressure.lakes.patience import tries
+from airflow_provider_backpressure.lakes.table import FILE_BYTES
+
+PLAN, SLICES, BEFORE = "backpressure.plan", "backpressure.slices", "backpressure.slices.before"
+"""Table properties: the plan that holds the table, its committed slices, and those of the plan before it."""
+_ONCE = {"commit.retry.num-retries": "0"}
+"""Set on a table in memory only: a commit that was overtaken must be decided anew, not put on top of the other."""
+
+Change = Callable[[Transaction, dict[str, str]], None]
+"""What makes the snapshot of a commit, given the snapshot's summary."""
+
+
+class IcebergTable:
+    """Implements :class:`..lakes.table.LakeTable` for a table in a catalog."""
+
+    merges = True
+    file_bytes = FILE_BYTES
+
+    def __init__(self, *, table: str, catalog: dict[str, str], endpoint: Endpoint) -> None:
+        self.name = table
+        self.identity = f"iceberg://{place_of(catalog, endpoint)}/{table}"
+        self._catalog_name = catalog.get("name", "default")
+        declared = {key: value for key, value in catalog.items() if key != "name"}
+        self._properties = {IMPLEMENTATION[0]: IMPLEMENTATION[1], **declared, **catalog_properties(endpoint)}
+        self._opened: Catalog | None = None
+        self._data: Data | None = None
+        self._notes: Notes | None = None
+
+    def schema(self) -> pyarrow.Schema | None:
+        """See :meth:`..lakes.table.LakeTable.schema`."""
+        table = self._find()
+        return None if table is None else iceberg_fit.schema_of(table, self.name)
+
+    def check(self, schema: pyarrow.Schema) -> None:
+        """See :meth:`..lakes.table.LakeTable.check`: Iceberg holds them all, small integers as larger ones."""
+
+    def stored(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+        """See :meth:`..lakes.table.LakeTable.stored`."""
+        return iceberg_fit.stored(schema)
+
+    def create(self, schema: pyarrow.Schema) -> None:
+        """See :meth:`..lakes.table.LakeTable.create`. The namespace too."""
+        if self._find() is not None:
+            return
+        namespace, _, _ = self.name.rpartition(".")
+        try:
+            if not self._catalog.namespace_exists(namespace):
+                self._catalog.create_namespace(namespace)
+        except NamespaceAlreadyExistsError:
+            pass
+        try:
+            self._catalog.create_table(self.name, self.stored(schema), properties=iceberg_fit.PROPERTIES)
+        except TableAlreadyExistsError:
+            return
+
+    def holds_rows(self) -> bool:
+        """See :meth:`..lakes.table.LakeTable.holds_rows`."""
+        table = self._find()
+        return table is not None and any(file.record_count for file in active(table).values())
+
+    def holder(self) -> Holder | None:
+        """See :meth:`..lakes.table.LakeTable.holder`."""
+        table = self._find()
+        return None if table is None else _holder(table)
+
+    def begin(self, plan: Plan, *, clear: str | None) -> int:
+        """See :meth:`..lakes.table.LakeTable.begin`. What is cleared goes in the snapshot that brings the fence."""
+        for table in self._tries():
+            before = _holder(table)
+            holder = Holder.of(plan, before.epoch + 1 if before else 1)
+            removed = self._cleared(table, clear)
+            properties = {PLAN: holder.to_json()}
+            slices = _slices(table, SLICES)
+            if slices["plan"] != plan.plan_id:
+                properties |= {SLICES: _compact(plan.plan_id, {}), BEFORE: json.dumps(slices)}
+            about = {"backpressure.plan": plan.plan_id, "backpressure.epoch": str(holder.epoch)}
+            if _commit(table, properties, about, remove(removed)):
+                return holder.epoch
+        raise self._contended()
+
+    def renew(self, plan_id: str) -> int | None:
+        """See :meth:`..lakes.table.LakeTable.renew`."""
+        for table in self._tries():
+            holder = _holder(table)
+            if holder is None or holder.plan_id != plan_id:
+                return None
+            epoch = holder.epoch + 1
+            about = {"backpressure.plan": plan_id, "backpressure.epoch": str(epoch)}
+            if _commit(table, {PLAN: holder.renewed(epoch).to_json()}, about, remove([])):
+                return epoch
+        raise self._contended()
+
+    def marks(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Mark]:
+        """See :meth:`..lakes.table.LakeTable.marks`. A note counts where a property names its nonce."""
+        table = self._find()
+        if table is None:
+            return {}
+        nonces = _nonces(table, plan_id)
+        wanted = nonces if slice_ids is None else [each for each in slice_ids if each in nonces]
+        found = {each: self._noted(table).mark(plan_id, each, nonces[each]) for each in wanted}
+        return {each: mark for each, mark in found.items() if mark is not None}
+
+    def output(self, name: str) -> pyarrow.NativeFile:
+        """See :meth:`..lakes.table.LakeTable.output`: what no snapshot names, nobody sees."""
+        return self._stored().output(name)
+
+    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec) -> Mark:
+        """See :meth:`..lakes.table.LakeTable.commit`."""
+        data, merges = self._stored(), write.mode == "upsert" and mark.rows > 0
+        for table in self._tries():
+            notes, nonces = self._noted(table), _nonces(table, attempt.plan_id)
+            stands = self.marks(attempt.plan_id, [attempt.slice_id]).get(attempt.slice_id)
+            if stands is None:
+                attempt.check(_holder(table), self.name)
+                notes.write_mark(mark)
+                slices = _compact(attempt.plan_id, {**nonces, attempt.slice_id: mark.nonce})
+                change = iceberg_merge.merge(table, data, mark, write.key) if merges else _append(data, mark)
+                if not _commit(table, {SLICES: slices}, _about(mark), change):
+                    continue
+                stands = mark
+            if stands.nonce != attempt.nonce:
+                notes.drop_mark(mark)
+            return stands
+        raise self._contended()
+
+    def drop(self, files: Sequence[str]) -> None:
+        """See :meth:`..lakes.table.LakeTable.drop`."""
+        if files:
+            data = self._stored()
+            for name in files:
+                data.delete(name)
+
+    def tidy(self, plan_id: str) -> None:
+        """See :meth:`..lakes.table.LakeTable.tidy`: Iceberg's own removal of orphan files does it, and does it best."""
+
+    def discard(self, plan_id: str, slice_id: str) -> bool:
+        """See :meth:`..lakes.table.LakeTable.discard`."""
+        for table in self._tries():
+            nonces, files = _nonces(table, plan_id), active(table)
+            mark = self.marks(plan_id, [slice_id]).get(slice_id)
+            if mark is None:
+                return False
+            paths = [self._stored().path(name) for name in mark.files] if mark.rows else []
+            if not all(path in files for path in paths):
+                raise SinkRefused(f"The rows of slice {slice_id} no longer lie in files of their own in {self.name}.")
+            rest = {each: nonce for each, nonce in nonces.items() if each != slice_id}
+            about = {"backpressure.discarded": slice_id, "backpressure.plan": plan_id}
+            if _commit(table, {SLICES: _compact(plan_id, rest)}, about, remove([files[path] for path in paths])):
+                return True
+        raise self._contended()
+
+    def current(self, files: Sequence[str]) -> bool:
+        """See :meth:`..lakes.table.LakeTable.current`."""
+        data, found = self._stored(), active(self._load(), without_deletes=True)
+        return all(data.path(name) in found for name in files)
+
+    def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
+        """See :meth:`..lakes.table.LakeTable.read`. A file that is gone has no rows."""
+        if files is None:
+            yield from scanned(self._load())
+            return
+        for name in files:
+            try:
+                stream = self._stored().input(name)
+            except FileNotFoundError:
+                continue
+            yield from batches(stream)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """See :meth:`..lakes.table.LakeTable.translated`."""
+        try:
+            yield
+        except NoSuchTableError as error:
+            raise SinkRefused(f"The Iceberg table {self.name} is not there.") from error
+        except pyarrow.ArrowException as error:
+            raise SinkRefused(f"{self.name} does not take these rows: {error}") from error
+        except (RESTError, OSError, CommitFailedException) as error:
+            raise SinkUnavailable(f"{self.name} does not answer: {error}") from error
+        except _database_errors() as error:
+            raise SinkUnavailable(f"The catalog of {self.name} does not answer: {type(error).__name__}.") from error
+
+    def close(self) -> None:
+        """See :meth:`..lakes.table.LakeTable.close`."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    @property
+    def _catalog(self) -> Catalog:
+        if self._opened is None:
+            self._opened = load_catalog(self._catalog_name, **self._properties)
+        return self._opened
+
+    def _find(self) -> Table | None:
+        try:
+            return self._load()
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+    def _load(self) -> Table:
+        table = self._catalog.load_table(self.name)
+        table.metadata.properties.update(_ONCE)
+        return table
+
+    def _tries(self) -> Iterator[Table]:
+        """Yield the table as it is now, again and again for as long as commits may contend."""
+        for _ in tries():
+            yield self._load()
+
+    def _contended(self) -> SinkUnavailable:
+        return SinkUnavailable(f"{self.name} is written by so many that no commit came through.")
+
+    def _stored(self) -> Data:
+        if self._data is None:
+            self._data = Data(self._load())
+        return self._data
+
+    def _noted(self, table: Table) -> Notes:
+        if self._notes is None:
+            self._notes = Notes(Data(table, folder=""))
+        return self._notes
+
+    def _cleared(self, table: Table, plan_id: str | None) -> list[Any]:
+        """Return every file; ``SinkRefused`` where one holds rows that the plan did not write."""
+        if plan_id is None:
+            return []
+        found, data = active(table), self._stored()
+        written = {data.path(name) for mark in self.marks(plan_id).values() for name in mark.files}
+        others = sorted(path for path, file in found.items() if path not in written and file.record_count)
+        if others:
+            raise SinkRefused(
+                f"{self.name} holds files that the closed plan {plan_id} did not write, such as {others[0]}: it cannot "
+                "be cleared, empty it by hand."
+            )
+        return list(found.values())
+
+
+def _commit(table: Table, properties: dict[str, str], about: dict[str, str], change: Change) -> bool:
+    """Swap the metadata; ``False`` where the branch has moved since the table was loaded."""
+    try:
+        with table.transaction() as transaction:
+            change(transaction, about)
+            transaction.set_properties(properties)
+    except CommitFailedException:
+        return False
+    return True
+
+
+def _append(data: Data, mark: Mark) -> Change:
+    if not mark.rows:
+        return remove([])
+    paths = [data.path(name) for name in mark.files]
+
+    def add(transaction: Transaction, about: dict[str, str]) -> None:
+        transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
+
+    return add
+
+
+def _about(mark: Mark) -> dict[str, str]:
+    """Return what a snapshot says of the slice that it brought."""
+    return {
+        "backpressure.plan": mark.plan_id,
+        "backpressure.slice": mark.slice_id,
+        "backpressure.epoch": str(mark.epoch),
+        "backpressure.checksum": mark.checksum,
+    }
+
+
+def _holder(table: Table) -> Holder | None:
+    text = table.properties.get(PLAN)
+    return Holder.from_json(text) if text else None
+
+
+def _slices(table: Table, name: str) -> dict[str, Any]:
+    return dict(json.loads(table.properties.get(name, '{"plan": "", "slices": {}}')))
+
+
+def _nonces(table: Table, plan_id: str) -> dict[str, int]:
+    """Return the executions that were committed, by slice."""
+    found = (_slices(table, name) for name in (SLICES, BEFORE))
+    slices: dict[str, str] = next((one["slices"] for one in found if one["plan"] == plan_id), {})
+    return {each: int(nonce, 16) for each, nonce in slices.items()}
+
+
+def _compact(plan_id: str, nonces: dict[str, int]) -> str:
+    slices = {each: f"{nonce:x}" for each, nonce in nonces.items()}
+    return json.dumps({"plan": plan_id, "slices": slices}, separators=(",", ":"))
+
+
+def _database_errors() -> tuple[type[Exception], ...]:
+    """Return what a catalog in a database raises, where such a library is loaded at all."""
+    module = sys.modules.get("sqlalchemy.exc")
+    return (module.SQLAlchemyError,) if module else ()

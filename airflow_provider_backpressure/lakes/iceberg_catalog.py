@@ -1,0 +1,48 @@
+"""Catalogs by their properties: what a declaration says, and what only a connection may."""
+
+from collections.abc import Mapping
+from urllib.parse import quote, urlencode, urlsplit
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.lakes.places import ADDRESS, REGION
+
+IMPLEMENTATION = ("py-io-impl", "pyiceberg.io.pyarrow.PyArrowFileIO")
+"""How files are reached unless a declaration says otherwise."""
+REST = "catalog_uri"
+"""Option of an endpoint of type ``iceberg``: the address of a REST catalog."""
+_SECRET = ("password", "secret", "token", "credential", "access-key")
+
+
+def check_catalog(catalog: Mapping[str, str]) -> dict[str, str]:
+    """Return a catalog's properties; :class:`InvalidDeclaration` for one that is no text, or a secret."""
+    for name, value in catalog.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidDeclaration(f"IcebergSink.catalog maps texts to texts; {name!r} is something else.")
+        if any(word in name.lower() for word in _SECRET) or urlsplit(value).password:
+            raise InvalidDeclaration(f"IcebergSink.catalog must not hold secrets: put {name} into its connection.")
+    return dict(catalog)
+
+
+def catalog_properties(endpoint: Endpoint) -> dict[str, str]:
+    """Return what a connection adds: a REST catalog, a catalog in PostgreSQL, or the login of a bucket."""
+    if uri := endpoint.options.get(REST):
+        login = (
+            {"credential": f"{endpoint.user}:{endpoint.password}"} if endpoint.user else {"token": endpoint.password}
+        )
+        return {"type": "rest", "uri": uri, **(login if endpoint.password else {})}
+    if endpoint.host:
+        login_text = f"{quote(endpoint.user, safe='')}:{quote(endpoint.password, safe='')}"
+        options = f"?{urlencode(endpoint.options)}" if endpoint.options else ""
+        return {"type": "sql", "uri": f"postgresql+psycopg://{login_text}@{endpoint.address}{options}"}
+    found = {"s3.region": endpoint.options.get(REGION), "s3.endpoint": endpoint.options.get(ADDRESS)}
+    if endpoint.user:
+        found |= {"s3.access-key-id": endpoint.user, "s3.secret-access-key": endpoint.password}
+    return {name: value for name, value in found.items() if value}
+
+
+def place_of(catalog: Mapping[str, str], endpoint: Endpoint) -> str:
+    """Return what tells a catalog from others, without secrets."""
+    uri = endpoint.options.get(REST) or (endpoint.address if endpoint.host else catalog.get("uri"))
+    place = uri or catalog.get("warehouse") or catalog.get("type", "")
+    return f"{place.rpartition('://')[2].strip('/')}/{catalog.get('name', 'default')}"

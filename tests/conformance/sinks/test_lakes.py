@@ -1,0 +1,288 @@
+"""What is particular to tables of files: commits that overtake each other, files, and the repair of one range."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_backpressure.core.endpoints import NOWHERE
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.lakes import folders, table
+from airflow_provider_backpressure.lakes.folders import LocalFolder
+from airflow_provider_backpressure.lakes.places import Place
+from airflow_provider_backpressure.spark.writers import lake, lake_files
+from tests.conformance.sinks.cases import Case, DeltaCase, IcebergCase, ParquetCase, opened
+from tests.conformance.sinks.support import batches, begin, expected
+
+pytestmark = pytest.mark.integration
+
+LAKES, LOGS = ("delta", "iceberg", "parquet"), ("delta", "iceberg")
+
+
+def only(*kinds: str) -> pytest.MarkDecorator:
+    """Run a test over these kinds instead of all."""
+    return pytest.mark.parametrize("case", kinds, indirect=True)
+
+
+def between(monkeypatch: pytest.MonkeyPatch, then: Callable[[], Any]) -> None:
+    """Let something happen once between the look at the table and the commit that was decided on it."""
+    make, todo = table.open_table, [then]
+
+    def open_(*args: Any) -> Any:
+        opened_ = make(*args)
+        tries = opened_._tries
+
+        def overtaken() -> Any:
+            for loaded in tries():
+                if todo:
+                    todo.pop()()
+                yield loaded
+
+        opened_._tries = overtaken
+        return opened_
+
+    monkeypatch.setattr(lake, "open_table", open_)
+
+
+@only(*LOGS)
+@pytest.mark.statement("X1")
+def test_a_zombie_that_was_overtaken_at_its_commit_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: it had seen that it still holds the table, and then a newer plan came."""
+    old = begin(case)
+    old.write(0)
+    between(monkeypatch, lambda: begin(case))
+    with pytest.raises(PlanSuperseded):
+        old.write(1)
+    assert case.rows() == expected(case, 0)
+
+
+@only(*LOGS)
+@pytest.mark.statement("X1")
+def test_a_double_that_was_overtaken_at_its_commit_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: it had seen that there is no marker yet, and then another execution committed."""
+    begun = begin(case)
+    between(monkeypatch, lambda: begun.write(0, word="faster"))
+    result = begun.write(0, word="slower")
+    assert case.rows() == expected(case, 0, word="faster")
+    assert result.checksum == begun.markers()["0.0"].checksum
+
+
+@only(*LOGS)
+@pytest.mark.statement("X1")
+def test_an_upsert_that_was_overtaken_is_done_anew(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: two ranges with rows of the same keys: the later one is merged into what the earlier one left."""
+    begun = begin(case, mode="upsert")
+    begun.write(0, word="old")
+    between(monkeypatch, lambda: case.write(begun.spec(1), batches(case, [1, 2], word="first")))
+    case.write(begun.spec(2), batches(case, [2, 4], word="second"))
+    rows = {**dict(expected(case, 0, word="old")), 1: "first 1", 2: "second 2", 4: "second 4"}
+    assert case.rows() == sorted(rows.items())
+    assert set(begun.markers()) == {"0.0", "1.0", "2.0"}
+
+
+@only("parquet")
+@pytest.mark.statement("X1")
+def test_the_fence_of_a_folder_waits_for_a_commit(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: while a file gets its name no newer plan comes, and behind it none of the old plan's does."""
+    assert isinstance(case, ParquetCase)
+    old = begin(case)
+    held, go = threading.Event(), threading.Event()
+    publish = LocalFolder.publish
+
+    def slow(self: LocalFolder, name: str, final: str) -> bool:
+        held.set()
+        assert go.wait(60)
+        return publish(self, name, final)
+
+    monkeypatch.setattr(LocalFolder, "publish", slow)
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(old.write, 0)
+        assert held.wait(60)
+        monkeypatch.setattr(folders, "LOCK_SECONDS", 0.2)
+        with pytest.raises(SinkUnavailable, match="locked by another commit"):
+            begin(case)
+        go.set()
+        writing.result(60)
+    begin(case)
+    with pytest.raises(PlanSuperseded):
+        old.write(1)
+    assert case.rows() == expected(case, 0)
+
+
+@only(*LOGS)
+def test_a_large_range_has_several_files_of_a_size(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file ends near its size, and all of them are one commit and one range."""
+    monkeypatch.setattr(lake_files, "GROUP_BYTES", 1)
+    begun = begin(case)
+    monkeypatch.setattr("airflow_provider_backpressure.lakes.delta.DeltaLakeTable.file_bytes", 200)
+    monkeypatch.setattr("airflow_provider_backpressure.lakes.iceberg.IcebergTable.file_bytes", 200)
+    result = begun.write(0)
+    assert len(data_files(case)) == 3
+    assert case.rows() == expected(case, 0)
+    assert begun.read_back(0).checksum == result.checksum
+
+
+@only(*LAKES)
+def test_a_range_is_one_file(case: Case) -> None:
+    """However many batches it comes in; its footer says whose it is, and nothing else lies about."""
+    begun = begin(case)
+    begun.write(0)
+    (file,) = data_files(case)
+    assert pq.read_metadata(file).num_row_groups == 1
+    assert f'"plan_id": "{begun.plan.plan_id}"'.encode() in pq.read_metadata(file).metadata[b"backpressure"]
+
+
+@only(*LAKES)
+def test_what_dead_attempts_left_is_tidied_up(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of an attempt that died lie where no reader looks, until the plan is complete."""
+    begun = begin(case)
+    monkeypatch.setattr(lake_files, "GROUP_BYTES", 1)
+    monkeypatch.setattr(lake_files.Files, "drop", lambda self: None)
+    with pytest.raises(Exception, match="broke off"):
+        begun.write(0, whole=False)
+    begun.write(0, attempt=2)
+    before = len(everything(case))
+    with opened(case) as sink:
+        sink.complete(begun.plan)
+        sink.publish(begun.plan)
+    assert len(everything(case)) == before - (0 if isinstance(case, IcebergCase) else 1)
+    assert case.rows() == expected(case, 0)
+
+
+@only(*LAKES)
+@pytest.mark.statement("X3")
+def test_a_range_is_repaired_alone(case: Case) -> None:
+    """X3: its rows and marker go in one step, the others stay, and it is written again."""
+    begun = begin(case)
+    for seq in range(3):
+        begun.write(seq)
+    with opened(case) as sink:
+        discard: Any = sink
+        assert discard.discard(begun.plan.plan_id, "1.0")
+        assert not discard.discard(begun.plan.plan_id, "1.0")
+    assert case.rows() == expected(case, 0, 2)
+    assert set(begun.markers()) == {"0.0", "2.0"}
+    assert begun.read_back(1).rows == 0
+    begun.write(1, attempt=2)
+    assert case.rows() == expected(case, 0, 1, 2)
+    assert begun.read_back(1).checksum == begun.markers(1)["1.0"].checksum
+
+
+@only(*LOGS)
+@pytest.mark.statement("X3")
+def test_a_compacted_table_is_compared_as_a_whole(case: Case) -> None:
+    """X3: rows no longer lie in their ranges' files; markers outlive that, and doubles are still refused."""
+    begun = begin(case)
+    for seq in range(3):
+        begun.write(seq)
+    compact(case)
+    assert len(data_files(case)) == 1
+    with pytest.raises(SinkRefused, match="no longer lie"):
+        begun.read_back(0)
+    assert begun.read_back(None).rows == 30
+    with opened(case) as sink, pytest.raises(SinkRefused, match="no longer lie"):
+        sink.discard(begun.plan.plan_id, "1.0")  # type: ignore[attr-defined]
+    begun.write(1, attempt=2, word="double")
+    assert case.rows() == expected(case, 0, 1, 2)
+
+
+@only("delta")
+def test_marks_outlive_checkpoints_and_clean_logs(case: Case) -> None:
+    """The log is cut down to a checkpoint, files that nobody needs are deleted: every marker is still there."""
+    from deltalake import DeltaTable
+
+    assert isinstance(case, DeltaCase)
+    begun = begin(case)
+    begun.write(0)
+    begun.write(1)
+    vacuumed = DeltaTable(case.folder).vacuum(
+        retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
+    )
+    assert vacuumed == []
+    found = DeltaTable(case.folder)
+    found.create_checkpoint()
+    for entry in (case.folder / "_delta_log").glob("*.json"):
+        if int(entry.stem) < found.version():
+            entry.unlink()
+    assert set(begun.markers()) == {"0.0", "1.0"}
+    begun.write(1, attempt=2, word="double")
+    assert case.rows() == expected(case, 0, 1)
+
+
+@only("iceberg")
+def test_marks_outlive_expired_snapshots(case: Case) -> None:
+    """Snapshots that brought slices expire: every marker is still there."""
+    assert isinstance(case, IcebergCase)
+    begun = begin(case)
+    begun.write(0)
+    begun.write(1)
+    found = case.table()
+    current = found.current_snapshot()
+    assert current is not None
+    old = [each.snapshot_id for each in found.snapshots() if each.snapshot_id != current.snapshot_id]
+    found.maintenance.expire_snapshots().by_ids(old).commit()
+    assert len(case.table().snapshots()) == 1
+    assert set(begun.markers()) == {"0.0", "1.0"}
+    begun.write(1, attempt=2, word="double")
+    assert case.rows() == expected(case, 0, 1)
+    assert "commit.retry.num-retries" not in case.table().properties
+
+
+@only(*LAKES)
+def test_marks_of_the_plan_before_are_still_found(case: Case) -> None:
+    """An increment's plan does not make those of the plan before unreadable."""
+    first = begin(case)
+    first.write(0)
+    second = begin(case)
+    second.write(1)
+    assert set(first.markers()) == {"0.0"}
+    again = begin(case, plan_id=second.plan.plan_id)
+    assert set(again.markers()) == {"1.0"}
+    assert again.plan.epoch > second.plan.epoch
+
+
+def data_files(case: Any) -> list[Path]:
+    """The files that readers see."""
+    if isinstance(case, ParquetCase):
+        return sorted(case.folder.glob("*.parquet"))
+    if isinstance(case, DeltaCase):
+        from deltalake import DeltaTable
+
+        return sorted(map(Path, DeltaTable(case.folder).file_uris()))
+    tasks = case.table().scan().plan_files()
+    return sorted(Path(task.file.file_path.removeprefix("file://")) for task in tasks)
+
+
+def everything(case: Any) -> list[Path]:
+    """Every Parquet file, seen or not."""
+    folder = Path(case.catalog["warehouse"].removeprefix("file://")) if isinstance(case, IcebergCase) else case.folder
+    return [path for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts]
+
+
+def compact(case: Any) -> None:
+    """Write all rows anew into one file, as a maintenance job does."""
+    if isinstance(case, DeltaCase):
+        from deltalake import DeltaTable
+
+        DeltaTable(case.folder).optimize.compact()
+    else:
+        found = case.table()
+        found.overwrite(found.scan().to_arrow())
+
+
+def test_places_and_kinds_are_checked(tmp_path: Path) -> None:
+    """An unknown kind is named, and a place that is no folder is refused in one sentence."""
+    from airflow_provider_backpressure.exceptions import InvalidDeclaration
+    from airflow_provider_backpressure.lakes.places import check_path
+
+    with pytest.raises(InvalidDeclaration, match="knows no orc"):
+        table.open_table("orc", "{}", NOWHERE)
+    for wrong in ("relative/path", "s3://bucket", "hdfs://there/it/is", ""):
+        with pytest.raises(InvalidDeclaration, match="absolute path or s3://bucket/prefix"):
+            check_path(wrong, "path")
+    assert check_path("file:///data/t/", "path") == "/data/t"
+    assert Place(str(tmp_path), NOWHERE).names("nowhere") == []
