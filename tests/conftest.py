@@ -14,7 +14,6 @@ from dev.services import Server, Services
 from tests.support import mysql as on_mysql
 from tests.support.postgres import run
 
-
 TESTS = Path(__file__).parent
 ROOMS = ("system", "integration/test_faucet.py", "integration/test_submit_runner.py", "chaos", "conformance")
 """What takes longest, in this order, each on one worker: the tests of a room share servers that take long to start."""

@@ -9,7 +9,7 @@ from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.ports import Marker
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.lakes.marks import Mark
 from airflow_provider_backpressure.lakes.table import LakeTable, query_of
 from airflow_provider_backpressure.lakes.types import arrow_schema
@@ -126,14 +126,14 @@ class LakeTarget:
     def publish(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.publish`: there is no ``replace`` here."""
 
-    def discard(self, plan_id: str, slice_id: str) -> bool:
-        """Remove a slice's rows and marker in one step, so that it can be written again; ``False``: it is not there.
-
-        ``SinkRefused`` where its rows no longer lie in files of their own.
-        """
+    def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
+        """See :meth:`..core.ports.Sink.discard`: a slice's files go, where its rows lie in files of their own."""
+        if self.epoch(plan.plan_id) is None:
+            raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._table.name}.")
         with self._table.translated():
             self._slices = {}
-            return self._table.discard(plan_id, slice_id)
+            mark = self._table.marks(plan.plan_id, [slice_id]).get(slice_id)
+            return mark.rows if mark is not None and self._table.discard(plan.plan_id, slice_id) else 0
 
     def close(self) -> None:
         """See :meth:`..core.ports.Sink.close`."""

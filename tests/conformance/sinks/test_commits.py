@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_backpressure.core.ports import Marker
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused, SinkUnavailable
 from tests.conformance.sinks.cases import Case, opened
-from tests.conformance.sinks.support import Begun, batches, begin, expected, ids
+from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
 
 pytestmark = pytest.mark.integration
 
@@ -251,3 +251,20 @@ def test_another_schema_is_refused(case: Case) -> None:
     changed: Any = (case.columns[0], type(case.columns[1])(name="name", type="integer"))
     with opened(case) as sink, pytest.raises(SinkRefused, match="name"):
         sink.fit(changed, mode="append", key=())
+
+
+@pytest.mark.statement("X3")
+def test_a_range_is_repaired_alone(case: Case) -> None:
+    """X3: its rows and marker go in one step, the others stay, and it is written again."""
+    begun = begin(case)
+    for seq in range(3):
+        begun.write(seq)
+    with opened(case) as sink:
+        assert sink.discard(begun.plan, "1.0", bounds(1)) == 10
+        assert sink.discard(begun.plan, "1.0", bounds(1)) == 0
+    assert case.rows() == expected(case, 0, 2)
+    assert set(begun.markers()) == {"0.0", "2.0"}
+    assert begun.read_back(1).rows == 0
+    begun.write(1, attempt=2)
+    assert case.rows() == expected(case, 0, 1, 2)
+    assert begun.read_back(1).checksum == begun.markers(1)["1.0"].checksum

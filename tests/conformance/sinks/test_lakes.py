@@ -16,7 +16,7 @@ from airflow_provider_backpressure.lakes.folders import LocalFolder
 from airflow_provider_backpressure.lakes.places import Place
 from airflow_provider_backpressure.spark.writers import lake, lake_files
 from tests.conformance.sinks.cases import Case, DeltaCase, IcebergCase, ParquetCase, opened
-from tests.conformance.sinks.support import batches, begin, expected
+from tests.conformance.sinks.support import batches, begin, bounds, expected
 
 pytestmark = pytest.mark.integration
 
@@ -153,25 +153,6 @@ def test_what_dead_attempts_left_is_tidied_up(case: Case, monkeypatch: pytest.Mo
     assert case.rows() == expected(case, 0)
 
 
-@only(*LAKES)
-@pytest.mark.statement("X3")
-def test_a_range_is_repaired_alone(case: Case) -> None:
-    """X3: its rows and marker go in one step, the others stay, and it is written again."""
-    begun = begin(case)
-    for seq in range(3):
-        begun.write(seq)
-    with opened(case) as sink:
-        discard: Any = sink
-        assert discard.discard(begun.plan.plan_id, "1.0")
-        assert not discard.discard(begun.plan.plan_id, "1.0")
-    assert case.rows() == expected(case, 0, 2)
-    assert set(begun.markers()) == {"0.0", "2.0"}
-    assert begun.read_back(1).rows == 0
-    begun.write(1, attempt=2)
-    assert case.rows() == expected(case, 0, 1, 2)
-    assert begun.read_back(1).checksum == begun.markers(1)["1.0"].checksum
-
-
 @only(*LOGS)
 @pytest.mark.statement("X3")
 def test_a_compacted_table_is_compared_as_a_whole(case: Case) -> None:
@@ -185,7 +166,7 @@ def test_a_compacted_table_is_compared_as_a_whole(case: Case) -> None:
         begun.read_back(0)
     assert begun.read_back(None).rows == 30
     with opened(case) as sink, pytest.raises(SinkRefused, match="no longer lie"):
-        sink.discard(begun.plan.plan_id, "1.0")  # type: ignore[attr-defined]
+        sink.discard(begun.plan, "1.0", bounds(1))
     begun.write(1, attempt=2, word="double")
     assert case.rows() == expected(case, 0, 1, 2)
 
