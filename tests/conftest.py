@@ -53,6 +53,12 @@ def mysql(services: Services) -> Endpoint:
 
 
 @pytest.fixture(scope="session")
+def kafka(services: Services) -> Server:
+    """A real Kafka broker."""
+    return services.up("kafka")["kafka"]
+
+
+@pytest.fixture(scope="session")
 def connect(services: Services) -> Server:
     """A real Spark Connect server."""
     return services.up("connect")["connect"]

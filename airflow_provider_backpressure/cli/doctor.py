@@ -8,17 +8,15 @@ from functools import partial
 
 from airflow.cli.simple_table import AirflowConsole
 
+from airflow_provider_backpressure.cli.doctor_checks import CHECKS, REACHES
 from airflow_provider_backpressure.cli.shell import FAILED, command
 from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.messages import ChecksumSpec
 from airflow_provider_backpressure.core.planner import NEEDED_MODULES, check_modules
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LedgerRefused,
     RunnerRefused,
-    SourceRefused,
-    SourceUnavailable,
 )
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, BackpressureHook, url
 from airflow_provider_backpressure.hooks.connections import connection
@@ -96,26 +94,11 @@ def _ledger(conn_id: str) -> Iterator[str]:
 
 
 def _database(conn_id: str) -> Iterator[str]:
-    from airflow_provider_backpressure.postgres.connecting import CONTROL, connect
-    from airflow_provider_backpressure.postgres.errors import Errors
+    yield from CHECKS[_type(conn_id)](endpoint(conn_id, *CHECKS))
 
-    place, errors = endpoint(conn_id), Errors(refused=SourceRefused, unavailable=SourceUnavailable)
-    with (
-        connect(place, errors=errors, application_name=CONTROL) as first,
-        connect(place, errors=errors, application_name=CONTROL) as second,
-        errors.translated(place),
-    ):
-        version = first.execute("SHOW server_version").fetchone()
-        yield f"PostgreSQL {version[0] if version else ''} answers {place.user} at {place.address}."
-        before = first.execute("SELECT pg_backend_pid()").fetchone()
-        with second.transaction():
-            after = second.execute("SELECT pg_backend_pid()").fetchone()
-        if before == after:
-            raise SourceRefused(
-                f"{place.address} is a pooler in transaction mode, where sessions are not one's own: connect to the "
-                "server itself, or to a pool in session mode."
-            )
-    yield "Each connection is a session of its own."
+
+def _type(conn_id: str) -> str:
+    return str(connection(conn_id, *CHECKS).conn_type)
 
 
 def _spark(conn_id: str) -> Iterator[str]:
@@ -138,14 +121,17 @@ def _spark(conn_id: str) -> Iterator[str]:
 
 
 def _reached(cluster: str, conn_id: str) -> Iterator[str]:
+    question = REACHES.get(_type(conn_id))
+    if question is None:
+        return
     with _runner(cluster, conn_id) as runner:
-        job = runner.checksum(ChecksumSpec(kind="postgres", conn_id=conn_id, query="SELECT 1 AS one"))
+        job = runner.checksum(question(conn_id))
         job.result(timeout=EXECUTOR_SECONDS)
         yield "The executors reach it."
 
 
 @contextmanager
 def _runner(conn_id: str, *databases: str) -> Iterator[Runner]:
-    opened = open_runner(conn_id, endpoints={name: endpoint(name) for name in databases})
+    opened = open_runner(conn_id, endpoints={name: endpoint(name, *CHECKS) for name in databases})
     with closing(opened):
         yield opened

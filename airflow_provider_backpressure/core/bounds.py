@@ -98,7 +98,38 @@ class BlockBounds:
         return {"kind": "blocks", "table": self.table, "file": self.file, "start": list(self.start), "end": end}
 
 
-Bounds = KeyBounds | NullBounds | BlockBounds
+Piece = tuple[int, int, int]
+"""A partition of a log, and the half-open piece of its offsets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetBounds:
+    """Half-open pieces of a log's partitions, in the order of partitions. An offset need not hold a record."""
+
+    pieces: tuple[Piece, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse empty pieces, and a partition that comes twice."""
+        if not self.pieces or any(end <= start or start < 0 for _, start, end in self.pieces):
+            raise InvalidDeclaration(f"The range {self} is empty.")
+        if len({partition for partition, _, _ in self.pieces}) != len(self.pieces):
+            raise InvalidDeclaration(f"The range {self} names a partition twice.")
+
+    def __str__(self) -> str:
+        """Return ``0 [5, 9), 1 [0, 3)``."""
+        return ", ".join(f"{partition} [{start}, {end})" for partition, start, end in self.pieces)
+
+    @property
+    def offsets(self) -> int:
+        """Offsets in all, with and without a record."""
+        return sum(end - start for _, start, end in self.pieces)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object with its kind."""
+        return {"kind": "offsets", "pieces": [list(piece) for piece in self.pieces]}
+
+
+Bounds = KeyBounds | NullBounds | BlockBounds | OffsetBounds
 
 
 def bounds_from_json(value: dict[str, Any]) -> Bounds:
@@ -113,6 +144,8 @@ def bounds_from_json(value: dict[str, Any]) -> Bounds:
         case "blocks":
             end = None if rest["end"] is None else tuple(rest["end"])
             return BlockBounds(**{**rest, "start": tuple(rest["start"]), "end": end})
+        case "offsets":
+            return OffsetBounds(pieces=tuple((part, start, end) for part, start, end in rest["pieces"]))
         case kind:
             raise InvalidDeclaration(f"Bounds of kind {kind!r} are not known to this version.")
 

@@ -153,7 +153,8 @@ class Planner:
     def _check_mode(self) -> None:
         if self.mode is Mode.REPLACE and self.source.increments:
             raise InvalidDeclaration(
-                "mode='replace' takes all rows anew each time: leave increment_column out, or use append or upsert."
+                "mode='replace' takes all rows anew each time, and this source brings what has come since: "
+                "use append or upsert, or leave increment_column out where that is what asks for it."
             )
 
     def _begin(self, hydration: Hydration, preview: Preview, *, clears: str | None = None) -> Planned:
@@ -240,7 +241,7 @@ class Planner:
         preview = self.preview(after=after)
         self._check_unchanged(plan, preview)
         if preview.snapshot.window is None or preview.snapshot.total == 0:
-            note = f"nothing has come above {after}" if after is not None else "the source is still empty"
+            note = f"nothing has come above {_short(after)}" if after is not None else "the source is still empty"
             return Planned(verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=ranges, note=note)
         return self._begin(hydration, preview)
 
@@ -256,3 +257,8 @@ class Planner:
                 f"The target {plan.write.fence} does not know plan {plan.plan_id}: the ledger or the target was "
                 'restored or another plan took the target; trigger the DAG with {"backpressure": "restart"}.'
             )
+
+
+def _short(text: str, width: int = 120) -> str:
+    """Return the text for a sentence: a log's frontier has a number for each partition."""
+    return text if len(text) <= width else f"{text[:width]}…"

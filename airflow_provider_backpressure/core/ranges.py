@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from airflow_provider_backpressure.core.bounds import Bounds
+from airflow_provider_backpressure.core.bounds import Bounds, OffsetBounds
 from airflow_provider_backpressure.exceptions import IllegalTransition
 
 
@@ -89,6 +89,13 @@ class RangeRecord:
     def slice_id(self) -> str:
         """Key of its marker in the sink, beside the plan; the attempt is never part of it."""
         return slice_id(self.seq)
+
+    def progress(self, rows: int) -> int:
+        """Return what its commit adds to the hydration's progress: of a table its rows, of a log its offsets.
+
+        Markers of transactions, aborted records and compacted ones leave offsets without a row.
+        """
+        return self.bounds.offsets if isinstance(self.bounds, OffsetBounds) else rows
 
 
 def slice_id(seq: int, index: int = 0) -> str:

@@ -9,6 +9,7 @@ from airflow.sdk import Connection
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.aws import from_aws
+from airflow_provider_backpressure.hooks import kafka
 from airflow_provider_backpressure.hooks.connections import connection
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,8 @@ def _port(conn_id: str, value: object) -> int | None:
 
 
 BUILDERS: dict[str, Callable[[Connection, Mapping[str, Any]], Endpoint]] = {
-    "postgres": from_connection,
     "aws": from_aws,
+    "kafka": kafka.from_connection,
+    "postgres": from_connection,
 }
 """How to read a connection, by its type."""

@@ -46,6 +46,12 @@ def _postgres_source(read: ReadSpec, identity: str) -> SourceDeclaration:
     return PostgresSource(conn_id=read.conn_id, table=table_of(identity))
 
 
+def _kafka_source(read: ReadSpec, identity: str) -> SourceDeclaration:
+    from airflow_provider_backpressure.sources.kafka_columns import recorded_source
+
+    return recorded_source(read.conn_id, identity.split("/", 3)[3].partition("#")[0], read.columns)
+
+
 def _postgres_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     from airflow_provider_backpressure.postgres.names import QualifiedName
     from airflow_provider_backpressure.sinks import PostgresSink
@@ -73,12 +79,15 @@ def _iceberg_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     return IcebergSink(conn_id=write.conn_id, **json.loads(write.plan_table))
 
 
-SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {"postgres": _postgres_source}
 SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {
     "postgres": _postgres_sink,
     "parquet": _parquet_sink,
     "delta": _delta_sink,
     "iceberg": _iceberg_sink,
+}
+SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {
+    "kafka": _kafka_source,
+    "postgres": _postgres_source,
 }
 """How to declare what a plan names, by its kind."""
 

@@ -7,6 +7,7 @@ differ in where values are kept, never in what becomes of them.
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.limits import Limit
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.phases import advance as advance_phase
@@ -226,8 +227,9 @@ def totals(hydration_id: str, plan: Plan) -> WorkerStatistics:
         hydration_id=hydration_id,
         worker_id=PLAN_WORKER,
         snapshot_total=plan.total,
-        # A transform may drop rows or make more of them: how many will be committed is known at the end.
-        snapshot_total_exact=plan.total_exact and plan.transform is None,
+        # A transform may drop rows or make more of them: how many will be committed is known at the end. Offsets it
+        # leaves alone.
+        snapshot_total_exact=plan.total_exact and (plan.transform is None or plan.consistency is Consistency.OFFSETS),
     )
 
 
@@ -239,9 +241,12 @@ def made_exact(workers: list[WorkerStatistics]) -> WorkerStatistics | None:
     return replace(row, snapshot_total=total_progress(workers).committed, snapshot_total_exact=True)
 
 
-def worked(statistics: WorkerStatistics, *, rows: int, bytes: int) -> WorkerStatistics:
-    """Return a worker's statistics after it committed a range; what it read is never less than that."""
-    progress = statistics.snapshot_progress + rows
+def worked(statistics: WorkerStatistics, progress: int, *, rows: int, bytes: int) -> WorkerStatistics:
+    """Return a worker's statistics after it committed a range; what it read is never less than that.
+
+    ``progress``: what the range was of the plan's total, see :meth:`RangeRecord.progress`.
+    """
+    progress += statistics.snapshot_progress
     return replace(
         statistics,
         snapshot_progress=progress,

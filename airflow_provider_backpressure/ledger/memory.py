@@ -260,7 +260,7 @@ class MemoryLedger:
             )
             if entry.figures.plan_id != plan_id:
                 return True
-            own = law.worked(self._tables.worker(entry, worker), rows=rows, bytes=bytes)
+            own = law.worked(self._tables.worker(entry, worker), record.progress(rows), rows=rows, bytes=bytes)
             entry.statistics[worker] = replace(own, updated_at=now)
             self._tables.save(
                 entry,

@@ -252,7 +252,9 @@ class SqlLedger:
             )
             if figures.plan_id != plan_id:
                 return True
-            own = law.worked(statistics.worker(connection, figures.id, worker), rows=rows, bytes=bytes)
+            own = law.worked(
+                statistics.worker(connection, figures.id, worker), record.progress(rows), rows=rows, bytes=bytes
+            )
             statistics.save(connection, own)
             figures = law.after_commit(
                 figures, record, attempt=attempt, limit=limit, pressure=pressure, memory_bytes=memory_bytes, now=now

@@ -5,11 +5,11 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure.assets import has_asset, hydration_asset
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.paging import every_range
 from airflow_provider_backpressure.core.ports import Ledger
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.core.verification import Report, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerUnavailable, VerificationFailed
 from airflow_provider_backpressure.hooks.hydration import Opened
@@ -24,7 +24,8 @@ class VerifyHydrationOperator(HydrationTask):
 
     Under ``replace`` the shadow is verified and then takes the target's place; where it differs, the target stays.
 
-    The event's extra holds ``hydration_id``, ``plan_id``, ``rows``, ``frontier`` (rows by table) and ``verified``; the
+    The event's extra holds ``hydration_id``, ``plan_id``, ``rows``, ``frontier`` (rows by table, or a log's
+    offsets by partition) and ``verified``; the
     frontier is kept in the asset's state store too. Ranges that differ are named and fail the task for good.
 
     :param verify: ``"target"`` (or ``True``) reads the target back and compares it with the markers, which hold what
@@ -49,7 +50,8 @@ class VerifyHydrationOperator(HydrationTask):
             report = None if self.verify is Verify.NONE else self._report(opened, plan)
             opened.sink.publish(plan)
             opened.ledger.finish(hydration.id)
-            rows = total_progress(opened.ledger.statistics(hydration.id)).committed
+            workers = opened.ledger.statistics(hydration.id)
+            rows = sum(worker.messages_received for worker in workers)
             facts = {
                 "hydration_id": hydration.id,
                 "plan_id": plan.plan_id,
@@ -102,8 +104,8 @@ def check_complete(ledger: Ledger, plan: Plan) -> None:
 
 
 def committed_frontier(plan: Plan, rows: int) -> dict[str, int]:
-    """Return what is committed: of a single table its rows, of several the frontier that was planned."""
-    if len(plan.frontier) == 1:
+    """Return what is committed: of a single table its rows, of several and of a log the frontier that was planned."""
+    if len(plan.frontier) == 1 and plan.consistency is not Consistency.OFFSETS:
         return {str(key): rows for key in plan.frontier}
     return {str(key): position for key, position in plan.frontier.items()}
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, KeyBounds, NullBounds
+from airflow_provider_backpressure.core.bounds import BlockBounds, KeyBounds, NullBounds, OffsetBounds
 from airflow_provider_backpressure.core.messages import Window
 
 _CASTS: Mapping[str, str] = {
@@ -65,6 +65,15 @@ def within_window(window: Window, cast: str) -> list[sql.Composable]:
     if window.after is None:
         return [sql.SQL("({} OR {} IS NULL)").format(upto, column)]
     return [sql.SQL("{} > {}").format(column, _value(window.after, cast)), upto]
+
+
+def within_offsets(bounds: OffsetBounds) -> sql.Composable:
+    """Return the comparison that keeps the rows of these offsets, by the columns that a log's rows come with."""
+    pieces = [
+        sql.SQL('"partition" = {} AND "offset" >= {} AND "offset" < {}').format(*map(sql.Literal, piece))
+        for piece in bounds.pieces
+    ]
+    return sql.SQL("({})").format(sql.SQL(" OR ").join(pieces))
 
 
 def _row(parts: list[sql.Composable]) -> sql.Composable:

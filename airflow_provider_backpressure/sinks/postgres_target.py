@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 from psycopg.rows import class_row
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, Bounds, KeyBounds, NullBounds
+from airflow_provider_backpressure.core.bounds import BlockBounds, Bounds, KeyBounds, NullBounds, OffsetBounds
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column, Window, WriteSpec
+from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Marker
 from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
-from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_window
+from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_offsets, within_window
 from airflow_provider_backpressure.postgres.catalog import CatalogColumn, find, place
 from airflow_provider_backpressure.postgres.errors import Errors
 from airflow_provider_backpressure.postgres.names import QualifiedName, listed
@@ -296,6 +297,9 @@ class PostgresTarget:
             raise SinkRefused(f"{self._name} at {self._session.endpoint.address} is the source itself.")
 
     def _kept(self, write: WriteSpec, bounds: Bounds | None, window: Window | None) -> list[sql.Composable]:
+        log_window = LogWindow.of(window)
+        if log_window is not None:
+            return self._conditions(write, bounds or log_window.bounds())
         kept = self._conditions(write, bounds)
         return kept if window is None else kept + within_window(window, self._cast(write, window.column))
 
@@ -307,7 +311,19 @@ class PostgresTarget:
                 return condition(bounds, [self._cast(write, bounds.column)])
             case BlockBounds():
                 raise SinkRefused(f"Rows lie elsewhere in {self._name} than in the source's blocks.")
+            case OffsetBounds():
+                return [self._offsets(write, bounds)]
         return []
+
+    def _offsets(self, write: WriteSpec, bounds: OffsetBounds) -> sql.Composable:
+        arriving = {column.name for column in write.columns}
+        lacking = [name for name in ("partition", "offset") if name not in arriving]
+        if lacking:
+            raise SinkRefused(
+                f"{self._name} gets no column {listed(lacking)} to tell a topic's ranges apart by: let the transform "
+                "keep partition and offset, or use verify='none'."
+            )
+        return within_offsets(bounds)
 
     def _cast(self, write: WriteSpec, key: str) -> str:
         arriving = next((column for column in write.columns if column.name == key), None)

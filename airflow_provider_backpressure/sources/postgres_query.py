@@ -7,6 +7,7 @@ from psycopg.sql import SQL, Composable, Composed, Identifier
 
 from airflow_provider_backpressure.core.bounds import BlockBounds, Bounds, KeyBounds, NullBounds, Values
 from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.postgres.bounds import condition, within_blocks, within_window
 from airflow_provider_backpressure.postgres.names import QualifiedName
 
@@ -60,8 +61,10 @@ class KeyedTable:
         parts: list[Composable] = []
         if isinstance(bounds, KeyBounds | NullBounds):
             parts += condition(bounds, [column.cast for column in self.key])
-        elif bounds is not None:
+        elif isinstance(bounds, BlockBounds):
             parts += within_blocks(bounds)
+        elif bounds is not None:
+            raise InvalidDeclaration(f"A table is not read by {bounds}.")
         if self.window is not None and self.rising is not None:
             parts += within_window(self.window, self.rising.cast)
         if self.where is not None:

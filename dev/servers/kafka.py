@@ -31,6 +31,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": "4194304",
 }
+USER = "backpressure"
 LOGGING = """\
 appender.out.type = Console
 appender.out.name = out
@@ -42,9 +43,9 @@ rootLogger.appenderRef.out.ref = out
 
 
 class Kafka(Kind):
-    """Kafka; topics may be created by whoever writes to them."""
+    """Kafka; topics may be created by whoever writes to them. One listener lets all in, one asks for a login."""
 
-    ports = ("port", "controller_port")
+    ports = ("port", "controller_port", "login_port")
     stop_signal = signal.SIGTERM
     patience = 8.0
     deadline = 120.0
@@ -63,11 +64,14 @@ class Kafka(Kind):
         data, properties = place.folder / "data", place.folder / "server.properties"
         if not data.exists():
             _format(command, place, ports)
-        _write(properties, data, ports, options.settings.get("kafka", {}))
+        password = place.password()
+        _write(properties, data, ports, {**_login(ports, password), **options.settings.get("kafka", {})})
         return Launch(
             command=[*command, "kafka.Kafka", str(properties)],
             cwd=place.folder,
             url=f"{HOST}:{ports['port']}",
+            login=USER,
+            password=password,
         )
 
     def answers(self, server: Server) -> bool:
@@ -76,6 +80,20 @@ class Kafka(Kind):
             return _brokers(server.port) > 0
         except (OSError, struct.error):
             return False
+
+
+def _login(ports: Mapping[str, int], password: str) -> dict[str, str]:
+    """Return the settings of a further listener, which asks for a login (SASL, PLAIN)."""
+    broker, login = f"{HOST}:{ports['port']}", f"{HOST}:{ports['login_port']}"
+    return {
+        "listeners": f"PLAINTEXT://{broker},LOGIN://{login},CONTROLLER://{HOST}:{ports['controller_port']}",
+        "advertised.listeners": f"PLAINTEXT://{broker},LOGIN://{login}",
+        "listener.security.protocol.map": f"{SETTINGS['listener.security.protocol.map']},LOGIN:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": (
+            f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{password}";'
+        ),
+    }
 
 
 def _format(command: list[str], place: Place, ports: Mapping[str, int]) -> None:
@@ -101,6 +119,7 @@ def _write(file: Path, data: Path, ports: Mapping[str, int], further: Mapping[st
         "log.dirs": str(data),
         **further,
     }
+    file.touch(mode=0o600)
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
 

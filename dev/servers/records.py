@@ -74,6 +74,7 @@ class Records:
             host=HOST,
             port=state["ports"]["port"],
             ui_port=state["ports"].get("ui_port"),
+            login_port=state["ports"].get("login_port"),
             pid=main.pid if main else None,
             log=self.folder(name) / "server.log",
             url=state["url"],

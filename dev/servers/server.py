@@ -32,6 +32,8 @@ class Server:
     password: str | None = field(default=None, repr=False)
     ui_port: int | None = None
     """Port of Spark's page and REST interface."""
+    login_port: int | None = None
+    """Port of Kafka's listener that asks for a login."""
 
     @property
     def running(self) -> bool:

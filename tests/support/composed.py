@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -27,6 +27,9 @@ from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from tests.support.postgres import connected
+
+if TYPE_CHECKING:
+    from airflow_provider_backpressure.hooks.hydration import SourceDeclaration
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -58,14 +61,16 @@ class Composed:
         source_at, sink_at = replace(self.source, conn_id="source"), replace(self.sink, conn_id="sink")
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(SqlLedger(self.ledger_url)))
-            source = stack.enter_context(
-                closing(PostgresSource(conn_id="source", table=self.table, **self.reading).open(source_at))
-            )
+            source = stack.enter_context(closing(self.declared().open(source_at)))
             sink = stack.enter_context(closing(PostgresSink(conn_id="sink", table=self.target).open(sink_at)))
             if runner is None:
                 endpoints = {"source": source_at, "sink": sink_at}
                 runner = stack.enter_context(closing(ConnectRunner(self.remote, endpoints, ui_url=self.ui_url)))
             yield Ports(composed=self, ledger=ledger, source=source, sink=sink, runner=runner)
+
+    def declared(self) -> "SourceDeclaration":
+        """Return the source's declaration."""
+        return PostgresSource(conn_id="source", table=self.table, **self.reading)
 
     def plan(self) -> Planned:
         """Plan, or resume."""

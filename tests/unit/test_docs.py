@@ -230,10 +230,10 @@ def defaults(named_parameters: dict[str, inspect.Parameter]) -> list[tuple[str, 
 def test_arguments_are_documented_as_they_are() -> None:
     """Task group and declarations: names, their order and their defaults."""
     from airflow_provider_backpressure.sinks import PostgresSink
-    from airflow_provider_backpressure.sources import PostgresSource
+    from airflow_provider_backpressure.sources import KafkaSource, PostgresSource
     from airflow_provider_backpressure.task_groups import hydrate
 
-    for one in (hydrate, PostgresSource, PostgresSink):
+    for one in (hydrate, PostgresSource, KafkaSource, PostgresSink):
         table = rows(section("reference/operators.md", one.__name__))
         documented = [(name, ast.literal_eval(value) if value else inspect.Parameter.empty) for name, value, _ in table]
         assert documented == defaults(parameters(one)), one.__name__
@@ -263,6 +263,20 @@ def test_extras_of_connections_are_documented_as_they_are() -> None:
 
     table = first_column(section("howto/connections.md", "The two databases: type postgres"))
     assert {name for cell in table for name in cell.split(", ")} == {*OPTIONS, *ADDRESS}
+
+
+def test_extras_of_kafka_are_documented_as_they_are() -> None:
+    """Every extra that is read, and no other."""
+    from airflow_provider_backpressure.hooks.kafka import EXECUTOR_SERVERS, PASSWORD, SERVERS, SETTINGS, USER
+
+    table = first_column(section("howto/connections.md", "A broker: type kafka"))
+    assert {name for cell in table for name in cell.split(", ")} == {
+        *SETTINGS,
+        SERVERS,
+        EXECUTOR_SERVERS,
+        USER,
+        PASSWORD,
+    }
 
 
 def test_extras_of_the_ledger_are_documented() -> None:

@@ -1,0 +1,53 @@
+"""What ``doctor`` looks at behind a connection, by the connection's type."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import ChecksumSpec
+from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
+
+Look = Callable[[Endpoint], Iterator[str]]
+"""Yields what it found well; raises at the first problem."""
+
+
+def postgres(place: Endpoint) -> Iterator[str]:
+    """A server that lets us in, without a pooler that hands sessions on."""
+    from airflow_provider_backpressure.postgres.connecting import CONTROL, connect
+    from airflow_provider_backpressure.postgres.errors import Errors
+
+    errors = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+    with (
+        connect(place, errors=errors, application_name=CONTROL) as first,
+        connect(place, errors=errors, application_name=CONTROL) as second,
+        errors.translated(place),
+    ):
+        version = first.execute("SHOW server_version").fetchone()
+        yield f"PostgreSQL {version[0] if version else ''} answers {place.user} at {place.address}."
+        before = first.execute("SELECT pg_backend_pid()").fetchone()
+        with second.transaction():
+            after = second.execute("SELECT pg_backend_pid()").fetchone()
+        if before == after:
+            raise SourceRefused(
+                f"{place.address} is a pooler in transaction mode, where sessions are not one's own: connect to the "
+                "server itself, or to a pool in session mode."
+            )
+    yield "Each connection is a session of its own."
+
+
+def kafka(place: Endpoint) -> Iterator[str]:
+    """A broker that lets us in."""
+    from airflow_provider_backpressure.kafka.clients import library_version
+    from airflow_provider_backpressure.kafka.cluster import described
+
+    found = described(place)
+    yield f"Kafka answers {place.user or 'without a login'} at {place.host}: {found}."
+    yield f"The client is librdkafka {library_version(place)}."
+
+
+CHECKS: Mapping[str, Look] = {"kafka": kafka, "postgres": postgres}
+"""How to look at a connection from here, by its type."""
+
+REACHES: Mapping[str, Callable[[str], ChecksumSpec]] = {
+    "postgres": lambda conn_id: ChecksumSpec(kind="postgres", conn_id=conn_id, query="SELECT 1 AS one"),
+}
+"""What a task on the executors is asked, to see that they reach it; a topic's broker is first asked by a range."""

@@ -1,0 +1,85 @@
+"""Offsets of a log's partitions: what one plan reads of it, as the window that travels with the plan."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from airflow_provider_backpressure.core.bounds import OffsetBounds, Piece
+from airflow_provider_backpressure.core.messages import Window
+
+COLUMN = "partition, offset"
+"""What stands for the rising column in a :class:`Window` of offsets."""
+MOST_PIECES = 256
+"""Most partitions in one range: each costs its reader a place in every request."""
+
+Offsets = Mapping[int, int]
+"""An offset by partition."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogWindow:
+    """From where to where a plan reads, by partition, half-open; both have the same partitions."""
+
+    topic_id: str
+    """Tells a topic from one of the same name that was made after it was deleted."""
+    start: Offsets
+    end: Offsets
+
+    @property
+    def total(self) -> int:
+        """Offsets in all."""
+        return sum(self.end[partition] - self.start[partition] for partition in self.end)
+
+    def pieces(self) -> list[Piece]:
+        """Return what there is to read, without the partitions where nothing is."""
+        parts = ((partition, self.start[partition], self.end[partition]) for partition in sorted(self.end))
+        return [(partition, start, end) for partition, start, end in parts if start < end]
+
+    def bounds(self) -> OffsetBounds:
+        """Return all of it; ``InvalidDeclaration`` where it is empty."""
+        return OffsetBounds(pieces=tuple(self.pieces()))
+
+    def window(self, after: str | None) -> Window:
+        """Return it as the window of a plan that follows the one whose ``upto`` was ``after``."""
+        return Window(column=COLUMN, after=after, upto=self.to_text())
+
+    def to_text(self) -> str:
+        """Return it as JSON."""
+        ends = {"start": _named(self.start), "end": _named(self.end)}
+        return json.dumps({"topic_id": self.topic_id, **ends})
+
+    @classmethod
+    def from_text(cls, text: str) -> "LogWindow":
+        """Read what :meth:`to_text` wrote."""
+        value = json.loads(text)
+        start, end = ({int(name): at for name, at in value[key].items()} for key in ("start", "end"))
+        return cls(topic_id=value["topic_id"], start=start, end=end)
+
+    @classmethod
+    def of(cls, window: Window | None) -> "LogWindow | None":
+        """Return the offsets that a plan's window is about; ``None`` for that of a rising column."""
+        return cls.from_text(window.upto) if window is not None and window.column == COLUMN else None
+
+
+def packed(window: LogWindow, *, offsets: int, most_pieces: int = MOST_PIECES) -> Iterator[OffsetBounds]:
+    """Yield bounds of at most ``offsets`` offsets that cover the window: long partitions cut, short ones together.
+
+    Pieces of one partition come in its order.
+    """
+    pieces: list[Piece] = []
+    room = offsets
+    for partition, start, end in window.pieces():
+        while start < end:
+            to = min(end, start + room)
+            pieces.append((partition, start, to))
+            room -= to - start
+            start = to
+            if not room or len(pieces) == most_pieces:
+                yield OffsetBounds(pieces=tuple(pieces))
+                pieces, room = [], offsets
+    if pieces:
+        yield OffsetBounds(pieces=tuple(pieces))
+
+
+def _named(offsets: Offsets) -> dict[str, int]:
+    return {str(partition): offsets[partition] for partition in sorted(offsets)}

@@ -1,0 +1,88 @@
+"""Kafka's errors as one sentence of ours, without secrets: refused for good, or unavailable for now."""
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+_LOGIN = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"})
+_REFUSED = frozenset(
+    {
+        "TOPIC_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "GROUP_AUTHORIZATION_FAILED",
+        "UNKNOWN_TOPIC_OR_PART",
+        "_UNKNOWN_TOPIC",
+        "_UNKNOWN_PARTITION",
+        "TOPIC_EXCEPTION",
+        "_INVALID_ARG",
+        "_BAD_MSG",
+        "UNSUPPORTED_VERSION",
+        "_UNSUPPORTED_FEATURE",
+    }
+)
+_NOISE = re.compile(r"\s*\((after|\d+ identical)[^)]*\)\s*$")
+_PLACE = re.compile(r"^\w+://[^ ]+/(bootstrap|\d+): ")
+
+
+@dataclass(kw_only=True)
+class Heard:
+    """What a client said on its own while it was asked something: most often why no answer came."""
+
+    login: "KafkaError | None" = None
+    """The login was refused; the client would try it again for ever."""
+    last: "KafkaError | None" = field(default=None)
+
+    def hear(self, error: "KafkaError") -> None:
+        """Keep an error; those that say why go before those that say that nobody is left."""
+        if error.name() in _LOGIN:
+            self.login = error
+        elif error.name() != "_ALL_BROKERS_DOWN" or self.last is None:
+            self.last = error
+
+
+def translated(
+    error: "KafkaError", endpoint: Endpoint, *, heard: Heard | None = None, about: str = ""
+) -> SourceRefused | SourceUnavailable:
+    """Return the error as one of ours. ``about``: what was asked for, as ``topic orders``."""
+    if heard is not None and heard.login is not None:
+        error = heard.login
+    elif heard is not None and heard.last is not None and error.name() in ("_TRANSPORT", "_TIMED_OUT"):
+        error = heard.last
+    of = f" ({about})" if about else ""
+    if error.name() in _LOGIN:
+        return SourceRefused(f"Kafka at {where(endpoint)} does not let {endpoint.user or 'us'} in: {words(error)}.")
+    if error.name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
+        return SourceRefused(
+            f"Kafka at {where(endpoint)} has no {about or 'such topic'}, or {_user(endpoint)} sees none."
+        )
+    if error.name() in _REFUSED:
+        return SourceRefused(f"Kafka at {where(endpoint)} refused{of}: {words(error)}.")
+    return SourceUnavailable(f"Kafka at {where(endpoint)} does not answer{of}: {words(error)}.")
+
+
+def where(endpoint: Endpoint) -> str:
+    """Return the place for a sentence."""
+    return f"{endpoint.host} (connection {endpoint.conn_id})"
+
+
+def words(error: "KafkaError") -> str:
+    """Return what the client says, as part of one sentence."""
+    text = _PLACE.sub("", " ".join(error.str().split()))
+    while (shorter := _NOISE.sub("", text)) != text:
+        text = shorter
+    return text.removesuffix(".") or str(error.name())
+
+
+def loss(topic: str, partition: int, start: int, end: int) -> str:
+    """Return the sentence that names offsets that the log no longer holds."""
+    return f"Offsets [{start}, {end}) of partition {partition} of topic {topic} are gone: the log begins later now."
+
+
+def _user(endpoint: Endpoint) -> str:
+    return endpoint.user or "this connection"

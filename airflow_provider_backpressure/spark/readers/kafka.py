@@ -1,0 +1,168 @@
+"""Records of a topic as typed Arrow batches: exactly the offsets of a range, and done by position.
+
+Markers of transactions, aborted records and compacted ones leave offsets without a record. So a partition is done when
+a record at or behind its end was seen, or when the client says that it has come to the end of what is committed.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+
+from airflow_provider_backpressure.core.bounds import OffsetBounds, Piece, bounds_from_json
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import ReadSpec, Slice
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.kafka.clients import consumer
+from airflow_provider_backpressure.kafka.errors import Heard, loss, translated, where
+from airflow_provider_backpressure.spark.readers.kafka_values import to_batch
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+PATIENCE = 60.0
+"""Seconds without a record or an end after which the broker counts as gone."""
+WAIT = 0.1
+"""Seconds for which a batch is waited for before it is taken as it is."""
+BATCH_BYTES, MOST_RECORDS, FIRST_RECORDS = 4 * 2**20, 10_000, 500
+"""A batch holds as many records as are about so many bytes."""
+BUFFERS = {
+    # Read ahead of the batch that is being turned into rows; the fetch's own size bounds each partition's part of it.
+    "queued_max_messages_kbytes": 16384,
+    "queued_min_messages": 50_000,
+    "fetch_message_max_bytes": 2 * 2**20,
+    "fetch_max_bytes": 16 * 2**20,
+}
+
+
+def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the records of a slice. See :class:`..spark.kinds.Reader`.
+
+    Raises ``SourceRefused`` for a value that is not what its column says, and where offsets of the slice are gone.
+    """
+    bounds = bounds_from_json(dict(piece.bounds))
+    if not isinstance(bounds, OffsetBounds):
+        raise InvalidDeclaration(f"A topic is read by offsets, not by {bounds}.")
+    what = json.loads(piece.query)
+    seen = source.for_executors()
+    with consumer(seen, name, **BUFFERS) as (client, heard):
+        reading = _Reading(
+            client=client, heard=heard, endpoint=seen, topic=what["topic"], accept_loss=what["accept_loss"]
+        )
+        for records in reading.records(bounds.pieces):
+            yield to_batch(records, read.columns, what["topic"])
+
+
+@dataclass(kw_only=True)
+class _Reading:
+    """One slice on its way; a partition is in ``ends`` until it is done."""
+
+    client: "Consumer"
+    heard: Heard
+    endpoint: Endpoint
+    topic: str
+    accept_loss: bool
+    ends: dict[int, int] = field(default_factory=dict)
+    at: dict[int, int] = field(default_factory=dict)
+    """The least offset that may come next."""
+
+    def records(self, pieces: tuple[Piece, ...]) -> "Iterator[list[Message]]":
+        """Yield the records of all pieces in batches, each partition's in its order."""
+        self.ends = {partition: end for partition, _, end in pieces}
+        self.at = {partition: start for partition, start, _ in pieces}
+        self.client.assign([self._place(partition, start) for partition, start in self.at.items()])
+        size, deadline = FIRST_RECORDS, time.monotonic() + PATIENCE
+        while self.ends:
+            left = sum(end - self.at[partition] for partition, end in self.ends.items())
+            found = self.client.consume(min(size, left), WAIT)
+            if found:
+                deadline = time.monotonic() + PATIENCE
+            elif self.heard.login is not None or time.monotonic() > deadline:
+                raise self._silent()
+            records = self._taken(found)
+            if records:
+                yield records
+                size = _next_size(records)
+
+    def _taken(self, found: "list[Message]") -> "list[Message]":
+        """Return what belongs to the slice, and note which partitions are done."""
+        records = []
+        for message in found:
+            error = message.error()
+            partition = message.partition()
+            if partition not in self.ends:
+                continue
+            offset = message.offset()
+            if error is not None:
+                self._told(error, partition, offset)
+                continue
+            if offset < self.ends[partition]:
+                records.append(message)
+                self.at[partition] = offset + 1
+            if offset + 1 >= self.ends[partition]:
+                self._done(partition)
+        return records
+
+    def _told(self, error: Any, partition: int, offset: int) -> None:
+        """Act on what the client says of a partition."""
+        match error.name():
+            case "_PARTITION_EOF":
+                if offset >= self.ends[partition]:
+                    self._done(partition)
+            case "_AUTO_OFFSET_RESET" | "OFFSET_OUT_OF_RANGE":
+                self._lost(partition)
+            case _ if not error.retriable():
+                raise translated(error, self.endpoint, heard=self.heard, about=f"topic {self.topic}")
+
+    def _lost(self, partition: int) -> None:
+        """Refuse a partition that no longer holds what was to be read, or go on behind it where that is accepted."""
+        first, last = self.client.get_watermark_offsets(self._place(partition), timeout=PATIENCE, cached=False)
+        start, end = self.at[partition], self.ends[partition]
+        if last < end:
+            raise SourceRefused(
+                f"Partition {partition} of topic {self.topic} ends at offset {last}, before offset {end} of the plan: "
+                "the log was cut off, or the topic was made anew."
+            )
+        if first <= start:
+            raise SourceUnavailable(
+                f"Kafka at {where(self.endpoint)} does not find offset {start} of partition {partition} of topic "
+                f"{self.topic} for now, and says that it holds it."
+            )
+        if not self.accept_loss:
+            raise SourceRefused(
+                f"{loss(self.topic, partition, start, min(first, end))} "
+                "Set accept_loss=True on the source to go on without them."
+            )
+        self.at[partition] = first
+        if first >= end:
+            self._done(partition)
+        else:
+            # After such an error the client has given the partition up: it cannot be sought, only taken anew.
+            self.client.incremental_unassign([self._place(partition)])
+            self.client.incremental_assign([self._place(partition, first)])
+
+    def _done(self, partition: int) -> None:
+        del self.ends[partition]
+        self.client.incremental_unassign([self._place(partition)])
+
+    def _silent(self) -> Exception:
+        from confluent_kafka import KafkaError
+
+        late = KafkaError(KafkaError._TIMED_OUT, f"nothing came for {PATIENCE:g} seconds")
+        return translated(late, self.endpoint, heard=self.heard, about=f"topic {self.topic}")
+
+    def _place(self, partition: int, offset: int | None = None) -> Any:
+        from confluent_kafka import TopicPartition
+
+        return (
+            TopicPartition(self.topic, partition) if offset is None else TopicPartition(self.topic, partition, offset)
+        )
+
+
+def _next_size(records: "list[Message]") -> int:
+    """Return how many records the next batch may have, by the size of these."""
+    size = sum([len(record) for record in records]) / len(records)
+    return max(1, min(MOST_RECORDS, int(BATCH_BYTES / max(size, 1.0))))

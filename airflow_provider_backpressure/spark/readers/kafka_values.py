@@ -1,0 +1,191 @@
+"""Records of a topic as columns: what Kafka says of each, and its value as bytes, as JSON text, or field by field."""
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow
+import pyarrow.compute as pc
+
+from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.spark.types import carrier
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+Records = Sequence["Message"]
+
+GIVEN = 6
+"""Columns that come with every record, before the value or its fields."""
+_JSON = ("json", "jsonb")
+_TIMED = 0
+"""Kind of time that says that there is none."""
+
+
+def to_batch(records: Records, columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
+    """Return records as a batch of these columns; ``SourceRefused`` names the first that is not what they say."""
+    key = columns[GIVEN - 2]
+    arrays = [
+        pyarrow.repeat(pyarrow.scalar(topic, pyarrow.string()), len(records)),
+        pyarrow.array([record.partition() for record in records], pyarrow.int32()),
+        pyarrow.array([record.offset() for record in records], pyarrow.int64()),
+        _times(records),
+        _bytes(records, "key") if key.type == "bytea" else _key_texts(records),
+        pyarrow.array([_headers(record) for record in records], pyarrow.string()),
+        *_values(records, columns[GIVEN:]),
+    ]
+    return pyarrow.record_batch(arrays, names=[column.name for column in columns])
+
+
+def _values(records: Records, columns: Sequence[Column]) -> list[pyarrow.Array]:
+    if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "bytea":
+        return [_bytes(records, "value")]
+    if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "json":
+        return [pyarrow.array([_json_text(record) for record in records], pyarrow.string())]
+    objects = [_json_object(record) for record in records]
+    return [_field(records, objects, column) for column in columns]
+
+
+def _times(records: Records) -> pyarrow.Array:
+    found = [record.timestamp() for record in records]
+    millis = pyarrow.array([None if kind == _TIMED else at for kind, at in found], pyarrow.int64())
+    return millis.cast(pyarrow.timestamp("ms", tz="UTC")).cast(pyarrow.timestamp("us", tz="UTC"))
+
+
+def _bytes(records: Records, part: str) -> pyarrow.Array:
+    return pyarrow.array([getattr(record, part)() for record in records], pyarrow.binary())
+
+
+def _key_texts(records: Records) -> pyarrow.Array:
+    return pyarrow.array([_text(record, "key", record.key()) for record in records], pyarrow.string())
+
+
+def _headers(record: "Message") -> str | None:
+    """Return a list of objects, as headers have an order and may repeat; bytes that are no text are in base64."""
+    found = record.headers()
+    if not found:
+        return None
+    return json.dumps([_header(key, value) for key, value in found], ensure_ascii=True)
+
+
+def _header(key: str, value: bytes | None) -> dict[str, str | None]:
+    try:
+        return {"key": key, "value": None if value is None else value.decode()}
+    except UnicodeDecodeError:
+        return {"key": key, "base64": base64.b64encode(value or b"").decode()}
+
+
+def _text(record: "Message", part: str, value: bytes | None) -> str | None:
+    """Return bytes as text that PostgreSQL can hold."""
+    if value is None:
+        return None
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        _refuse(record, f"its {part} is no UTF-8")
+    if "\0" in text:
+        _refuse(record, f"its {part} holds a NUL character, which no text can")
+    return text
+
+
+class _Number(str):
+    """A number in the words of its sender: nothing of it is rounded."""
+
+    __slots__ = ()
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_parse: Callable[[str], Any] = json.JSONDecoder(
+    parse_int=_Number, parse_float=_Number, parse_constant=_no_number
+).decode
+
+
+def _parsed(record: "Message") -> tuple[str | None, Any]:
+    """Return a value's text and what it says."""
+    text = _text(record, "value", record.value())
+    if text is None:
+        return None, None
+    try:
+        return text, _parse(text)
+    except ValueError as error:
+        reason = str(error).partition(": line")[0]
+        at = getattr(error, "pos", None)
+        _refuse(record, f"its value is no JSON ({reason}{'' if at is None else f' at character {at}'})")
+    except RecursionError:
+        _refuse(record, "its value is nested too deep")
+
+
+def _json_text(record: "Message") -> str | None:
+    return _parsed(record)[0]
+
+
+def _json_object(record: "Message") -> dict[str, Any] | None:
+    text, value = _parsed(record)
+    if text is not None and not isinstance(value, dict):
+        _refuse(record, "its value is no JSON object")
+    found: dict[str, Any] | None = value
+    return found
+
+
+def _field(records: Records, objects: Sequence[dict[str, Any] | None], column: Column) -> pyarrow.Array:
+    """Return one field of every object in the column's type; NULL where it is missing or null."""
+    as_json = column.type in _JSON
+    try:
+        texts = [None if each is None else _said(each.get(column.name), as_json=as_json) for each in objects]
+        return _cast(pyarrow.array(texts, pyarrow.string()), column)
+    except (pyarrow.ArrowInvalid, UnicodeEncodeError):
+        _refuse_first(records, objects, column, as_json=as_json)
+
+
+def _cast(texts: pyarrow.Array, column: Column) -> pyarrow.Array:
+    type_ = carrier(column.type)[0]
+    if type_ != pyarrow.string():
+        return pc.cast(texts, type_)
+    if pc.any(pc.match_substring(texts, "\0")).as_py():
+        raise pyarrow.ArrowInvalid("NUL")
+    return texts
+
+
+def _refuse_first(
+    records: Records, objects: Sequence[dict[str, Any] | None], column: Column, *, as_json: bool
+) -> NoReturn:
+    for record, found in zip(records, objects, strict=True):
+        text = None if found is None else _said(found.get(column.name), as_json=as_json)
+        try:
+            _cast(pyarrow.array([text], pyarrow.string()), column)
+        except (pyarrow.ArrowInvalid, UnicodeEncodeError):
+            _refuse(record, f"its field {column.name} is no {column.type}")
+    raise AssertionError("one of them was refused")
+
+
+def _said(value: Any, *, as_json: bool) -> str | None:
+    """Return a field in its sender's words; an object or a list as JSON."""
+    if value is None:
+        return None
+    if as_json or isinstance(value, dict | list):
+        return _dumped(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _dumped(value: Any) -> str:
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)}: {_dumped(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_dumped, value)) + "]"
+    return json.dumps(value)
+
+
+def _refuse(record: "Message", reason: str) -> NoReturn:
+    raise SourceRefused(
+        f"The record at offset {record.offset()} of partition {record.partition()} of topic {record.topic()} cannot be "
+        f"taken: {reason}."
+    )

@@ -1,0 +1,471 @@
+"""A topic on a real broker into a real PostgreSQL: planner, lanes, Spark Connect, verification."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.offsets import LogWindow
+from airflow_provider_backpressure.core.planner import Planned, Verdict
+from airflow_provider_backpressure.core.ports import Runner
+from airflow_provider_backpressure.core.statistics import Progress, total_progress
+from airflow_provider_backpressure.core.verification import Report, Verify
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.ledger.migration import migrate
+from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.sources import KafkaSource
+from dev.services import Server
+from tests.conftest import fresh_database
+from tests.support.kafka import PASSWORD, ComposedKafka, Topic, endpoint_of, login_of, until
+from tests.support.postgres import run
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A broker, a target and a ledger, and one warm session for all tests."""
+
+    kafka: Server
+    database: Endpoint
+    runner: Runner
+    logins: dict[str, Endpoint]
+    ledger_url: str
+
+    def topic(self, partitions: int = 1, **config: str) -> Topic:
+        """Return a new topic."""
+        return Topic(servers=self.kafka.url).create(partitions, **config)
+
+    def hydration(self, topic: Topic, **changes: Any) -> "Run":
+        """Return the hydration of a topic into a table of its own."""
+        source, target = changes.pop("endpoint", endpoint_of(self.kafka)), f"raw.{topic.name}"
+        composed = ComposedKafka(
+            source=source,
+            sink=self.database,
+            ledger_url=self.ledger_url,
+            remote="",
+            table=topic.name,
+            target=target,
+            budget=Budget(credits=2, range_rows=changes.pop("range_rows", 1_000)),
+            **changes,
+        )
+        self.logins["source"] = replace(source, conn_id="source")
+        return Run(composed=composed, stage=self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One hydration, run after run."""
+
+    composed: ComposedKafka
+    stage: Stage
+
+    def plan(self) -> Planned:
+        """Plan the next run."""
+        with self.composed.open(self.stage.runner) as ports:
+            return ports.planner().plan()
+
+    def drain(self) -> Progress:
+        """Drain the planned ranges and end the hydration; return what the ledger says of it."""
+        with self.composed.open(self.stage.runner) as ports:
+            ports.hydrator().run()
+            ports.ledger.finish(ports.hydration.id)
+            return total_progress(ports.ledger.statistics(ports.hydration.id))
+
+    def go(self) -> Progress:
+        """Plan and drain."""
+        self.plan()
+        return self.drain()
+
+    def verify(self, how: Verify = Verify.TARGET) -> Report:
+        """Verify the current plan."""
+        with self.composed.open(self.stage.runner) as ports:
+            return ports.verifier().verify(ports.ledger.ranges(ports.plan.plan_id), how)
+
+    def rows(self, columns: str = '"partition", "offset", value::text') -> list[tuple[Any, ...]]:
+        """Return the target's rows."""
+        return run(self.stage.database, f"SELECT {columns} FROM {self.composed.target} ORDER BY 1, 2")
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements in the target's database; ``{}`` is the target."""
+        return run(self.stage.database, *(each.format(self.composed.target) for each in statements))
+
+
+@pytest.fixture(scope="module")
+def stage(kafka: Server, postgres: Server, connect: Server) -> Iterator[Stage]:
+    """Everything that the module's tests share; topics and tables are their own."""
+    logins: dict[str, Endpoint] = {}
+    with fresh_database(postgres) as database, closing(ConnectRunner(connect.url, logins)) as runner:
+        logins["sink"] = replace(database, conn_id="sink")
+        url = f"postgresql+psycopg://{database.user}:{database.password}@{database.address}"
+        migrate(url)
+        yield Stage(kafka=kafka, database=database, runner=runner, logins=logins, ledger_url=url)
+
+
+def stored(topic: Topic) -> list[tuple[int, int, str | None]]:
+    """Return what the topic holds, as the target's rows should be."""
+    found = topic.committed()
+    return [(*place, None if value is None else value.decode()) for place, value in sorted(found.items())]
+
+
+@pytest.mark.statement("X1", "X4")
+def test_a_topic_arrives_with_everything_that_its_records_have(stage: Stage) -> None:
+    """X1, X4: value, key, headers, time and offset of every record are in the target, each once."""
+    topic = stage.topic(3, retention_ms="-1")
+    topic.send(0, *({"id": number, "name": "Ж"} for number in range(2500)), key=b"k\x00")
+    topic.send(1, {"id": 1}, headers=[("a", b"1"), ("a", b"\xff"), ("b", None)], timestamp=1_700_000_000_123)
+    topic.send(2, None, b' [1, 2.50,\n"x"] ', b"7", b"null")
+    hydration = stage.hydration(topic)
+    progress = hydration.go()
+    assert (progress.total, progress.committed, progress.percent) == (2505, 2505, 100.0)
+    assert hydration.rows() == stored(topic)
+    assert hydration.sql('SELECT DISTINCT topic, key, "partition" FROM {} WHERE key IS NOT NULL') == [
+        (topic.name, b"k\x00", 0)
+    ]
+    ((headers, at),) = hydration.sql('SELECT headers::text, "timestamp"::text FROM {} WHERE "partition" = 1')
+    assert json.loads(headers) == [
+        {"key": "a", "value": "1"},
+        {"key": "a", "base64": "/w=="},
+        {"key": "b", "value": None},
+    ]
+    assert at == "2023-11-14 22:13:20.123+00"
+    assert hydration.verify(Verify.TARGET).equal
+    assert hydration.verify(Verify.FULL).equal
+
+
+@pytest.mark.statement("X1")
+def test_verification_sees_a_row_that_is_lost_or_changed(stage: Stage) -> None:
+    """X1: a range whose rows are not those of the log is named, in the first run and in a later one."""
+    topic = stage.topic()
+    topic.send(0, *range(2500))
+    hydration = stage.hydration(topic)
+    hydration.go()
+    hydration.sql('DELETE FROM {} WHERE "offset" = 1200')
+    assert [each.seq for each in hydration.verify().mismatches] == [1]
+    topic.send(0, *range(10))
+    hydration.go()
+    assert hydration.verify(Verify.FULL).equal
+    hydration.sql("""UPDATE {} SET value = '"moved"' WHERE "offset" = 2505""")
+    assert [each.seq for each in hydration.verify(Verify.FULL).mismatches] == [0]
+
+
+@pytest.mark.statement("X6", "M2", "M3")
+def test_aborted_open_and_compacted_records_leave_gaps_that_count(stage: Stage) -> None:
+    """X6, M2, M3: what was aborted is not taken, what is open comes later; progress is complete by offsets."""
+    topic = stage.topic(2)
+    topic.send(0, *range(10))
+    with topic.transaction(commit=False) as producer:
+        topic.put(producer, 0, *range(50))
+        topic.put(producer, 1, *range(50))
+    with topic.transaction(commit=True) as producer:
+        topic.put(producer, 1, *range(5))
+    hydration = stage.hydration(topic, range_rows=25)
+    with topic.transaction(commit=True) as producer:
+        topic.put(producer, 0, "open")
+        topic.send(0, "behind it")
+        progress = hydration.go()
+        assert progress.total == progress.committed == 10 + 51 + 51 + 6
+        assert len(hydration.rows()) == progress.read - 103 == 15
+        assert hydration.verify(Verify.FULL).equal
+    progress = hydration.go()
+    assert progress.total == progress.committed == 3
+    assert hydration.rows() == stored(topic)
+    assert len(hydration.rows()) == 17
+    assert hydration.verify(Verify.FULL).equal
+
+
+@pytest.mark.statement("X6")
+def test_a_range_that_holds_only_markers_is_committed(stage: Stage) -> None:
+    """X6: offsets without a single record are read to their end, committed with no rows, and verified."""
+    topic = stage.topic()
+    topic.send(0, "first")
+    hydration = stage.hydration(topic)
+    hydration.go()
+    for _ in range(3):
+        with topic.transaction(commit=False) as producer:
+            topic.put(producer, 0, "never")
+    progress = hydration.go()
+    assert (progress.total, progress.committed, progress.percent) == (6, 6, 100.0)
+    assert hydration.rows() == [(0, 0, '"first"')]
+    assert hydration.verify(Verify.FULL).equal
+    assert hydration.plan().verdict is Verdict.UNCHANGED
+
+
+@pytest.mark.statement("X6")
+def test_a_compacted_topic_is_read_to_its_end(stage: Stage) -> None:
+    """X6: where the cleaner took records away, the rest arrives, and the ranges of the gaps are complete."""
+    topic = stage.topic(
+        cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.001", max_compaction_lag_ms="100"
+    )
+    for number in range(40):
+        topic.send(0, {"round": number}, key=b"same")
+    until(lambda: _nudged(topic) < 20, 90)
+    hydration = stage.hydration(topic, range_rows=5)
+    progress = hydration.go()
+    assert progress.total == progress.committed
+    assert progress.total is not None
+    assert len(hydration.rows()) < progress.total - 20
+    assert hydration.rows()[-1] == stored(topic)[-1]
+
+
+def _nudged(topic: Topic) -> int:
+    """Write once more, as only closed segments are cleaned, and return how many records are left."""
+    topic.send(0, {"round": -1}, key=b"same")
+    return len(topic.committed())
+
+
+@pytest.mark.statement("X6")
+def test_a_partition_that_is_added_is_read_from_its_beginning(stage: Stage) -> None:
+    """X6: the next run reads a new partition too, one that stays empty is no matter, and none is read twice."""
+    topic = stage.topic(2)
+    topic.send(0, *range(3))
+    hydration = stage.hydration(topic)
+    hydration.go()
+    topic.grow(4)
+    topic.send(2, *range(4))
+    assert hydration.go().total == 4
+    assert hydration.rows() == stored(topic)
+    planned = hydration.plan()
+    assert planned.verdict is Verdict.UNCHANGED
+    assert dict(planned.plan.frontier) == {"0": 3, "1": 0, "2": 4, "3": 0}
+
+
+@pytest.mark.statement("X6")
+def test_a_log_cut_off_past_the_plan_stops_by_name(stage: Stage) -> None:
+    """X6: offsets that vanish between plan and read are named and stop the run; accepted, it goes on without them."""
+    topic = stage.topic()
+    topic.send(0, *range(30))
+    hydration = stage.hydration(topic, range_rows=20)
+    hydration.plan()
+    topic.cut(0, 12)
+    with pytest.raises(SourceRefused, match=rf"Offsets \[0, 12\) of partition 0 of topic {topic.name} are gone"):
+        hydration.drain()
+    assert hydration.rows() in ([], stored(topic)[8:])
+    accepting = stage.hydration(topic, range_rows=20, reading={"accept_loss": True})
+    progress = accepting.go()
+    assert progress.total == progress.committed == 30
+    assert accepting.rows() == stored(topic)
+    assert len(accepting.rows()) == 18
+
+
+@pytest.mark.statement("X6")
+def test_a_log_cut_off_between_two_runs_stops_by_name(stage: Stage) -> None:
+    """X6: what retention took since the last run is named when the next one is planned."""
+    topic = stage.topic()
+    topic.send(0, *range(5))
+    hydration = stage.hydration(topic)
+    hydration.go()
+    topic.send(0, *range(10))
+    topic.cut(0, 8)
+    with pytest.raises(SourceRefused, match=rf"Offsets \[5, 8\) of partition 0 of topic {topic.name} are gone"):
+        hydration.plan()
+    accepting = stage.hydration(topic, reading={"accept_loss": True})
+    assert accepting.go().total == 7
+    assert [offset for _, offset, _ in accepting.rows()] == [*range(5), *range(8, 15)]
+
+
+@pytest.mark.statement("X6")
+def test_a_topic_made_anew_is_another_one(stage: Stage) -> None:
+    """X6: a topic that was deleted and made again is not taken for the one that was read."""
+    topic = stage.topic()
+    topic.send(0, *range(5))
+    hydration = stage.hydration(topic)
+    hydration.go()
+    topic.delete()
+    topic.create()
+    topic.send(0, *range(9))
+    with pytest.raises(SourceRefused, match="deleted and made anew"):
+        hydration.plan()
+
+
+def test_an_empty_topic_is_hydrated_and_then_followed(stage: Stage) -> None:
+    """A topic without a record is complete at once, and its first records come with the next run."""
+    topic = stage.topic(2)
+    hydration = stage.hydration(topic)
+    progress = hydration.go()
+    assert (progress.total, progress.committed) == (0, 0)
+    assert hydration.plan().verdict is Verdict.UNCHANGED
+    topic.send(1, "first")
+    hydration.go()
+    assert hydration.rows() == [(1, 0, '"first"')]
+
+
+@pytest.mark.parametrize(
+    ("start", "offsets"),
+    [
+        ("earliest", [0, 1, 2, 3]),
+        ("latest", []),
+        ("2023-11-14T22:13:21Z", [2, 3]),
+        (datetime(2033, 1, 1, tzinfo=UTC), []),
+        ({"0": 3}, [3]),
+        ({0: 9}, SourceRefused),
+        ({5: 0}, SourceRefused),
+    ],
+)
+def test_a_start_is_turned_into_offsets_when_it_is_planned(
+    kafka: Server, start: Any, offsets: list[int] | type[Exception]
+) -> None:
+    """A time becomes the first offset that is not earlier; where there is none, the end."""
+    topic = Topic(servers=kafka.url).create(retention_ms="-1")
+    for second in range(4):
+        topic.send(0, second, timestamp=1_700_000_000_000 + 500 * second)
+    source = KafkaSource(conn_id="c", topic=topic.name, start=start).open(endpoint_of(kafka))
+    if isinstance(offsets, type):
+        with pytest.raises(offsets, match=r"[Pp]artition"):
+            source.snapshot()
+        return
+    window = LogWindow.of(source.snapshot().window)
+    assert window is not None
+    assert list(range(window.start[0], window.end[0])) == offsets
+
+
+FIELDS = {
+    "id": "int8",
+    "price": "numeric(12, 2)",
+    "big": "numeric",
+    "at": "timestamptz",
+    "day": "date",
+    "ok": "bool",
+    "note": "varchar(40)",
+    "ref": "uuid",
+    "doc": "json",
+}
+SENT = (
+    b'{"id": 9007199254740993, "price": 12.50, "big": 123456789012345678901234567890.125, "ok": true,'
+    b' "at": "2026-01-31T12:00:00.123456+02:00", "day": "2026-01-31", "note": "it\'s \\"quoted\\", \\u0416",'
+    b' "ref": "6f1f0c4e-6a52-4a8b-8f0e-0f6c3c1b2a3d", "doc": {"a": [1.10, null, "x"]}, "more": 1}'
+)
+
+
+def test_fields_of_objects_become_columns(stage: Stage) -> None:
+    """Each field has its type, in its sender's digits; what is missing or null is NULL."""
+    topic = stage.topic()
+    topic.send(0, SENT, b'{"id": null}', None, key=b"one")
+    hydration = stage.hydration(topic, reading={"fields": FIELDS, "key": "text"})
+    hydration.go()
+    first, second, third = hydration.rows(f'"offset", key, {", ".join(f"{name}::text" for name in FIELDS)}')
+    assert first == (
+        0,
+        "one",
+        "9007199254740993",
+        "12.50",
+        "123456789012345678901234567890.125",
+        "2026-01-31 10:00:00.123456+00",
+        "2026-01-31",
+        "true",
+        'it\'s "quoted", Ж',
+        "6f1f0c4e-6a52-4a8b-8f0e-0f6c3c1b2a3d",
+        '{"a": [1.10, null, "x"]}',
+    )
+    assert second[2:] == third[2:] == (None,) * len(FIELDS)
+    types = hydration.sql(
+        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = '{}'::regclass AND attnum > 6"
+    )
+    assert [type_ for (type_,) in types][:4] == ["bigint", "numeric(12,2)", "numeric", "timestamp with time zone"]
+    assert hydration.verify(Verify.FULL).equal
+
+
+def test_bytes_are_taken_as_they_are(stage: Stage) -> None:
+    """Format raw takes any bytes, and NULL apart from none."""
+    topic = stage.topic()
+    values = [bytes(range(256)), b"", None, b"\\x00"]
+    topic.send(0, *values)
+    hydration = stage.hydration(topic, reading={"format": "raw"})
+    hydration.go()
+    assert [value for _, _, value in hydration.rows('"partition", "offset", value')] == values
+    assert hydration.verify(Verify.FULL).equal
+
+
+@pytest.mark.statement("X5")
+def test_a_bad_record_stops_by_its_place(stage: Stage) -> None:
+    """X5: one sentence names topic, partition, offset and reason, and nothing of what the record holds."""
+    topic = stage.topic(2)
+    topic.send(1, 1, b"{'secret': 1}", 3)
+    hydration = stage.hydration(topic)
+    with pytest.raises(SourceRefused, match=rf"offset 1 of partition 1 of topic {topic.name} .*no JSON") as refused:
+        hydration.go()
+    assert "secret" not in str(refused.value)
+    assert hydration.rows() == []
+
+
+def test_a_transform_sees_the_columns(stage: Stage) -> None:
+    """A SELECT takes values apart; progress is still complete by offsets, and the whole target is compared."""
+    topic = stage.topic(2)
+    topic.send(0, *({"id": number} for number in range(1500)))
+    query = """
+        SELECT `partition`, `offset`, CAST(get_json_object(value, '$.id') AS BIGINT) AS id FROM source
+        WHERE get_json_object(value, '$.id') % 2 = 0
+    """
+    hydration = stage.hydration(topic, transform=query)
+    progress = hydration.go()
+    assert (progress.total, progress.committed, progress.total_exact) == (1500, 1500, True)
+    assert hydration.verify().equal
+    topic.send(1, *({"id": number} for number in range(10)))
+    assert hydration.go().total == 10
+    assert len(hydration.rows("id, 1")) == 755
+    assert hydration.verify().equal
+
+
+@pytest.mark.statement("X5", "X7")
+def test_what_is_wrong_is_said_in_one_sentence(kafka: Server) -> None:
+    """X5, X7: no topic, no broker, a refused login, settings that are none: a sentence each, without a secret."""
+    topic = Topic(servers=kafka.url).create()
+    source = KafkaSource(conn_id="c", topic=topic.name)
+    assert source.open(login_of(kafka, kafka.password or "")).snapshot().total == 0
+    cases = [
+        (KafkaSource(conn_id="c", topic="nothing"), endpoint_of(kafka), SourceRefused, "has no topic nothing"),
+        (source, login_of(kafka, PASSWORD), SourceRefused, "does not let backpressure in: .*Invalid username"),
+        (source, endpoint_of(kafka, host="127.0.0.1:1"), SourceUnavailable, "127.0.0.1:1 .* does not answer"),
+        (source, endpoint_of(kafka, options={"security.protocol": "x"}), InvalidDeclaration, "security.protocol"),
+    ]
+    for declared, endpoint, error, words in cases:
+        with pytest.raises(error, match=words) as refused:
+            declared.open(endpoint).snapshot()
+        assert PASSWORD not in str(refused.value)
+
+
+@pytest.mark.statement("X5", "X7")
+def test_a_task_that_may_not_in_says_so(stage: Stage) -> None:
+    """X5, X7: a login that was changed after the plan stops the range with a sentence, without the password."""
+    topic = stage.topic()
+    topic.send(0, 1)
+    hydration = stage.hydration(topic, endpoint=login_of(stage.kafka, stage.kafka.password or ""))
+    hydration.plan()
+    stage.logins["source"] = replace(login_of(stage.kafka, PASSWORD), conn_id="source")
+    with pytest.raises(SourceRefused, match="does not let backpressure in") as refused:
+        hydration.drain()
+    assert PASSWORD not in str(refused.value)
+    stage.logins["source"] = replace(login_of(stage.kafka, stage.kafka.password or ""), conn_id="source")
+    hydration.drain()
+    assert hydration.rows() == [(0, 0, "1")]
+
+
+@pytest.mark.statement("X1")
+def test_a_lane_that_is_killed_goes_on_from_the_ledger(stage: Stage, connect: Server, tmp_path: Path) -> None:
+    """X1: a lane killed between two commits leaves nothing doubled and nothing out."""
+    topic = stage.topic(3)
+    for partition in range(3):
+        topic.send(partition, *range(2000))
+    hydration = stage.hydration(topic, range_rows=500)
+    target = hydration.composed.target
+    hydration.plan()
+    killed = replace(hydration.composed, remote=connect.url)
+    with closing(ConnectRunner(connect.url, stage.logins)) as runner, killed.open(runner) as ports:
+        lane = ports.hydrator()
+        lane.on_commit = _stop
+        with pytest.raises(KeyboardInterrupt):
+            lane.run()
+    assert 0 < len(run(stage.database, f"SELECT 1 FROM {target}")) < 6000
+    assert hydration.drain().committed == 6000
+    assert hydration.rows() == stored(topic)
+
+
+def _stop() -> None:
+    raise KeyboardInterrupt

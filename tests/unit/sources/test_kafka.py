@@ -1,0 +1,99 @@
+"""What a topic is declared by, and the columns that come of it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.sources import KafkaSource
+from airflow_provider_backpressure.sources.kafka import meant
+from airflow_provider_backpressure.sources.kafka_columns import columns_of, recorded_source, spelled
+
+PLACE = Endpoint(conn_id="events", host="a:1,b:2", port=0, database="", user="")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"format": "avro"}, "format must be one of json, raw"),
+        ({"key": "int"}, "key must be one of bytes, text"),
+        ({"fields": {}}, "at least one field"),
+        ({"fields": {"id": "bigint"}, "format": "raw"}, "format='json'"),
+        ({"start": datetime(2026, 1, 1)}, "with its zone"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_parse(values: dict[str, Any], words: str) -> None:
+    """Before any connection is looked up."""
+    with pytest.raises(InvalidDeclaration, match=words):
+        KafkaSource(conn_id="events", topic="orders", **values)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"topic": "a b"}, "no name"),
+        ({"start": "yesterday"}, "not 'yesterday'"),
+        ({"start": "2026-01-01T00:00:00"}, "with its zone"),
+        ({"start": {"x": 1}}, "whole numbers"),
+        ({"start": {0: -1}}, "whole numbers"),
+        ({"fields": {"key": "text", "id": "bigint"}}, "field key would be a second column"),
+        ({"fields": {"id": "bytea"}}, "cannot be of type 'bytea'"),
+    ],
+)
+def test_what_may_be_a_template_is_refused_when_it_is_opened(values: dict[str, Any], words: str) -> None:
+    """By then it is known."""
+    with pytest.raises(InvalidDeclaration, match=words):
+        KafkaSource(**{"conn_id": "events", "topic": "orders", **values}).open(PLACE)
+
+
+def test_a_start_is_what_it_says() -> None:
+    """Words, times and offsets, also as a template makes them."""
+    assert meant("latest") == "latest"
+    assert meant(" 2026-01-01T00:00:00Z") == datetime(2026, 1, 1, tzinfo=UTC)
+    assert meant({"0": 7}) == meant({0: 7}) == {0: 7}
+
+
+def test_other_columns_are_another_source() -> None:
+    """Format, key and fields are part of the identity; where to begin is not."""
+    declared = [{}, {"format": "raw"}, {"key": "text"}, {"fields": {"id": "bigint"}}, {"fields": {"id": "text"}}]
+    identities = [KafkaSource(conn_id="c", topic="orders", **one).open(PLACE).identity for one in declared]
+    assert identities[0] == "kafka://a:1,b:2/orders"
+    assert len(set(identities)) == len(identities)
+    assert KafkaSource(conn_id="c", topic="orders", start="latest").open(PLACE).identity == identities[0]
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"format": "raw", "key": "text"}, {"fields": {"value": "text"}}, {"fields": {"id": "int4"}}]
+)
+def test_a_plan_s_columns_say_what_was_declared(values: dict[str, Any]) -> None:
+    """A command has no DAG at hand, only the plan."""
+    declared = KafkaSource(conn_id="c", topic="orders", **values)
+    again = recorded_source("c", "orders", columns_of(declared))
+    assert again.open(PLACE).identity == declared.open(PLACE).identity
+    assert columns_of(again) == columns_of(declared)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("INT8", "bigint"),
+        ("numeric(12, 2)", "numeric(12,2)"),
+        ("decimal(5)", "numeric(5,0)"),
+        ("numeric", "numeric"),
+        ("timestamptz", "timestamp with time zone"),
+        ("timestamptz(3)", "timestamp(3) with time zone"),
+        ("timestamp(3) without time zone", "timestamp(3) without time zone"),
+        ("timestamp", "timestamp without time zone"),
+        ("varchar(40)", "character varying(40)"),
+        ("char", "character(1)"),
+        ("char(3)", "character(3)"),
+        ("double  precision", "double precision"),
+        ("float8", "double precision"),
+        ("uuid", "uuid"),
+    ],
+)
+def test_types_are_spelled_as_postgresql_does(given: str, expected: str) -> None:
+    """So that a column compares with what is in the target."""
+    assert spelled(given) == expected

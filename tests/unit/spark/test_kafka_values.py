@@ -1,0 +1,143 @@
+"""Records as columns: every value in its sender's words, and the first bad one named."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow
+import pytest
+
+from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.sources import KafkaSource
+from airflow_provider_backpressure.sources.kafka_columns import columns_of
+from airflow_provider_backpressure.spark.readers.kafka_values import to_batch
+from airflow_provider_backpressure.spark.types import carrier
+
+
+@dataclass
+class Sent:
+    """A record as the client has it."""
+
+    held: bytes | None
+    keyed: bytes | None = None
+    at: int = 0
+
+    def value(self) -> bytes | None:
+        """Its value."""
+        return self.held
+
+    def key(self) -> bytes | None:
+        """Its key."""
+        return self.keyed
+
+    def offset(self) -> int:
+        """Its offset."""
+        return self.at
+
+    def partition(self) -> int:
+        """Its partition."""
+        return 3
+
+    def topic(self) -> str:
+        """Its topic."""
+        return "orders"
+
+    def timestamp(self) -> tuple[int, int]:
+        """No time."""
+        return (0, -1)
+
+    def headers(self) -> None:
+        """No headers."""
+
+
+def batch(records: list[Sent], **values: Any) -> pyarrow.RecordBatch:
+    """Return the batch of records of a declared topic, as it is typed for Spark."""
+    columns = columns_of(KafkaSource(conn_id="c", topic="orders", **values))
+    found = to_batch(records, columns, "orders")
+    assert found.schema.types == [carrier(column.type)[0] for column in columns]
+    return found
+
+
+def test_values_stay_as_they_were_sent() -> None:
+    """JSON keeps its spaces and digits; NULL is apart from JSON's null; no time is NULL."""
+    texts = [b' {"a" : 1.50}', None, b"null", b'"\\ud800"', b"12345678901234567890"]
+    found = batch([Sent(text) for text in texts])
+    assert found.column("value").to_pylist() == [None if text is None else text.decode() for text in texts]
+    assert found.column("timestamp").null_count == len(texts)
+    assert found.column("partition").to_pylist() == [3] * len(texts)
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b"", "no JSON"),
+        (b"{'a': 1}", r"no JSON \(Expecting property name"),
+        (b"NaN", r"no JSON \(NaN is no JSON\)"),
+        (b"[1,]", "no JSON"),
+        (b'"a\x01"', "no JSON"),
+        (b"\xff", "no UTF-8"),
+        (b"[" * 100_000, "nested too deep|no JSON"),
+    ],
+)
+def test_a_value_that_is_no_json_is_named_by_its_place(value: bytes, words: str) -> None:
+    """X5: topic, partition, offset and reason, nothing of the value."""
+    with pytest.raises(SourceRefused, match=rf"offset 7 of partition 3 of topic orders cannot be taken: .*({words})"):
+        batch([Sent(b"1", at=6), Sent(value, at=7), Sent(b"!", at=8)])
+
+
+@pytest.mark.parametrize(
+    ("type_", "sent", "expected"),
+    [
+        ("bigint", "9007199254740993", 9007199254740993),
+        ("bigint", '"12"', 12),
+        ("numeric", "1.10e400", "1.10e400"),
+        ("boolean", "true", True),
+        ("text", "1.10", "1.10"),
+        ("text", '"a"', "a"),
+        ("text", '{"b": [1.0, true, null]}', '{"b": [1.0, true, null]}'),
+        ("json", '"a"', '"a"'),
+        ("json", "null", None),
+        ("double precision", "1e3", 1000.0),
+    ],
+)
+def test_a_field_has_its_type(type_: str, sent: str, expected: Any) -> None:
+    """What is no text goes by its own words."""
+    found = batch([Sent(f'{{"f": {sent}}}'.encode()), Sent(b"{}"), Sent(None)], fields={"f": type_})
+    assert found.column("f").to_pylist() == [expected, None, None]
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("bigint", 1.5),
+        ("smallint", 40000),
+        ("bigint", "secret"),
+        ("boolean", "maybe"),
+        ("numeric(4,2)", 1.234),
+        ("timestamptz", "2026-01-01T00:00:00"),
+        ("date", 5),
+        ("text", "a\0b"),
+        ("bigint", [1]),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named(type_: str, value: Any) -> None:
+    """X5: with the field and its type."""
+    with pytest.raises(SourceRefused, match=r"offset 5 .* its field f is no") as refused:
+        batch([Sent(b"{}", at=4), Sent(json.dumps({"f": value}).encode(), at=5)], fields={"f": type_})
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(("key", "words"), [(b"\xff", "key is no UTF-8"), (b"a\0", "key holds a NUL")])
+def test_a_key_that_is_no_text_is_named(key: bytes, words: str) -> None:
+    """X5: where keys are declared to be text."""
+    with pytest.raises(SourceRefused, match=words):
+        batch([Sent(b"1", keyed=key)], key="text")
+
+
+def test_a_value_that_is_no_object_has_no_fields() -> None:
+    """A list is JSON, but nothing to take fields of."""
+    with pytest.raises(SourceRefused, match="no JSON object"):
+        batch([Sent(b"[1]")], fields={"f": "text"})
