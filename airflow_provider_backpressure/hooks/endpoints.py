@@ -8,8 +8,8 @@ from airflow.sdk import Connection
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.aws import from_aws
 from airflow_provider_backpressure.hooks import kafka
+from airflow_provider_backpressure.hooks.aws import from_aws
 from airflow_provider_backpressure.hooks.connections import connection
 
 log = logging.getLogger(__name__)
