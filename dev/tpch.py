@@ -32,7 +32,7 @@ def fill(connection: "psycopg.Connection[Any]", table: str, *, rows: int) -> Non
         )
         statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(name, sql.SQL(NAMES))
         with connection.cursor().copy(statement) as copy:
-            for block in _lines(rows):
+            for block in lines(rows):
                 copy.write(block)
         connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY (l_id)").format(name))
     connection.execute(sql.SQL("VACUUM (ANALYZE) {}").format(name))
@@ -54,7 +54,7 @@ def fingerprint(connection: "psycopg.Connection[Any]", schema: str, table: str) 
     return int(found[0]), int(found[1])
 
 
-def _lines(rows: int) -> Iterator[bytes]:
+def lines(rows: int) -> Iterator[bytes]:
     """Yield exactly so many lines of CSV, in blocks."""
     command = [str(Path(sys.executable).parent / "tpchgen-cli"), "csv", "--tables", "lineitem", "--stdout"]
     # One order more than could be missing: a scale factor is only about so many rows.
