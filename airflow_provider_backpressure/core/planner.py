@@ -176,6 +176,7 @@ class Planner:
             write=preview.write,
             transform=self.transform,
             clears=clears,
+            position=snapshot.position,
         )
         self._check_empty(draft)
         cut = self.source.ranges(snapshot, rows=preview.range_rows, bytes=self.budget.range_bytes)

@@ -42,6 +42,8 @@ class Snapshot:
     """Size of the largest row that may have to be expected, where rows differ much in size; 0: they do not."""
     window: Window | None = None
     """What of a rising column this snapshot is about; ``None`` where there is none."""
+    position: str | None = None
+    """Where the source's log stood before anything was read (MySQL: a GTID set); ``None`` where none is kept."""
 
 
 def fingerprint(columns: tuple[Column, ...]) -> str:
@@ -76,6 +78,8 @@ class Plan:
     transform: Transform | None = None
     clears: str | None = None
     """Id of the plan before, which was closed unfinished: what it wrote is removed when this one takes the target."""
+    position: str | None = None
+    """Where the source's log stood before anything was read, so that what came later can be replayed."""
 
     @property
     def increment(self) -> bool:

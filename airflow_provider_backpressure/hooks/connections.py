@@ -28,3 +28,13 @@ def check_type(found: Connection, *types: str) -> None:
             f"The Airflow connection {found.conn_id!r} is of type {found.conn_type!r}; "
             f"type {' or '.join(types)} is needed here."
         )
+
+
+def port(conn_id: str, value: object) -> int | None:
+    """Return an extra's port; ``None`` where it is left out, :class:`InvalidDeclaration` where it is none."""
+    if value in (None, ""):
+        return None
+    text = str(value)
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise InvalidDeclaration(f"The extra executor_port of connection {conn_id!r} is no port number: {value!r}.")
+    return int(text)

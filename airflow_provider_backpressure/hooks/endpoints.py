@@ -10,7 +10,8 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks import kafka
 from airflow_provider_backpressure.hooks.aws import from_aws
-from airflow_provider_backpressure.hooks.connections import connection
+from airflow_provider_backpressure.hooks.connections import connection, port
+from airflow_provider_backpressure.hooks.mysql import mysql_endpoint
 
 log = logging.getLogger(__name__)
 
@@ -55,22 +56,14 @@ def from_connection(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
         password=found.password or "",
         options={name: str(extra[name]) for name in OPTIONS if extra.get(name) not in (None, "")},
         executor_host=extra.get("executor_host") or None,
-        executor_port=_port(found.conn_id, extra.get("executor_port")),
+        executor_port=port(found.conn_id, extra.get("executor_port")),
     )
-
-
-def _port(conn_id: str, value: object) -> int | None:
-    if value in (None, ""):
-        return None
-    text = str(value)
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise InvalidDeclaration(f"The extra executor_port of connection {conn_id!r} is no port number: {value!r}.")
-    return int(text)
 
 
 BUILDERS: dict[str, Callable[[Connection, Mapping[str, Any]], Endpoint]] = {
     "aws": from_aws,
     "kafka": kafka.from_connection,
+    "mysql": mysql_endpoint,
     "postgres": from_connection,
 }
 """How to read a connection, by its type."""

@@ -52,6 +52,13 @@ def _kafka_source(read: ReadSpec, identity: str) -> SourceDeclaration:
     return recorded_source(read.conn_id, identity.split("/", 3)[3].partition("#")[0], read.columns)
 
 
+def _mysql_source(read: ReadSpec, identity: str) -> SourceDeclaration:
+    from airflow_provider_backpressure.sources import MySQLSource
+
+    table = identity.split("/", 3)[3].partition("#")[0]
+    return MySQLSource(conn_id=read.conn_id, table=table)
+
+
 def _postgres_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     from airflow_provider_backpressure.postgres.names import QualifiedName
     from airflow_provider_backpressure.sinks import PostgresSink
@@ -87,6 +94,7 @@ SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {
 }
 SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {
     "kafka": _kafka_source,
+    "mysql": _mysql_source,
     "postgres": _postgres_source,
 }
 """How to declare what a plan names, by its kind."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import airflow_provider_backpressure
 
-PARTS = ("core", "postgres", "lakes", "spark")
+PARTS = ("core", "kafka", "lakes", "mysql", "postgres", "spark")
 """Rooms that run inside a task; beside them the package's own ``__init__`` and ``exceptions``."""
 JOB = "airflow_provider_backpressure.spark.job"
 PROBE = "airflow_provider_backpressure.spark.probe"

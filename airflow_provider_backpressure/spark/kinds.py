@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.messages import ChecksumSpec, RangeSpec,
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 ROOM = "airflow_provider_backpressure.spark"
-READERS = {"kafka": "readers.kafka", "postgres": "readers.arrow"}
+READERS = {"kafka": "readers.kafka", "mysql": "readers.mysql", "postgres": "readers.arrow"}
 """Modules that are a :class:`Reader`."""
 WRITERS = {
     "postgres": "writers.frame",

@@ -25,13 +25,14 @@ from airflow_provider_backpressure.exceptions import VerificationFailed
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
-from airflow_provider_backpressure.sources import PostgresSource
+from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
 from tests.support.postgres import connected
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.hooks.hydration import SourceDeclaration
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCES: dict[str, Any] = {"mysql": MySQLSource, "postgres": PostgresSource}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,8 @@ class Composed:
     consistency: str = "static"
     transform: str | None = None
     """A SELECT over the view ``source``."""
+    kind: str = "postgres"
+    """Of the source: ``postgres`` or ``mysql``."""
     reading: dict[str, Any] = field(default_factory=dict)
     """What else the source is declared with."""
 
@@ -70,7 +73,8 @@ class Composed:
 
     def declared(self) -> "SourceDeclaration":
         """Return the source's declaration."""
-        return PostgresSource(conn_id="source", table=self.table, **self.reading)
+        declared: SourceDeclaration = SOURCES[self.kind](conn_id="source", table=self.table, **self.reading)
+        return declared
 
     def plan(self) -> Planned:
         """Plan, or resume."""

@@ -6,10 +6,13 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pyarrow
 import pymysql
 import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.spark.kinds import reader
 
 PASSWORD = "hunter2-is-secret"
 
@@ -22,6 +25,7 @@ def run(endpoint: Endpoint, *statements: str) -> list[tuple[Any, ...]]:
         user=endpoint.user,
         password=endpoint.password,
         database=endpoint.database,
+        charset="utf8mb4",
         autocommit=True,
     )
     with closing(link), link.cursor() as cursor:
@@ -62,3 +66,13 @@ def new_role(database: Endpoint) -> Iterator[Endpoint]:
     )
     yield replace(database, user=role, password=PASSWORD)
     run(database, f"DROP USER '{role}'@'%'")
+
+
+def batches(source: Source, endpoint: Endpoint, **cut: int) -> list[pyarrow.RecordBatch]:
+    """Read all ranges of a source as the tasks do, and return what they give."""
+    snapshot = source.snapshot()
+    read = source.read_spec(snapshot)
+    found = []
+    for piece in source.ranges(snapshot, **{"rows": 10**9, "bytes": 2**60, **cut}):
+        found += list(reader("mysql").read(endpoint, read, source.slice(read, piece.bounds, f"{piece.seq}.0"), "test"))
+    return found

@@ -7,6 +7,7 @@ from pathlib import Path
 from airflow_provider_backpressure.spark.types import carrier
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "types.md"
+MYSQL = PAGE.with_name("types-mysql.md")
 WRITE = "BACKPRESSURE_WRITE_DOCS"
 """Set in the environment, it makes the test write the page."""
 INTRODUCTION = """# Types
@@ -29,6 +30,27 @@ A plan refuses columns of these types, and of arrays, domains and composites tha
 |---|---|
 """
 
+FROM_MYSQL = """# Types from MySQL
+
+How values of MySQL's types arrive in PostgreSQL. The table is made by the test that copies them through Spark: each
+type with NULL and with its extreme and special values, compared with what PostgreSQL has to print for them.
+
+- **PostgreSQL**: the type of a target that is created; one that is there must have it.
+- **In a transform**: the column's type in Spark's DataFrame. `string` is text that PostgreSQL's type reads.
+"""
+AFTER_MYSQL = """
+- Text of any character set arrives as UTF-8. `char` comes as MySQL gives it, without trailing blanks.
+- `timestamp` is read in UTC. `datetime` has no time zone, and gets none.
+- Zero dates and dates that no calendar has (0000-00-00, 2024-00-10, 0000-05-05, 2024-02-30) are refused by the name of
+  their column: read them as NULL with `zero_dates="null"`, or as text with `as_text=("column",)`.
+- A geometry arrives as well-known binary, with its SRID, where it has one, as PostGIS has it: `column::geometry` there.
+  Coordinates are in the order in which MySQL keeps them, x before y.
+- `boolean` is MySQL's other name for `tinyint(1)`, which may hold other numbers too: it stays a number.
+- Every generated column is read as it is.
+- With `as_text=("column",)` a column arrives as `text`, as MySQL prints it; bytes and geometries cannot.
+- A type that is not in the table (`vector`) is refused by its column's name.
+"""
+
 
 def page(found: Mapping[str, bool], refused: Mapping[str, str]) -> str:
     """Return the page. ``found``: whether all values of a type were equal; ``refused``: the reason by type."""
@@ -41,8 +63,18 @@ def page(found: Mapping[str, bool], refused: Mapping[str, str]) -> str:
     return "\n".join([INTRODUCTION + head + "\n".join(lines), REFUSED.rstrip() + "\n" + "\n".join(reasons), ""])
 
 
-def keep(text: str) -> str:
+def mysql_page(found: Mapping[str, tuple[str, str, bool]]) -> str:
+    """Return the page of MySQL's types. ``found``: by column its type, PostgreSQL's, and whether all values arrived."""
+    lines = [
+        f"| `{type_}` | `{postgres}` | {'equal' if equal else 'DIFFERS'} | `{carrier(postgres)[1].simpleString()}` |"
+        for type_, postgres, equal in found.values()
+    ]
+    head = "\n| MySQL | PostgreSQL | Copied | In a transform |\n|---|---|---|---|\n"
+    return "\n".join([FROM_MYSQL + head + "\n".join(lines), AFTER_MYSQL])
+
+
+def keep(text: str, page: Path = PAGE) -> str:
     """Return what the page says, after writing ``text`` there where that is asked for."""
     if os.environ.get(WRITE):
-        PAGE.write_text(text)
-    return PAGE.read_text()
+        page.write_text(text)
+    return page.read_text() if page.exists() else ""

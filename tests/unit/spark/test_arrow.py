@@ -9,7 +9,8 @@ import pytest
 from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused, SourceRefused
 from airflow_provider_backpressure.spark.batches import END, check_names, complete, whole
-from airflow_provider_backpressure.spark.readers.arrow import parse
+from airflow_provider_backpressure.spark.readers.arrow import way_out
+from airflow_provider_backpressure.spark.readers.text import parse
 from airflow_provider_backpressure.spark.writers.frame import to_csv
 
 
@@ -40,7 +41,7 @@ def test_every_carried_type_is_parsed_and_written_back() -> None:
         b'"1","0","NaN","f","a ""b""\r\n\\.","0001-01-01","0001-01-01 00:00:00","9999-12-31 23:59:59+00","0.01",'
         b'"\\x",""\n'
     )
-    table = parse(text, columns)
+    table = parse(text, columns, way_out)
     assert table.schema.names == [each.name for each in columns]
     first, second, third = table.to_pylist()
     assert (first["a"], first["d"], first["e"], first["j"]) == (-1, True, "", b"\x00\xff")
@@ -60,12 +61,12 @@ def test_every_carried_type_is_parsed_and_written_back() -> None:
 
 def test_a_single_column_may_be_null() -> None:
     """Its row is an empty line, which is not passed over."""
-    assert parse(b'\n"x"\n\n', [column("a", "text")]).column("a").to_pylist() == [None, "x", None]
+    assert parse(b'\n"x"\n\n', [column("a", "text")], way_out).column("a").to_pylist() == [None, "x", None]
 
 
 def test_columns_go_by_position() -> None:
     """Two names that differ in nothing but case, and one of the marks CSV itself uses."""
-    table = parse(b'"1","2","3"\n', [column("a", "integer"), column("A", "integer"), column('"', "integer")])
+    table = parse(b'"1","2","3"\n', [column("a", "integer"), column("A", "integer"), column('"', "integer")], way_out)
     assert table.schema.names == ["a", "A", '"']
     assert to_csv(table.to_batches()[0]) == b"1,2,3\n"
 
@@ -77,7 +78,7 @@ def test_a_value_that_does_not_fit_names_its_column(type_: str, value: str) -> N
     with pytest.raises(
         SourceRefused, match=rf"^Column odd \({type_.replace('(', '.').replace(')', '.')}\) holds"
     ) as it:
-        parse(f'"1","{value}"\n'.encode(), [column("id", "integer"), column("odd", type_)])
+        parse(f'"1","{value}"\n'.encode(), [column("id", "integer"), column("odd", type_)], way_out)
     assert 'as_text=("odd",)' in str(it.value)
 
 

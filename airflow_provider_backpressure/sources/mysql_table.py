@@ -1,0 +1,209 @@
+"""A MySQL table as a source, opened."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, NullBounds
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.ports import Keeper
+from airflow_provider_backpressure.core.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
+from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.mysql.bounds import KeyColumn
+from airflow_provider_backpressure.mysql.errors import Errors
+from airflow_provider_backpressure.mysql.names import TableName, listed
+from airflow_provider_backpressure.mysql.session import Session
+from airflow_provider_backpressure.sources.mysql_catalog import CatalogColumn, Relation, find
+from airflow_provider_backpressure.sources.mysql_checks import check_readable, checked_condition, chosen_columns
+from airflow_provider_backpressure.sources.mysql_key import checked_rising, chosen_split
+from airflow_provider_backpressure.sources.mysql_query import KeyedTable
+from airflow_provider_backpressure.sources.mysql_ranges import key_ranges
+from airflow_provider_backpressure.sources.mysql_size import measured, row_size
+from airflow_provider_backpressure.sources.mysql_types import Carried, carried, key_kind, line
+
+if TYPE_CHECKING:
+    from airflow_provider_backpressure.sources.mysql import MySQLSource
+
+KIND = "mysql"
+ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+STATIC_ONLY = (
+    "MySQL has no snapshot that several connections could read in: leave consistency to its default, 'static', and let "
+    "the table stand still while it is read."
+)
+
+
+class MySQLTable:
+    """Implements :class:`..core.ports.Source`. Threads may share it; it connects at the first question."""
+
+    modules: tuple[str, ...] = ("pymysql",)
+
+    def __init__(self, declared: "MySQLSource", endpoint: Endpoint) -> None:
+        self._declared = declared
+        self._name = TableName.parse(declared.table, endpoint.database)
+        self._session = Session(endpoint, errors=ERRORS)
+        self._user = endpoint.user
+        self._known: Relation | None = None
+        self._where = declared.where if declared.where and declared.where.strip() else None
+        self.identity = f"mysql://{endpoint.host}:{endpoint.port}/{self._name}{self._part()}"
+        self.increments = declared.increment_column is not None
+
+    def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
+        """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, else estimated.
+
+        The server's position in its log is taken before anything else, so that what is written later can be replayed.
+        """
+        if consistency not in (None, Consistency.STATIC):
+            raise SourceRefused(STATIC_ONLY)
+        position = self._position()
+        table = self._known = find(self._session, self._name)
+        columns = self._chosen(table)
+        by = self._declared.increment_column if after is not None else self._declared.split_column
+        split = chosen_split(table, by, whole=self._declared.whole and by is None)
+        ordered = tuple(column.name for column in split.columns)
+        check_readable(table, (*ordered, *split.key), user=self._user)
+        as_text = [name for name in ordered if name in self._declared.as_text]
+        if as_text:
+            raise SourceRefused(f"{self._name} is cut by {listed(as_text)}, which cannot be read as text too.")
+        if self._where is not None:
+            checked_condition(self._session, table, self._where)
+        window = self._window(table, after)
+        keyed = self._keyed(ordered, window, unique=split.unique)
+        size = measured(self._session, table, keyed, columns)
+        sorted_ = (*ordered, *((window.column,) if window else ()))
+        return Snapshot(
+            source_identity=self.identity,
+            columns=tuple(self._column(column, sorted_) for column in columns),
+            key=split.key,
+            split=ordered,
+            unique=keyed.unique,
+            frontier={} if size.rows is None else {str(self._name): size.rows},
+            total=size.rows,
+            total_exact=size.exact,
+            row_bytes=size.row_bytes,
+            widest_bytes=size.widest_bytes,
+            consistency=Consistency.STATIC,
+            window=window,
+            position=position,
+        )
+
+    def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
+        """See :meth:`..core.ports.Source.ranges`."""
+        keyed = self._keyed(snapshot.split, snapshot.window, unique=snapshot.unique)
+        if rows * snapshot.widest_bytes > bytes:
+            keyed = replace(keyed, size=row_size(self._chosen(self._table)))
+        return key_ranges(self._session, keyed, snapshot, rows=rows, bytes=bytes)
+
+    def keep(self, plan: Plan) -> Keeper:
+        """Raise ``SourceRefused``: there is no snapshot to be kept."""
+        raise SourceRefused(STATIC_ONLY)
+
+    def read_spec(self, snapshot: Snapshot) -> ReadSpec:
+        """See :meth:`..core.ports.Source.read_spec`."""
+        return ReadSpec(kind=KIND, conn_id=self._declared.conn_id, columns=snapshot.columns, window=snapshot.window)
+
+    def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
+        """See :meth:`..core.ports.Source.slice`. Asks the catalogue once for the types, then nothing."""
+        match bounds:
+            case KeyBounds():
+                names = bounds.columns
+            case NullBounds():
+                names = (bounds.column,)
+            case _:
+                raise SourceRefused(f"MySQL has no bounds like {bounds}.")
+        keyed = self._keyed(names, read.window, unique=False)
+        return Slice(slice_id=slice_id, query=keyed.rows(self._line(read), bounds), bounds=bounds.to_json())
+
+    def close(self) -> None:
+        """See :meth:`..core.ports.Source.close`."""
+        self._session.close()
+
+    @property
+    def _table(self) -> Relation:
+        if self._known is None:
+            self._known = find(self._session, self._name)
+        return self._known
+
+    def _position(self) -> str | None:
+        """Return the transactions that the server has, as a GTID set; ``None`` where it keeps no such count."""
+        variable = "@@GLOBAL.gtid_binlog_pos" if self._session.mariadb else "@@GLOBAL.gtid_executed"
+        found = str(self._session.value(f"SELECT {variable}") or "")
+        return "".join(found.split()) or None
+
+    def _chosen(self, table: Relation) -> tuple[CatalogColumn, ...]:
+        return chosen_columns(table, self._declared.columns, self._declared.as_text, user=self._user)
+
+    def _keyed(self, key: tuple[str, ...], window: Window | None, *, unique: bool) -> KeyedTable:
+        """Return the table as a plan has it, which may be an older one than the catalogue would give today."""
+        return KeyedTable(
+            name=self._name,
+            key=tuple(self._key_column(name) for name in key),
+            unique=unique,
+            where=self._where,
+            window=window,
+            rising=None if window is None else self._key_column(window.column),
+        )
+
+    def _key_column(self, name: str) -> KeyColumn:
+        column = self._table.column(name)
+        kind = None if column is None else key_kind(column)
+        if kind is None:
+            raise SourceRefused(f"{self._name} has changed: it can no longer be cut by {listed([name])}.")
+        return KeyColumn(name=name, kind=kind)
+
+    def _window(self, table: Relation, after: str | None) -> Window | None:
+        """Return what of the rising column is to be read; an empty window where nothing has come."""
+        name = self._declared.increment_column
+        if name is None:
+            return None
+        checked_rising(table, name, columns=self._declared.columns, as_text=self._declared.as_text)
+        check_readable(table, (name,), user=self._user)
+        rising = self._key_column(name)
+        everything = self._keyed((), None, unique=False)
+        found = self._session.rows(
+            everything.rows(rising.shown, None, f"{rising.sql} IS NOT NULL") + f" ORDER BY {rising.sql} DESC LIMIT 1"
+        )
+        upto = found[0][0] if found else after
+        return None if upto is None else Window(column=name, after=after, upto=upto)
+
+    def _line(self, read: ReadSpec) -> str:
+        """Return the expression for a row's text: each column as the plan has it."""
+        ways: list[tuple[str, Carried]] = []
+        for planned in read.columns:
+            column = self._table.column(planned.name)
+            way = None if column is None else self._carried(column, planned.type)
+            if way is None:
+                raise SourceRefused(
+                    f"{self._name} has changed: {listed([planned.name])} is no {planned.type} any more."
+                )
+            ways.append((planned.name, way))
+        return line(ways)
+
+    def _carried(self, column: CatalogColumn, planned: str) -> Carried | None:
+        for as_text in (False, True):
+            way = carried(column, as_text=as_text, zero_dates=self._declared.zero_dates)
+            if way is not None and way.type == planned:
+                return way
+        return None
+
+    def _column(self, column: CatalogColumn, ordered: tuple[str, ...]) -> Column:
+        way = carried(column, as_text=column.name in self._declared.as_text, zero_dates=self._declared.zero_dates)
+        assert way is not None, "chosen_columns has refused it"
+        return Column(
+            name=column.name,
+            type=way.type,
+            nullable=way.nullable,
+            collation=column.collation if column.name in ordered else None,
+        )
+
+    def _part(self) -> str:
+        """Return the identity's suffix: a part of a table is another source than the whole."""
+        declared = self._declared
+        chosen = [declared.columns, self._where, declared.as_text, declared.zero_dates == "null"]
+        if not any(chosen):
+            return ""
+        return "#" + hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:12]

@@ -1,0 +1,100 @@
+"""Every type of MySQL's manual: what is carried arrives in PostgreSQL as it left, the rest is refused by name."""
+
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.verification import Verify
+from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.sources import MySQLSource
+from dev.services import Server
+from tests import types_mysql as typed
+from tests.support import mysql, type_page
+from tests.support.composed import Composed
+from tests.support.mysql import batches
+from tests.support.postgres import run
+
+pytestmark = pytest.mark.integration
+
+REFUSED = r'^Column odd \([^\n]*zero_dates="null"[^\n]*as_text=\("odd",\)'
+ZERO = ("0000-00-00", "2024-00-10", "2024-02-00", "0000-05-05")
+
+
+@pytest.mark.statement("X4")
+def test_every_type_arrives_as_it_left(
+    mysql_database: Endpoint, database: Endpoint, connect: Server, ledger_url: str
+) -> None:
+    """X4: planned, created, copied through Spark, and read back on both sides: each value is the one written down."""
+    mysql.run(mysql_database, *typed.statements("every"))
+    composed = Composed(
+        source=mysql_database,
+        sink=database,
+        ledger_url=ledger_url,
+        remote=connect.url,
+        ui_url=connect.ui_url,
+        kind="mysql",
+        table="every",
+        target="raw.every",
+        mode="upsert",
+    )
+    planned = composed.plan()
+    with composed.open() as ports:
+        ports.hydrator().run()
+        report = ports.verifier().verify(ports.ledger.ranges(planned.plan.plan_id), Verify.FULL)
+    assert report.equal, report.mismatches
+    assert report.rows == typed.rows()
+    types = dict(
+        run(
+            database,
+            "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute"
+            " WHERE attrelid = 'raw.every'::regclass AND attnum > 0",
+        )
+    )
+    found = {}
+    for name, (type_, shown) in typed.expected().items():
+        there = [value for (value,) in run(database, f'SELECT "{name}"::text FROM raw.every ORDER BY id')]
+        found[name] = there == shown
+        assert there == shown, name
+        assert types[name] == type_, name
+    text = type_page.mysql_page(
+        {name: (*typed.COLUMNS[name][:2], equal) for name, equal in found.items() if name in typed.COLUMNS}
+    )
+    assert type_page.keep(text, type_page.MYSQL) == text, f"the page is another one: set {type_page.WRITE}=1"
+
+
+@pytest.mark.statement("X4")
+@pytest.mark.parametrize("type_", ["date", "datetime", "timestamp"])
+def test_zero_dates_are_refused_by_column_or_read_as_null_or_as_text(mysql_database: Endpoint, type_: str) -> None:
+    """X4: no date of any calendar is made of them."""
+    values = ZERO[:1] if type_ == "timestamp" else ZERO
+    mysql.run(
+        mysql_database,
+        "SET sql_mode = 'ALLOW_INVALID_DATES'",
+        f"CREATE TABLE zero (id int AUTO_INCREMENT PRIMARY KEY, odd {type_} NOT NULL DEFAULT '2024-02-29')",
+        "INSERT INTO zero VALUES ()",
+        *(f"INSERT INTO zero (odd) VALUES ('{value}')" for value in values),
+    )
+    for number, value in enumerate(values, start=2):
+        declared = MySQLSource(conn_id="m", table="zero", where=f"id = {number}")
+        with closing(declared.open(mysql_database)) as source, pytest.raises(SourceRefused, match=REFUSED):
+            batches(source, mysql_database)
+        with closing(replace(declared, as_text=("odd",)).open(mysql_database)) as source:
+            assert batches(source, mysql_database)[0].to_pylist()[0]["odd"].startswith(value)
+    with closing(MySQLSource(conn_id="m", table="zero", zero_dates="null").open(mysql_database)) as source:
+        rows = [row["odd"] for batch in batches(source, mysql_database) for row in batch.to_pylist()]
+        assert source.snapshot().columns[1].nullable
+    assert str(rows[0]).startswith("2024-02-29")
+    assert rows[1:] == [None] * len(values)
+
+
+@pytest.mark.statement("X4", "X5")
+def test_bytes_are_not_read_as_text(mysql_database: Endpoint) -> None:
+    """X4, X5: refused by the column's name."""
+    mysql.run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY, raw varbinary(9), shape point)")
+    with (
+        closing(MySQLSource(conn_id="m", table="t", as_text=("raw", "shape")).open(mysql_database)) as source,
+        pytest.raises(SourceRefused, match=r"raw \(varbinary\(9\)\), shape \(point\)"),
+    ):
+        source.snapshot()
