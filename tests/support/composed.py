@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.hydrator import Hydrator, LaneResult
 from airflow_provider_backpressure.core.limiter import Limiter
@@ -26,6 +26,7 @@ from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
+from tests.support import lakes
 from tests.support.postgres import connected
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Composed:
     """Of the source: ``postgres`` or ``mysql``."""
     reading: dict[str, Any] = field(default_factory=dict)
     """What else the source is declared with."""
+    into: dict[str, Any] = field(default_factory=dict)
+    """A table of files instead of ``target``: its ``kind``, and what it is declared with."""
 
     @contextmanager
     def open(self, runner: Runner | None = None) -> Iterator["Ports"]:
@@ -65,7 +68,7 @@ class Composed:
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(SqlLedger(self.ledger_url)))
             source = stack.enter_context(closing(self.declared().open(source_at)))
-            sink = stack.enter_context(closing(PostgresSink(conn_id="sink", table=self.target).open(sink_at)))
+            sink = stack.enter_context(closing(self._sink(sink_at)))
             if runner is None:
                 endpoints = {"source": source_at, "sink": sink_at}
                 runner = stack.enter_context(closing(ConnectRunner(self.remote, endpoints, ui_url=self.ui_url)))
@@ -75,6 +78,11 @@ class Composed:
         """Return the source's declaration."""
         declared: SourceDeclaration = SOURCES[self.kind](conn_id="source", table=self.table, **self.reading)
         return declared
+
+    def _sink(self, at: Endpoint) -> Sink:
+        if not self.into:
+            return PostgresSink(conn_id="sink", table=self.target).open(at)
+        return lakes.declared(**self.into).open(NOWHERE)
 
     def plan(self) -> Planned:
         """Plan, or resume."""
