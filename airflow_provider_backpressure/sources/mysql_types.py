@@ -78,6 +78,9 @@ def carried(column: CatalogColumn, *, as_text: bool = False, zero_dates: str = "
     if type_ in _DATES:
         if zero_dates == "null":
             null = f"{name} IS NULL OR YEAR({name}) = 0 OR MONTH({name}) = 0 OR DAYOFMONTH({name}) = 0"
+        else:
+            # Arrow would take year 0 for one, and PostgreSQL has none; day 0 of a month is refused by both.
+            name = f"IF(YEAR({name}) = 0, '0000-00-00', {name})"
         parts = (name, "'+00'") if type_ == "timestamp" else (name,)
         return Carried(type=_DATES[type_], parts=parts, nullable=nullable or null is not None, null=null)
     made = _made(column, name)
