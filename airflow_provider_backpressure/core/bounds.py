@@ -107,6 +107,8 @@ class OffsetBounds:
     """Half-open pieces of a log's partitions, in the order of partitions. An offset need not hold a record."""
 
     pieces: tuple[Piece, ...]
+    ordered: bool = False
+    """Whether what it holds wins over what the ranges before it hold, so that it goes in after them."""
 
     def __post_init__(self) -> None:
         """Refuse empty pieces, and a partition that comes twice."""
@@ -126,7 +128,7 @@ class OffsetBounds:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with its kind."""
-        return {"kind": "offsets", "pieces": [list(piece) for piece in self.pieces]}
+        return {"kind": "offsets", "pieces": [list(piece) for piece in self.pieces], "ordered": self.ordered}
 
 
 Bounds = KeyBounds | NullBounds | BlockBounds | OffsetBounds
@@ -145,7 +147,7 @@ def bounds_from_json(value: dict[str, Any]) -> Bounds:
             end = None if rest["end"] is None else tuple(rest["end"])
             return BlockBounds(**{**rest, "start": tuple(rest["start"]), "end": end})
         case "offsets":
-            return OffsetBounds(pieces=tuple((part, start, end) for part, start, end in rest["pieces"]))
+            return OffsetBounds(**{**rest, "pieces": tuple((part, start, end) for part, start, end in rest["pieces"])})
         case kind:
             raise InvalidDeclaration(f"Bounds of kind {kind!r} are not known to this version.")
 

@@ -88,6 +88,10 @@ class WriteSpec:
     """The table that takes rows which the target cannot; ``None``: such a row fails its range."""
     most_bad: int = 0
     """Most rows of one plan that it takes."""
+    frontier_table: str = ""
+    """Where the sink keeps how far each stream of a log has come; empty for a sink that has no such place."""
+    ordered: bool = False
+    """Whether later rows win over earlier ones: ranges go in one after another, and a row without values deletes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,17 @@
 """Offsets of a log's partitions: what one plan reads of it, as the window that travels with the plan."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.bounds import OffsetBounds, Piece
 from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.core.ranges import PlannedRange
 
 COLUMN = "partition, offset"
 """What stands for the rising column in a :class:`Window` of offsets."""
+PLACE = ("partition", "offset")
+"""Columns that say where in a log a row stands."""
 MOST_PIECES = 256
 """Most partitions in one range: each costs its reader a place in every request."""
 
@@ -20,6 +23,7 @@ Offsets = Mapping[int, int]
 class LogWindow:
     """From where to where a plan reads, by partition, half-open; both have the same partitions."""
 
+    topic: str
     topic_id: str
     """Tells a topic from one of the same name that was made after it was deleted."""
     start: Offsets
@@ -43,17 +47,21 @@ class LogWindow:
         """Return it as the window of a plan that follows the one whose ``upto`` was ``after``."""
         return Window(column=COLUMN, after=after, upto=self.to_text())
 
+    def stream(self, partition: int) -> str:
+        """Return the name of a partition, under which a sink keeps how far it has come."""
+        return f"{self.topic}/{partition}"
+
     def to_text(self) -> str:
         """Return it as JSON."""
         ends = {"start": _named(self.start), "end": _named(self.end)}
-        return json.dumps({"topic_id": self.topic_id, **ends})
+        return json.dumps({"topic": self.topic, "topic_id": self.topic_id, **ends})
 
     @classmethod
     def from_text(cls, text: str) -> "LogWindow":
         """Read what :meth:`to_text` wrote."""
         value = json.loads(text)
         start, end = ({int(name): at for name, at in value[key].items()} for key in ("start", "end"))
-        return cls(topic_id=value["topic_id"], start=start, end=end)
+        return cls(topic=value["topic"], topic_id=value["topic_id"], start=start, end=end)
 
     @classmethod
     def of(cls, window: Window | None) -> "LogWindow | None":
@@ -79,6 +87,13 @@ def packed(window: LogWindow, *, offsets: int, most_pieces: int = MOST_PIECES) -
                 pieces, room = [], offsets
     if pieces:
         yield OffsetBounds(pieces=tuple(pieces))
+
+
+def in_order(ranges: Iterable[PlannedRange]) -> Iterator[PlannedRange]:
+    """Yield ranges of offsets that are to be committed one after another."""
+    for planned in ranges:
+        assert isinstance(planned.bounds, OffsetBounds), "only a log has an order"
+        yield replace(planned, bounds=replace(planned.bounds, ordered=True))
 
 
 def _named(offsets: Offsets) -> dict[str, int]:

@@ -7,6 +7,7 @@ from enum import Enum
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.messages import ReadSpec, Transform, WriteSpec
+from airflow_provider_backpressure.core.offsets import PLACE, in_order
 from airflow_provider_backpressure.core.paths import COPY, FRAME, copies
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Ledger, Runner, Sink, Source
@@ -75,6 +76,19 @@ def choose_path(read: ReadSpec, write: WriteSpec, transform: Transform | None) -
     return COPY if same and transform is None and copies(read.kind, write.kind) else FRAME
 
 
+def ordered(write: WriteSpec) -> WriteSpec:
+    """Return what makes rows of a log go in by its order; ``SinkRefused`` where the target cannot keep it."""
+    lacking = [name for name in PLACE if name not in [column.name for column in write.columns]]
+    if lacking:
+        raise SinkRefused(
+            f"Rows of a log can only be upserted by its order, and {' and '.join(lacking)} of each record does not "
+            "arrive: let the transform keep it."
+        )
+    if not write.frontier_table:
+        raise SinkRefused(f"{write.fence} cannot be upserted from a log: a {write.kind} sink does not keep its order.")
+    return replace(write, ordered=True)
+
+
 def check_modules(found: ExecutorEnvironment, cluster: str) -> None:
     """Raise ``RunnerRefused`` where the executors lack a module that a task imports."""
     missing = [name for name in found.modules if found.modules[name] is None]
@@ -115,6 +129,8 @@ class Planner:
         read = self.source.read_spec(snapshot)
         columns = self.runner.describe(read, self.transform) if self.transform else read.columns
         write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key)
+        if snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT:
+            write = ordered(write)
         return Preview(
             snapshot=snapshot,
             write=write,
@@ -180,7 +196,7 @@ class Planner:
         )
         self._check_empty(draft)
         cut = self.source.ranges(snapshot, rows=preview.range_rows, bytes=self.budget.range_bytes)
-        ranges = self.ledger.save_plan(hydration.id, draft, cut)
+        ranges = self.ledger.save_plan(hydration.id, draft, in_order(cut) if draft.write.ordered else cut)
         plan = self.take_target(hydration, draft)
         return Planned(
             verdict=Verdict.PLANNED,

@@ -90,6 +90,11 @@ class RangeRecord:
         """Key of its marker in the sink, beside the plan; the attempt is never part of it."""
         return slice_id(self.seq)
 
+    @property
+    def ordered(self) -> bool:
+        """Whether it may only begin when every range before it is in."""
+        return isinstance(self.bounds, OffsetBounds) and self.bounds.ordered
+
     def progress(self, rows: int) -> int:
         """Return what its commit adds to the hydration's progress: of a table its rows, of a log its offsets.
 

@@ -64,12 +64,17 @@ class Request:
     memory_bytes: int
     seq: int | None
 
-    def admitted(self, record: RangeRecord, *, in_flight: int, credits: int, now: datetime) -> RangeRecord | None:
-        """Return the range with its new attempt, or as it was reserved; ``None`` where it may not start."""
+    def admitted(
+        self, record: RangeRecord, *, in_flight: int, credits: int, now: datetime, ready: bool = True
+    ) -> RangeRecord | None:
+        """Return the range with its new attempt, or as it was reserved; ``None`` where it may not start.
+
+        ``ready``: whether the range before it is settled, which counts for one that goes in after it.
+        """
         lease_until = now + timedelta(seconds=self.lease_seconds)
         if self._has_reserved(record, now):
             return replace(record, session_id=self.session_id or None, lease_until=lease_until)
-        if record.state is not RangeState.PLANNED or in_flight >= credits:
+        if record.state is not RangeState.PLANNED or in_flight >= (1 if record.ordered else credits) or not ready:
             return None
         attempt = record.attempt + 1
         return replace(
@@ -91,6 +96,11 @@ class Request:
             and record.session_id is None
             and _lease_runs(record, now)
         )
+
+
+def settles(before: RangeState | None) -> bool:
+    """Whether a range that goes in after another one in this state may begin; ``None``: there is none before it."""
+    return before in (None, RangeState.COMMITTED, RangeState.REVOKED)
 
 
 def after_admission(figures: Figures, seq: int, *, first: bool) -> Figures:

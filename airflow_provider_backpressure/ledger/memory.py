@@ -217,7 +217,11 @@ class MemoryLedger:
             candidate = self._tables.next_planned(figures) if seq is None else plan.get(seq)
             if figures.shut or candidate is None:
                 return None
-            record = request.admitted(candidate, in_flight=len(entry.in_flight), credits=figures.credits, now=now)
+            before = plan.get(candidate.seq - 1)
+            ready = not candidate.ordered or law.settles(before.state if before else None)
+            record = request.admitted(
+                candidate, in_flight=len(entry.in_flight), credits=figures.credits, now=now, ready=ready
+            )
             if record is None:
                 return None
             self._tables.put(entry, record)

@@ -68,6 +68,12 @@ def candidate(connection: Connection, figures: Figures, *, seq: int | None) -> C
     return None if row is None else Candidate(range=_record(row), in_flight=row.in_flight, now=row.now)
 
 
+def state_before(connection: Connection, record: RangeRecord) -> RangeState | None:
+    """Return the state of the range before this one, ``None`` for the first."""
+    row = connection.execute(_ONE, {"plan_id": record.plan_id, "seq": record.seq - 1}).one_or_none()
+    return None if row is None else RangeState(row.state)
+
+
 def one(connection: Connection, plan_id: str, seq: int) -> tuple[RangeRecord, datetime]:
     """Return one range and the database's time; ``LedgerRefused`` where there is none."""
     row = connection.execute(_ONE, {"plan_id": plan_id, "seq": seq}).one_or_none()

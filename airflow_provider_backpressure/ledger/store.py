@@ -355,7 +355,10 @@ def _admit(connection: Connection, figures: law.Figures, request: law.Request) -
     found = ranges.candidate(connection, figures, seq=request.seq)
     if found is None:
         return None
-    record = request.admitted(found.range, in_flight=found.in_flight, credits=figures.credits, now=found.now)
+    ready = not found.range.ordered or law.settles(ranges.state_before(connection, found.range))
+    record = request.admitted(
+        found.range, in_flight=found.in_flight, credits=figures.credits, now=found.now, ready=ready
+    )
     if record is None:
         return None
     ranges.save(connection, record)

@@ -1,4 +1,4 @@
-"""The sink's own tables: a plan row for each target, a marker for each committed slice, rows that no target takes."""
+"""The sink's own tables: plans, markers of committed slices, positions in a log, rows that no target takes."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,8 @@ from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Query
 
-PLAN, COMMIT, QUARANTINE = "backpressure_plan", "backpressure_commit", "backpressure_quarantine"
+PLAN, COMMIT = "backpressure_plan", "backpressure_commit"
+FRONTIER, QUARANTINE = "backpressure_frontier", "backpressure_quarantine"
 
 PLAN_COLUMNS = {
     "target": "text PRIMARY KEY",
@@ -46,6 +47,12 @@ QUARANTINE_COLUMNS = {
     "reason": "text NOT NULL",
     "row": "text NOT NULL",
     "at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
+}
+FRONTIER_COLUMNS = {
+    "target": "text",
+    "stream": "text",
+    "pos": "bigint NOT NULL",
+    "moved_at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
 }
 
 
@@ -85,6 +92,16 @@ def quarantine_table(schema: str) -> SystemTable:
     """Return the table of rows that a target could not take, in a schema; key and row are JSON."""
     name = QualifiedName(schema=schema, name=QUARANTINE)
     return SystemTable(name=name, columns=QUARANTINE_COLUMNS, rights=("SELECT", "INSERT"))
+
+
+def frontier_table(schema: str) -> SystemTable:
+    """Return the table of positions in a schema; only targets that are upserted from a log have one."""
+    return SystemTable(
+        name=QualifiedName(schema=schema, name=FRONTIER),
+        columns=FRONTIER_COLUMNS,
+        rights=("SELECT", "INSERT", "UPDATE"),
+        primary_key=("target", "stream"),
+    )
 
 
 def definition(column: Column) -> sql.Composed:

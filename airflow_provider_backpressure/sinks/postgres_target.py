@@ -31,6 +31,7 @@ from airflow_provider_backpressure.sinks.postgres_attempts import (
 )
 from airflow_provider_backpressure.sinks.postgres_clearing import remove_rows
 from airflow_provider_backpressure.sinks.postgres_fit import Fitting, check_fit
+from airflow_provider_backpressure.sinks.postgres_frontier import place_streams
 from airflow_provider_backpressure.sinks.postgres_patience import LOCK_WAIT
 from airflow_provider_backpressure.sinks.postgres_publishing import PUBLISH, Publishing
 from airflow_provider_backpressure.sinks.postgres_shadow import create_shadow, drop_shadows, new_shadow, shadow_of
@@ -39,6 +40,7 @@ from airflow_provider_backpressure.sinks.postgres_tables import (
     commit_table,
     create_table,
     definition,
+    frontier_table,
     plan_table,
     quarantine_table,
 )
@@ -70,8 +72,8 @@ class PostgresTarget:
         self._declared = declared
         self._name = QualifiedName.parse(declared.table)
         schema = declared.system_schema or self._name.schema
-        self._plans, self._commits = plan_table(schema), commit_table(schema)
         self._quarantine = quarantine_table(schema) if declared.quarantine else None
+        self._plans, self._commits, self._frontiers = plan_table(schema), commit_table(schema), frontier_table(schema)
         self._session = Session(endpoint, errors=ERRORS, settings={"lock_timeout": LOCK_TIMEOUT})
         self._poll, self._clock = poll or PollPolicy(), clock or SystemClock()
         self._key_columns: dict[str, CatalogColumn] = {}
@@ -97,6 +99,7 @@ class PostgresTarget:
             fence=self._fence,
             quarantine=self._quarantine.name.sql if self._quarantine else None,
             most_bad=self._declared.quarantine or 0,
+            frontier_table=self._frontiers.name.sql,
         )
 
     def prepare(self, write: WriteSpec) -> None:
@@ -112,7 +115,7 @@ class PostgresTarget:
                     connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
             if write.mode != Mode.REPLACE and not _there(connection, self._name):
                 connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
-            for table in self._system:
+            for table in (*self._system, *([self._frontiers] if write.ordered else [])):
                 if not _there(connection, table.name):
                     connection.execute(table.create())
 
@@ -154,6 +157,7 @@ class PostgresTarget:
 
         def write(connection: Connection) -> int:
             row = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchone()
+            place_streams(connection, plan)
             assert row is not None, "an upsert returns its row"
             if clear is not None and plan.mode is Mode.APPEND:
                 remove_rows(connection, self._name, self._commits, plan_id=clear)

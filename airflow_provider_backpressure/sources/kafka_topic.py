@@ -58,7 +58,7 @@ class KafkaTopic:
         starts = self._first(now) if after is None else self._next(now, LogWindow.from_text(after))
         # A start may lie in what is held back: then nothing is read of that partition, and nothing goes back either.
         ends = {partition: max(end, starts[partition]) for partition, end in now.end.items()}
-        window = LogWindow(topic_id=now.topic_id, start=starts, end=ends)
+        window = LogWindow(topic=self._declared.topic, topic_id=now.topic_id, start=starts, end=ends)
         return Snapshot(
             source_identity=self.identity,
             columns=self._columns,

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import TaskGroup, TriggerRule, task_group
 
-from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.verification import SOURCE_MOVED, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -24,6 +24,10 @@ from airflow_provider_backpressure.operators.plan import as_consistency
 from airflow_provider_backpressure.operators.verify import as_verify
 from airflow_provider_backpressure.sensors import ExecutorMemorySensor, SinkCommitSensor
 
+ONE_BY_ONE = (
+    "Rows of a topic are upserted in its order, one range after another: leave out lanes and task_per_range, or use "
+    "mode='append'."
+)
 DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 """What a DAG's ``default_args`` may change: a hydration is made to be retried."""
 
@@ -64,6 +68,8 @@ def hydrate(
     wanted = as_consistency(consistency or source.consistencies[0], source.consistencies)
     _check(lanes=lanes, task_per_range=task_per_range, budget=budget)
     _check_snapshot(wanted, lanes=lanes, task_per_range=task_per_range, verify=verify)
+    if wanted is Consistency.OFFSETS and mode == Mode.UPSERT and (task_per_range or lanes > 1):
+        raise InvalidDeclaration(ONE_BY_ONE)
     flow: dict[str, Any] = {
         "source": source,
         "sink": sink,

@@ -12,12 +12,19 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.hydrator import spec_for
 from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.planner import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.statistics import Progress, total_progress
 from airflow_provider_backpressure.core.verification import Report, Verify
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.exceptions import (
+    InvalidDeclaration,
+    RangeFailed,
+    SinkRefused,
+    SourceRefused,
+    SourceUnavailable,
+)
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import KafkaSource
@@ -469,3 +476,78 @@ def test_a_lane_that_is_killed_goes_on_from_the_ledger(stage: Stage, connect: Se
 
 def _stop() -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.statement("X1", "X6")
+def test_the_last_record_of_each_key_wins_and_a_tombstone_deletes(stage: Stage) -> None:
+    """X1, X6: upserted in the log's order over many ranges, the target is what the log says of each key."""
+    topic = stage.topic(2)
+    hydration = stage.hydration(topic, mode="upsert", range_rows=90)
+    expected: dict[bytes, str] = {}
+    for run_number in range(2):
+        for partition in (0, 1):
+            with topic.producing() as producer:
+                for number in range(100):
+                    key, gone = f"{partition}-{number * 7 % 15}".encode(), number % 4 == 3
+                    value = None if gone else json.dumps([run_number, number]).encode()
+                    producer.produce(topic.name, value, key, partition)
+                    expected.pop(key, None)
+                    if value is not None:
+                        expected[key] = value.decode()
+        progress = hydration.go()
+        assert progress.total == progress.committed == 200
+        assert dict(hydration.rows("key, value::text")) == expected
+        assert hydration.verify().equal
+    found = hydration.sql("SELECT stream, pos FROM raw.backpressure_frontier WHERE target = '{}' ORDER BY 1")
+    assert found == [(f"{topic.name}/0", 200), (f"{topic.name}/1", 200)]
+
+
+@pytest.mark.statement("X1")
+def test_a_range_before_its_turn_is_refused_by_the_target(stage: Stage) -> None:
+    """X1: whatever the gate does, the target takes ranges of a partition in their order only, each once."""
+    topic = stage.topic()
+    for number in range(10):
+        topic.send(0, number, key=b"k")
+    hydration = stage.hydration(topic, mode="upsert", range_rows=5)
+    planned = hydration.plan()
+    with hydration.composed.open(stage.runner) as ports:
+        plan, hydration_id = ports.plan, planned.hydration.id
+        assert ports.ledger.admit(hydration_id, lane="lane", session_id="s", lease_seconds=60, seq=1) is None
+        first = ports.ledger.admit(hydration_id, lane="lane", session_id="s", lease_seconds=60)
+        assert first is not None
+        assert ports.ledger.admit(hydration_id, lane="lane", session_id="s", lease_seconds=60) is None
+        late = replace(ports.ledger.range(plan.plan_id, 1), attempt=1, tag=f"bp:{plan.plan_id}:1.0:1")
+        with pytest.raises(RangeFailed, match="does not stand at offset 5"):
+            stage.runner.run(spec_for(plan, late, ports.source)).result(60)
+        assert hydration.rows() == []
+        stage.runner.run(spec_for(plan, first.range, ports.source)).result(60)
+        stage.runner.run(spec_for(plan, late, ports.source)).result(60)
+        assert hydration.rows() == [(0, 9, "9")]
+        again = replace(first.range, attempt=2, tag=f"bp:{plan.plan_id}:0.0:2")
+        assert stage.runner.run(spec_for(plan, again, ports.source)).result(60).rows == 5
+    assert hydration.rows() == [(0, 9, "9")]
+    hydration.drain()
+    assert hydration.verify().equal
+
+
+def test_a_record_without_a_key_is_not_upserted(stage: Stage) -> None:
+    """It is named by its place, and nothing of its range is written."""
+    topic = stage.topic()
+    topic.send(0, 1, key=b"k")
+    topic.send(0, 2)
+    hydration = stage.hydration(topic, mode="upsert")
+    with pytest.raises(SinkRefused, match="offset 1 of partition 0 has no key"):
+        hydration.go()
+    assert hydration.rows() == []
+
+
+def test_a_restored_ledger_does_not_write_old_rows_over_newer_ones(stage: Stage) -> None:
+    """What the target has is known to it: a plan that would begin before that is refused."""
+    topic = stage.topic()
+    topic.send(0, 1, 2, key=b"k")
+    hydration = stage.hydration(topic, mode="upsert")
+    hydration.go()
+    topic.send(0, 3, key=b"k")
+    hydration.sql(f"UPDATE raw.backpressure_frontier SET pos = 3 WHERE stream = '{topic.name}/0'")
+    with pytest.raises(SinkRefused, match="up to offset 3, and the plan would begin again at 2"):
+        hydration.plan()

@@ -183,18 +183,17 @@ def test_ledger_tables_are_documented_as_they_are() -> None:
 
 def test_sink_tables_are_documented_as_they_are() -> None:
     """Plan row and markers, which a person reads in the target database."""
-    from airflow_provider_backpressure.sinks.postgres_tables import (
-        COMMIT,
-        COMMIT_COLUMNS,
-        PLAN,
-        PLAN_COLUMNS,
-        QUARANTINE,
-        QUARANTINE_COLUMNS,
-    )
+    from airflow_provider_backpressure.sinks import postgres_tables as there
 
+    tables = {
+        there.PLAN: there.PLAN_COLUMNS,
+        there.COMMIT: there.COMMIT_COLUMNS,
+        there.QUARANTINE: there.QUARANTINE_COLUMNS,
+        there.FRONTIER: there.FRONTIER_COLUMNS,
+    }
     documented = HEADING.findall(section("reference/tables.md", "In the target database"))
-    assert [name for _, name in documented] == [PLAN, COMMIT, QUARANTINE]
-    for name, columns in ((PLAN, PLAN_COLUMNS), (COMMIT, COMMIT_COLUMNS), (QUARANTINE, QUARANTINE_COLUMNS)):
+    assert [name for _, name in documented] == list(tables)
+    for name, columns in tables.items():
         assert first_column(section("reference/tables.md", name)) == list(columns), name
 
 

@@ -18,6 +18,7 @@ from airflow_provider_backpressure.spark.batches import check_names, complete, w
 from airflow_provider_backpressure.spark.checksum import RowSum
 from airflow_provider_backpressure.spark.connections import SOURCE
 from airflow_provider_backpressure.spark.readers.postgres import Reading, reading
+from airflow_provider_backpressure.spark.writers.ordered import move_in_order
 from airflow_provider_backpressure.spark.writers.postgres import SliceCommit
 from airflow_provider_backpressure.spark.writers.sieve import Sieve
 from airflow_provider_backpressure.spark.writers.stage import STAGE, copying, hash_stage, make_stage, move_stage
@@ -59,7 +60,7 @@ def _fill(
     bad = load(connection, spec, slice_id, clock)
     started = time.perf_counter()
     total, checksum = hash_stage(connection, spec.write)
-    move_stage(connection, spec.write)
+    (move_in_order if spec.write.ordered else move_stage)(connection, spec.write)
     return SliceResult(
         slice_id=slice_id,
         rows=total.rows,

@@ -13,6 +13,7 @@ from airflow_provider_backpressure.core.messages import RangeSpec, Slice, SliceR
 from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
 from airflow_provider_backpressure.spark.connections import MARKER_WAIT, SINK, connect_sink, end_attempts, set_local
+from airflow_provider_backpressure.spark.writers.ordered import advance
 
 Fill = Callable[[psycopg.Connection], SliceResult]
 
@@ -43,6 +44,8 @@ class SliceCommit:
                 result = fill(connection)
                 set_local(connection, "lock_timeout", f"{MARKER_WAIT}s")
                 self._check_fence(connection, lock=True)
+                if self.spec.write.ordered:
+                    advance(connection, self.spec, self.piece)
                 marked = self._mark(connection, result)
                 if not marked:
                     raise psycopg.Rollback(transaction)

@@ -48,11 +48,14 @@ def hash_stage(connection: psycopg.Connection, write: WriteSpec) -> tuple[RowSum
     return total, total.finish(stream.rows)
 
 
-def move_stage(connection: psycopg.Connection, write: WriteSpec) -> None:
-    """Put the stage's rows into the target as the mode says: added, or in the place of those with their key."""
+def move_stage(connection: psycopg.Connection, write: WriteSpec, rows: sql.Composable = STAGE) -> None:
+    """Put the stage's rows into the target as the mode says: added, or in the place of those with their key.
+
+    ``rows``: those of them that are meant.
+    """
     every = names(write.columns)
     statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}").format(
-        sql.SQL(write.target), every, every, STAGE
+        sql.SQL(write.target), every, every, rows
     )
     if write.mode == "upsert":
         rest = [column.name for column in write.columns if column.name not in write.key]

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
+from airflow_provider_backpressure.core.bounds import KeyBounds, OffsetBounds
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.hydration import Permit
@@ -121,6 +121,22 @@ def planned(ledger: Ledger, number: int = 10, *, credits: int = 3, **plan: Any) 
     """Register a hydration with a plan of so many ranges; return both ids."""
     hydration_id = register(ledger, credits=credits)
     return hydration_id, replan(ledger, hydration_id, number, **plan)
+
+
+def planned_log(ledger: Ledger, number: int, *, credits: int, ordered: bool, **plan: Any) -> tuple[str, str]:
+    """Register a hydration with a plan of so many ranges of ten offsets each; return both ids."""
+    hydration_id, made = register(ledger, credits=credits), make_plan(consistency=Consistency.OFFSETS, **plan)
+    ranges = [
+        PlannedRange(
+            seq=seq,
+            bounds=OffsetBounds(pieces=((0, seq * 10, seq * 10 + 10),), ordered=ordered),
+            rows=10,
+            bytes=1000,
+        )
+        for seq in range(number)
+    ]
+    assert ledger.save_plan(hydration_id, made, ranges) == number
+    return hydration_id, made.plan_id
 
 
 def replan(ledger: Ledger, hydration_id: str, number: int = 10, **changes: Any) -> str:

@@ -19,6 +19,7 @@ from tests.conformance.ledger.support import (
     eventually,
     in_threads,
     planned,
+    planned_log,
     register,
     replan,
     take,
@@ -228,3 +229,25 @@ def test_a_lane_finds_what_its_earlier_life_left(ledger):
     commit(ledger, plan_id, 0)
     assert [record.seq for record in ledger.abandoned(hydration_id, lane="a")] == [2]
     assert ledger.abandoned(hydration_id) == []
+
+
+def test_ranges_that_win_over_earlier_ones_go_one_after_another(ledger):
+    """However many credits there are: the next is admitted when the one before it is in, by name or by order."""
+    hydration_id, plan_id = planned_log(ledger, 4, credits=3, ordered=True)
+    assert admit(ledger, hydration_id, seq=1) is None
+    assert take(ledger, hydration_id).seq == 0
+    assert admit(ledger, hydration_id) is None
+    ledger.release(plan_id, 0, attempt=1, error="broken", fail=True)
+    assert admit(ledger, hydration_id) is None
+    ledger.retry_failed(plan_id)
+    assert take(ledger, hydration_id).seq == 0
+    commit(ledger, plan_id, 0, attempt=2)
+    assert admit(ledger, hydration_id, seq=2) is None
+    assert take(ledger, hydration_id, seq=1).seq == 1
+
+
+def test_other_ranges_of_a_log_go_side_by_side(ledger):
+    """Offsets alone are no order."""
+    hydration_id, _ = planned_log(ledger, 3, credits=2, ordered=False)
+    assert [take(ledger, hydration_id).seq for _ in range(2)] == [0, 1]
+    assert admit(ledger, hydration_id) is None

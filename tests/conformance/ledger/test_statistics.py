@@ -5,9 +5,10 @@ import time
 
 import pytest
 
+from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.statistics import WorkerStatistics, total_progress
-from tests.conformance.ledger.support import commit, eventually, in_threads, planned, replan, take
+from tests.conformance.ledger.support import commit, eventually, in_threads, planned, planned_log, replan, take
 
 
 @pytest.mark.statement("M2")
@@ -143,3 +144,18 @@ def test_the_rate_is_known_from_two_samples_on(ledger):
     assert 10 / (time.monotonic() - begun) < rate <= 10 / 0.05
     replan(ledger, hydration_id, 2)
     assert ledger.rate(hydration_id) is None, "another plan's samples tell nothing"
+
+
+@pytest.mark.statement("M2", "M3")
+def test_a_log_is_counted_in_offsets(ledger):
+    """M2, M3: progress reaches the exact total though fewer rows came of it, also behind a transform."""
+    hydration_id, plan_id = planned_log(
+        ledger, 2, credits=2, ordered=False, total=20, transform=Transform(sql="SELECT 1 FROM source")
+    )
+    for seq, rows in enumerate((3, 0)):
+        take(ledger, hydration_id)
+        commit(ledger, plan_id, seq, rows=rows)
+    statistics = ledger.statistics(hydration_id)
+    progress = total_progress(statistics)
+    assert (progress.total, progress.total_exact, progress.committed, progress.percent) == (20, True, 20, 100.0)
+    assert sum(worker.messages_received for worker in statistics) == 3

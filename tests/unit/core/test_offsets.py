@@ -18,7 +18,7 @@ PARTITIONS = st.dictionaries(
 def window(partitions: dict[int, tuple[int, int]]) -> LogWindow:
     """Return a window of these pieces."""
     start, end = ({part: ends[side] for part, ends in partitions.items()} for side in (0, 1))
-    return LogWindow(topic_id="t", start=start, end=end)
+    return LogWindow(topic="t", topic_id="id", start=start, end=end)
 
 
 @given(partitions=PARTITIONS, offsets=st.integers(1, 70), most_pieces=st.integers(1, 5))
