@@ -32,5 +32,7 @@ def check_alone(plan: Plan) -> None:
         )
     if plan.mode is Mode.REPLACE:
         raise LedgerRefused(f"Plan {plan.plan_id} has taken the target's place as a whole: {ANEW}")
+    if plan.write.ordered:
+        raise LedgerRefused(f"Rows of plan {plan.plan_id} took each other's place in the order of a log: {ANEW}")
     if plan.transform is not None:
         raise LedgerRefused(f"A transform may have moved rows between the ranges of plan {plan.plan_id}: {ANEW}")
