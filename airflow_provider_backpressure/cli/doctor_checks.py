@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ChecksumSpec
+from airflow_provider_backpressure.core.messages import ChecksumSpec, Column, ReadSpec
 from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
 
 Look = Callable[[Endpoint], Iterator[str]]
@@ -44,10 +44,32 @@ def kafka(place: Endpoint) -> Iterator[str]:
     yield f"The client is librdkafka {library_version(place)}."
 
 
-CHECKS: Mapping[str, Look] = {"kafka": kafka, "postgres": postgres}
+def mysql(place: Endpoint) -> Iterator[str]:
+    """A server of a version that can be read from, and whether what it says is encrypted."""
+    from airflow_provider_backpressure.mysql.connecting import CONTROL, connect, is_mariadb, version
+    from airflow_provider_backpressure.mysql.errors import Errors
+
+    errors = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+    with connect(place, errors=errors, name=CONTROL) as connection, errors.translated(place):
+        product = "MariaDB" if is_mariadb(connection) else "MySQL"
+        number = ".".join(str(part) for part in version(connection))
+        yield f"{product} {number} answers {place.user} at {place.host}:{place.port}."
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+            row = cursor.fetchone()
+    yield f"The connection is encrypted ({row[1]})." if row and row[1] else "The connection is not encrypted."
+
+
+CHECKS: Mapping[str, Look] = {"kafka": kafka, "mysql": mysql, "postgres": postgres}
 """How to look at a connection from here, by its type."""
 
 REACHES: Mapping[str, Callable[[str], ChecksumSpec]] = {
+    "mysql": lambda conn_id: ChecksumSpec(
+        kind="mysql",
+        conn_id=conn_id,
+        query="SELECT '1\\n'",
+        read=ReadSpec(kind="mysql", conn_id=conn_id, columns=(Column(name="one", type="integer"),)),
+    ),
     "postgres": lambda conn_id: ChecksumSpec(kind="postgres", conn_id=conn_id, query="SELECT 1 AS one"),
 }
 """What a task on the executors is asked, to see that they reach it; a topic's broker is first asked by a range."""

@@ -22,8 +22,9 @@ _CASTS: Mapping[str, str] = {
     "character varying": "text",
     "character": "bpchar",
     "bpchar": "bpchar",
+    "bytea": "bytea",
 }
-KEY_TYPES = "smallint, integer, bigint, numeric, text, varchar, char, uuid, date, timestamp and timestamptz"
+KEY_TYPES = "smallint, integer, bigint, numeric, text, varchar, char, uuid, bytea, date, timestamp and timestamptz"
 INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _LENGTH = re.compile(r"\s*\([^)]*\)")
 

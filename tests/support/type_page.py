@@ -41,8 +41,8 @@ type with NULL and with its extreme and special values, compared with what Postg
 AFTER_MYSQL = """
 - Text of any character set arrives as UTF-8. `char` comes as MySQL gives it, without trailing blanks.
 - `timestamp` is read in UTC. `datetime` has no time zone, and gets none.
-- Dates with a zero in them (0000-00-00, 2024-00-10, 0000-05-05) are refused by the name of their column: read them as NULL
-  with `zero_dates="null"`, or as text with `as_text=("column",)`. A 30th of February is always refused, but as text.
+- Dates with a zero in them (0000-00-00, 2024-00-10, 0000-05-05) are refused by the name of their column: read them as
+  NULL with `zero_dates="null"`, or as text with `as_text=("column",)`. A 30th of February can be read as text only.
 - A geometry arrives as well-known binary, with its SRID, where it has one, as PostGIS has it: `column::geometry` there.
   Coordinates are in the order in which MySQL keeps them, x before y.
 - `boolean` is MySQL's other name for `tinyint(1)`, which may hold other numbers too: it stays a number.
