@@ -26,10 +26,10 @@ def test_importing_it_imports_no_driver() -> None:
 
 def test_five_hundred_are_declared_at_once() -> None:
     """D14: 500 tables in one DAG parse in under 1 s; the declarations are a small part of it."""
-    start = time.perf_counter()
+    start = time.process_time()
     for number in range(500):
         PostgresSource(conn_id="shop_db", table=f"public.table_{number}", columns=("a", "b"))
-    assert time.perf_counter() - start < 0.1
+    assert time.process_time() - start < 0.1
 
 
 def test_it_is_frozen_and_names_its_templated_fields() -> None:

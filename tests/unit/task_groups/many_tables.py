@@ -21,8 +21,8 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def parse(tables: int) -> float:
-    """Return the seconds that a parse takes."""
-    began = time.perf_counter()
+    """Return the seconds of CPU that a parse takes: others may share the machine."""
+    began = time.process_time()
     with DAG("many", schedule=None) as dag:
         for number in range(tables):
             hydrate(
@@ -30,7 +30,7 @@ def parse(tables: int) -> float:
                 sink=PostgresSink(conn_id="warehouse", table=f"raw.t{number}"),
                 spark_conn_id="spark",
             )
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     assert len(dag.tasks) == 3 * tables
     return seconds
 

@@ -171,7 +171,7 @@ def test_operators_are_mapped_over_declarations(operator):
 
 
 def test_five_hundred_tables_parse_within_a_second_and_open_nothing():
-    """In a process of its own, after the imports; the best of three, since others share the machine."""
+    """In a process of its own, after the imports; the best of three, by CPU time since others share the machine."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.unit.task_groups.many_tables"], capture_output=True, text=True, check=True
     )
