@@ -8,10 +8,11 @@ from airflow.sdk import Connection
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.lakes.options import ADDRESS, REGION
 
 log = logging.getLogger(__name__)
 
-AWS_OPTIONS = ("endpoint_url", "region_name")
+AWS_OPTIONS = (ADDRESS, REGION)
 """Extras that are read."""
 
 

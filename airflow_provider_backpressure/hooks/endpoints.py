@@ -11,6 +11,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks import kafka
 from airflow_provider_backpressure.hooks.aws import from_aws
 from airflow_provider_backpressure.hooks.connections import connection, port
+from airflow_provider_backpressure.hooks.iceberg import from_iceberg
 from airflow_provider_backpressure.hooks.mysql import mysql_endpoint
 
 log = logging.getLogger(__name__)
@@ -65,5 +66,6 @@ BUILDERS: dict[str, Callable[[Connection, Mapping[str, Any]], Endpoint]] = {
     "kafka": kafka.from_connection,
     "mysql": mysql_endpoint,
     "postgres": from_connection,
+    "iceberg": from_iceberg,
 }
 """How to read a connection, by its type."""

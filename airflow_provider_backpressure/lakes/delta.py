@@ -22,8 +22,9 @@ from airflow_provider_backpressure.lakes import delta_files, delta_fit
 from airflow_provider_backpressure.lakes.footers import batches
 from airflow_provider_backpressure.lakes.marks import Attempt, Holder, Mark
 from airflow_provider_backpressure.lakes.notes import Notes
+from airflow_provider_backpressure.lakes.options import ADDRESS, REGION
 from airflow_provider_backpressure.lakes.patience import tries
-from airflow_provider_backpressure.lakes.places import ADDRESS, REGION, Place
+from airflow_provider_backpressure.lakes.places import Place
 from airflow_provider_backpressure.lakes.table import FILE_BYTES
 
 FENCE = "backpressure"

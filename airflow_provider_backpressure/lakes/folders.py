@@ -15,7 +15,8 @@ from pyarrow import fs
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import SinkUnavailable
 from airflow_provider_backpressure.lakes.marks import FOLDER
-from airflow_provider_backpressure.lakes.places import ADDRESS, REGION, Place, sync
+from airflow_provider_backpressure.lakes.options import ADDRESS, REGION
+from airflow_provider_backpressure.lakes.places import Place, sync
 
 ATTEMPTS = f"{FOLDER}/attempts"
 """Where files grow, on the same disk as the table and out of every reader's sight."""

@@ -5,12 +5,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.lakes.places import ADDRESS, REGION
+from airflow_provider_backpressure.lakes.options import ADDRESS, CATALOG, REGION
 
 IMPLEMENTATION = ("py-io-impl", "pyiceberg.io.pyarrow.PyArrowFileIO")
 """How files are reached unless a declaration says otherwise."""
-REST = "catalog_uri"
-"""Option of an endpoint of type ``iceberg``: the address of a REST catalog."""
 _SECRET = ("password", "secret", "token", "credential", "access-key")
 
 
@@ -26,7 +24,7 @@ def check_catalog(catalog: Mapping[str, str]) -> dict[str, str]:
 
 def catalog_properties(endpoint: Endpoint) -> dict[str, str]:
     """Return what a connection adds: a REST catalog, a catalog in PostgreSQL, or the login of a bucket."""
-    if uri := endpoint.options.get(REST):
+    if uri := endpoint.options.get(CATALOG):
         login = (
             {"credential": f"{endpoint.user}:{endpoint.password}"} if endpoint.user else {"token": endpoint.password}
         )
@@ -41,8 +39,15 @@ def catalog_properties(endpoint: Endpoint) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
+def needed_modules(catalog: Mapping[str, str], endpoint: Endpoint) -> tuple[str, ...]:
+    """Return what a task imports to reach a catalog."""
+    if endpoint.host:
+        return ("pyiceberg", "sqlalchemy", "psycopg")
+    return ("pyiceberg", "sqlalchemy") if catalog.get("type") == "sql" else ("pyiceberg",)
+
+
 def place_of(catalog: Mapping[str, str], endpoint: Endpoint) -> str:
     """Return what tells a catalog from others, without secrets."""
-    uri = endpoint.options.get(REST) or (endpoint.address if endpoint.host else catalog.get("uri"))
+    uri = endpoint.options.get(CATALOG) or (endpoint.address if endpoint.host else catalog.get("uri"))
     place = uri or catalog.get("warehouse") or catalog.get("type", "")
     return f"{place.rpartition('://')[2].strip('/')}/{catalog.get('name', 'default')}"

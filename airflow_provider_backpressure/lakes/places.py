@@ -10,10 +10,9 @@ from pyarrow import fs
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.lakes.options import ADDRESS, REGION
 
 S3 = "s3://"
-REGION, ADDRESS = "region_name", "endpoint_url"
-"""Options of an endpoint of type ``aws``."""
 
 
 def check_path(path: str, what: str) -> str:

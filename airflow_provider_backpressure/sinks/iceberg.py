@@ -1,7 +1,7 @@
 """The declaration of an Iceberg table as a target."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -21,7 +21,7 @@ class IcebergSink:
 
     table: str
     """``namespace.table``."""
-    catalog: Mapping[str, str] = field(default_factory=dict)
+    catalog: Mapping[str, str] | None = None
     """Properties of the catalog as pyiceberg names them, without secrets; ``name`` is the catalog's own name."""
     conn_id: str = ""
     """Airflow connection with what is secret; empty where nothing is."""
@@ -34,19 +34,20 @@ class IcebergSink:
 
     def open(self, endpoint: Endpoint) -> Sink:
         """Return the sink; it connects at the first question. Names and properties are checked here."""
-        from airflow_provider_backpressure.lakes.iceberg_catalog import check_catalog
+        from airflow_provider_backpressure.lakes.iceberg_catalog import check_catalog, needed_modules
         from airflow_provider_backpressure.lakes.table import address_of
         from airflow_provider_backpressure.sinks.lake_target import LakeTarget
 
         namespace, _, name = self.table.rpartition(".")
         if not namespace or not name:
             raise InvalidDeclaration(f"IcebergSink.table must be namespace.table, not {self.table!r}.")
-        address = address_of(table=self.table, catalog=check_catalog(self.catalog))
+        catalog = check_catalog(self.catalog or {})
+        address = address_of(table=self.table, catalog=catalog)
         return LakeTarget(
             open_lake("iceberg", address, endpoint),
             kind="iceberg",
             address=address,
             conn_id=self.conn_id,
-            modules=("pyiceberg",),
+            modules=needed_modules(catalog, endpoint),
             key=self.key,
         )

@@ -72,6 +72,7 @@ class Installation:
 
     def __post_init__(self) -> None:
         """Make databases and Airflow's home; start nothing."""
+        self.lake.mkdir(parents=True)
         dags = self.home / "dags"
         dags.mkdir(parents=True, exist_ok=True)
         for file in (*(ROOT / "dags").glob("*.py"), *DAGS.glob("[a-z]*.py")):
@@ -85,6 +86,7 @@ class Installation:
                 "AIRFLOW__BACKPRESSURE__INLINE_WAIT": "3",
                 **QUICK,
                 "PYTHONPATH": str(ROOT),
+                "LAKE_FOLDER": str(self.lake),
             },
         )
 
@@ -116,6 +118,11 @@ class Installation:
             password=place.password,
             autocommit=True,
         )
+
+    @property
+    def lake(self) -> Path:
+        """The folder of tables of files."""
+        return self.home / "lake"
 
     @cached_property
     def ledger(self) -> SqlLedger:

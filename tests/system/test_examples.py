@@ -1,8 +1,10 @@
-"""Both example DAGs in a real Airflow: they run to their end, and target equals source."""
+"""The example DAGs in a real Airflow: they run to their end, and target equals source."""
 
+import pyarrow.compute
 import pytest
 
 from airflow_provider_backpressure.core.phases import Phase
+from tests.support import lakes
 from tests.system.installation import LINEITEM_ROWS, Installation
 
 pytestmark = pytest.mark.system
@@ -41,3 +43,25 @@ def test_progress_is_in_the_log_and_the_frontier_in_the_asset_s_event(installati
     (event,) = found["asset_events"]
     assert event["uri"] == "backpressure://default/shop_db/public.lineitem->warehouse/raw.lineitem"
     assert set(event["extra"]["frontier"].values()) == {LINEITEM_ROWS}
+
+
+def test_the_lake_s_example_hydrates_its_tables(installation: Installation):
+    """One source into three kinds of files, each verified by its own task, and read here by its own library."""
+    run = installation.run("lake_hydrate")
+    assert run.ends() == "success", run.states()
+    assert set(run.states().values()) == {"success"}
+    with installation.open("shop") as link:
+        ((rows, total),) = link.execute("SELECT count(*), sum(amount) FROM lineitem").fetchall()
+    lake = installation.lake
+    catalog = {"type": "sql", "uri": f"sqlite:///{lake}/catalog.db", "warehouse": f"file://{lake}/iceberg"}
+    for place in (
+        {"kind": "parquet", "path": str(lake / "parquet" / "lineitem")},
+        {"kind": "delta", "path": str(lake / "delta" / "lineitem")},
+        {"kind": "iceberg", "table": "raw.lineitem", "catalog": {"name": "lake", **catalog}},
+    ):
+        found = lakes.table(**place)
+        assert (found.num_rows, pyarrow.compute.sum(found["amount"]).as_py()) == (rows, total), place["kind"]
+
+    again = installation.run("lake_hydrate")
+    assert again.ends() == "success", again.states()
+    assert set(again.states().values()) == {"skipped"}

@@ -228,11 +228,11 @@ def defaults(named_parameters: dict[str, inspect.Parameter]) -> list[tuple[str, 
 
 def test_arguments_are_documented_as_they_are() -> None:
     """Task group and declarations: names, their order and their defaults."""
-    from airflow_provider_backpressure.sinks import PostgresSink
+    from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
     from airflow_provider_backpressure.sources import KafkaSource, PostgresSource
     from airflow_provider_backpressure.task_groups import hydrate
 
-    for one in (hydrate, PostgresSource, KafkaSource, PostgresSink):
+    for one in (hydrate, PostgresSource, KafkaSource, PostgresSink, ParquetSink, DeltaSink, IcebergSink):
         table = rows(section("reference/operators.md", one.__name__))
         documented = [(name, ast.literal_eval(value) if value else inspect.Parameter.empty) for name, value, _ in table]
         assert documented == defaults(parameters(one)), one.__name__

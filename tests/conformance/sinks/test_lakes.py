@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_backpressure.core.endpoints import NOWHERE
+from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.lakes import folders, table
 from airflow_provider_backpressure.lakes.folders import LocalFolder
 from airflow_provider_backpressure.lakes.places import Place
+from airflow_provider_backpressure.sinks import IcebergSink
 from airflow_provider_backpressure.spark.writers import lake, lake_files
 from tests.conformance.sinks.cases import Case, DeltaCase, IcebergCase, ParquetCase, opened
 from tests.conformance.sinks.support import batches, begin, bounds, expected
@@ -267,3 +268,19 @@ def test_places_and_kinds_are_checked(tmp_path: Path) -> None:
             check_path(wrong, "path")
     assert check_path("file:///data/t/", "path") == "/data/t"
     assert Place(str(tmp_path), NOWHERE).names("nowhere") == []
+
+
+def test_a_catalog_in_postgresql_has_its_login_from_a_connection(database: Endpoint, tmp_path: Path) -> None:
+    """The declaration names the warehouse; what is secret is the connection's."""
+    catalog = {"name": "lake", "warehouse": f"file://{tmp_path}"}
+    case = IcebergCase(
+        declared=IcebergSink(table="raw.t", catalog=catalog, conn_id="catalog"), catalog=catalog, endpoint=database
+    )
+    begun = begin(case)
+    begun.write(0)
+    begun.write(0, attempt=2)
+    assert begun.read_back(0).checksum == begun.markers()["0.0"].checksum
+    assert database.password not in begun.plan.to_json()
+    with opened(case) as sink:
+        assert sink.identity == f"iceberg://{database.address}/lake/raw.t"
+        assert sink.holds_rows()

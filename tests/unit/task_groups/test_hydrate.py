@@ -185,7 +185,8 @@ def test_parsing_a_dag_loads_no_driver():
     script = (
         "import sys; import airflow_provider_backpressure.task_groups, airflow_provider_backpressure.sources, "
         "airflow_provider_backpressure.sinks; "
-        "print(sorted({'psycopg', 'pyspark', 'pyarrow', 'pandas', 'alembic'} & set(sys.modules)))"
+        "print(sorted({'psycopg', 'pyspark', 'pyarrow', 'pandas', 'alembic', 'deltalake', 'pyiceberg'} "
+        "& set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")
