@@ -24,7 +24,7 @@ SINKS = {
 with DAG("lake_hydrate", schedule=None, catchup=False, max_active_runs=1, tags=["backpressure"]):
     for kind, sink in SINKS.items():
         hydrate(
-            source=PostgresSource(conn_id="shop_db", table="public.lineitem"),
+            source=PostgresSource(conn_id="shop_db", table="public.lineitem", where="l_id <= 1000000"),
             sink=sink,
             spark_conn_id="spark_connect_default",
             budget=Budget(credits=1, range_rows=250_000),

@@ -1,4 +1,4 @@
-"""The demo: TPC-H's lineitem goes from one PostgreSQL database into another through Airflow and Spark, verified.
+"""The demo: PostgreSQL, MySQL and Kafka go into PostgreSQL and tables of files through Airflow and Spark, verified.
 
 ``up`` is idempotent: what runs is used, what is filled stays, and a table that is in already is only verified.
 """
@@ -18,16 +18,25 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 
 from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.ledger.store import SqlLedger
-from dev import processes, tpch
+from dev import erp, events, lake, processes, tpch
 from dev.airflow import PID_FILE, USER, Airflow, AirflowError
 from dev.services import Server, ServiceError, Services
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".demo"
-ROWS = 3_000_000
+LAKE = HOME / "lake"
+ROWS, ERP_ROWS, EVENTS = 3_000_000, 500_000, 500_000
+SERVERS = ("postgres", "mysql", "kafka", "connect")
 DATABASES = ("airflow", "shop", "warehouse")
-DAGS = {"postgres_hydrate": "raw.lineitem", "postgres_task_per_range": "raw.lineitem_by_task"}
-"""Example DAGs and the targets they fill."""
+COPIES = {"postgres_hydrate": "raw.lineitem", "postgres_task_per_range": "raw.lineitem_by_task"}
+ERP, ORDERS = "raw.lineitem_mysql", "raw.orders"
+DAGS = {
+    **{dag_id: {"postgres": target} for dag_id, target in COPIES.items()},
+    "mysql_hydrate": {"postgres": ERP},
+    "kafka_hydrate": {"postgres": ORDERS},
+    "lake_hydrate": {"parquet": "lineitem", "delta": "lineitem", "iceberg": "raw.lineitem"},
+}
+"""Example DAGs, and the targets that they fill by their kind."""
 console = Console()
 
 
@@ -36,7 +45,8 @@ class Demo:
     """Everything that is up."""
 
     postgres: Server
-    connect: Server
+    mysql: Server
+    kafka: Server
     airflow: Airflow
 
     def url(self, database: str) -> str:
@@ -56,7 +66,7 @@ def open_database(server: Server, name: str) -> "psycopg.Connection[Any]":
     )
 
 
-def connections(postgres: Server, connect: Server) -> dict[str, dict[str, Any]]:
+def connections(postgres: Server, mysql: Server, kafka: Server, connect: Server) -> dict[str, dict[str, Any]]:
     """Return the Airflow connections that the example DAGs name."""
 
     def database(name: str) -> dict[str, Any]:
@@ -75,14 +85,28 @@ def connections(postgres: Server, connect: Server) -> dict[str, dict[str, Any]]:
         "port": connect.port,
         "extra": json.dumps({"ui_url": connect.ui_url}),
     }
-    return {"shop_db": database("shop"), "warehouse": database("warehouse"), "spark_connect_default": spark}
+    return {
+        "shop_db": database("shop"),
+        "warehouse": database("warehouse"),
+        "erp": {
+            "conn_type": "mysql",
+            "host": mysql.host,
+            "port": mysql.port,
+            "login": mysql.user,
+            "password": mysql.password,
+            "schema": erp.DATABASE,
+        },
+        "events": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.url})},
+        "spark_connect_default": spark,
+    }
 
 
 def start() -> Demo:
     """Start what is not up yet: the servers, the databases, Airflow with its ledger."""
-    with console.status("PostgreSQL and Spark Connect …"):
-        servers = Services(HOME / "services").up("postgres", "connect")
-    postgres, connect = servers["postgres"], servers["connect"]
+    with console.status("PostgreSQL, MySQL, Kafka and Spark Connect …"):
+        servers = Services(HOME / "services").up(*SERVERS)
+    postgres, mysql, kafka, connect = (servers[name] for name in SERVERS)
+    LAKE.mkdir(parents=True, exist_ok=True)
     with open_database(postgres, "postgres") as connection:
         there = {name for (name,) in connection.execute("SELECT datname FROM pg_database")}
         for name in DATABASES:
@@ -92,7 +116,8 @@ def start() -> Demo:
         home=HOME / "airflow",
         dags=ROOT / "dags",
         metadata_url=f"postgresql+psycopg://{postgres.user}:{postgres.password}@{postgres.host}:{postgres.port}/airflow",
-        connections=connections(postgres, connect),
+        connections=connections(postgres, mysql, kafka, connect),
+        settings={"LAKE_FOLDER": str(LAKE)},
     )
     if not airflow.running():
         with console.status("Airflow: migrating its database and the ledger's tables …"):
@@ -101,20 +126,24 @@ def start() -> Demo:
             airflow.command("backpressure", "setup")
         with console.status("Airflow: scheduler, triggerer and page …"):
             airflow.start()
-    return Demo(postgres=postgres, connect=connect, airflow=airflow)
+    return Demo(postgres=postgres, mysql=mysql, kafka=kafka, airflow=airflow)
 
 
 def fill(demo: Demo) -> None:
-    """Fill the source with TPC-H's lineitem, once."""
+    """Fill the sources, once."""
     with demo.database("shop") as connection:
         there = connection.execute("SELECT to_regclass('public.lineitem') IS NOT NULL").fetchone() == (True,)
         if not there:
             with console.status(f"TPC-H lineitem, {ROWS:,} rows …"):
                 tpch.fill(connection, "lineitem", rows=ROWS)
+    with console.status(f"TPC-H lineitem on MySQL, {ERP_ROWS:,} rows …"):
+        erp.fill(demo.mysql, rows=ERP_ROWS)
+    with console.status(f"Orders in Kafka, {EVENTS:,} records …"):
+        events.fill(demo.kafka.url, records=EVENTS)
 
 
-def watch(demo: Demo, ledger: SqlLedger, dag_id: str, target: str) -> str:
-    """Trigger a DAG, show its hydration's progress while it runs, and return the run's last state."""
+def watch(demo: Demo, ledger: SqlLedger, dag_id: str, targets: dict[str, str]) -> str:
+    """Trigger a DAG, show the progress of its hydrations while it runs, and return the run's last state."""
     demo.airflow.wait_for_dag(dag_id)
     run_id = demo.airflow.trigger(dag_id)
     bar = Progress(
@@ -127,20 +156,25 @@ def watch(demo: Demo, ledger: SqlLedger, dag_id: str, target: str) -> str:
         console=console,
     )
     with bar:
-        line = bar.add_task(f"{dag_id} → {target}", total=100.0, facts="")
-        while (state := demo.airflow.run_state(dag_id, run_id)) not in ("success", "failed"):
-            for facts, percent in status(ledger, target):
-                bar.update(line, completed=percent, facts=facts)
+        lines = {
+            (kind, target): bar.add_task(f"{dag_id} → {kind} {target}", total=100.0, facts="")
+            for kind, target in targets.items()
+        }
+        while True:
+            state = demo.airflow.run_state(dag_id, run_id)
+            for (kind, target), line in lines.items():
+                for facts, percent in status(ledger, kind, target):
+                    bar.update(line, completed=percent, facts=facts)
+            if state in ("success", "failed"):
+                return state
             time.sleep(0.5)
-        for facts, percent in status(ledger, target):
-            bar.update(line, completed=percent, facts=facts)
-    return state
 
 
-def status(ledger: SqlLedger, target: str) -> Iterator[tuple[str, float]]:
+def status(ledger: SqlLedger, kind: str, target: str) -> Iterator[tuple[str, float]]:
     """Yield a hydration's figures in words and its percentage, once it is there."""
     for hydration in ledger.hydrations():
-        if hydration.plan is None or not hydration.sink_identity.endswith(f"/{target}"):
+        identity = hydration.sink_identity
+        if hydration.plan is None or not (identity.startswith(f"{kind}:") and identity.endswith(f"/{target}")):
             continue
         progress, gate = total_progress(ledger.statistics(hydration.id)), ledger.gate(hydration.id)
         counts, speed = ledger.counts(hydration.plan.plan_id), ledger.rate(hydration.id)
@@ -152,15 +186,17 @@ def verify(demo: Demo) -> bool:
     """Compare every target with the source and say so."""
     with demo.database("shop") as connection:
         source = tpch.fingerprint(connection, "public", "lineitem")
-    console.print(f"source public.lineitem: {source[0]:,} rows, checksum {source[1]}")
-    equal = True
-    for target in DAGS.values():
-        with demo.database("warehouse") as connection:
+        outcomes = list(lake.compared(LAKE, connection))
+    with demo.database("warehouse") as connection:
+        for target in COPIES.values():
             found = tpch.fingerprint(connection, *target.split("."))
-        verdict = "[green]equal" if found == source else "[red]DIFFERENT"
-        console.print(f"target {target}: {found[0]:,} rows, checksum {found[1]} {verdict}")
-        equal = equal and found == source
-    return equal
+            outcomes.append((target, found[0], found == source))
+        outcomes.append((ERP, *erp.equal(demo.mysql, connection, ERP)))
+        orders = events.copied(connection, ORDERS)
+        outcomes.append((ORDERS, orders[0], orders == events.fingerprint(demo.kafka.url)))
+    for target, rows, equal in outcomes:
+        console.print(f"target {target}: {rows:,} rows, {'[green]equal' if equal else '[red]DIFFERENT'}")
+    return all(equal for *_, equal in outcomes)
 
 
 def up() -> int:
@@ -170,7 +206,7 @@ def up() -> int:
     fill(demo)
     ledger = SqlLedger(demo.url("airflow"))
     try:
-        states = {dag_id: watch(demo, ledger, dag_id, target) for dag_id, target in DAGS.items()}
+        states = {dag_id: watch(demo, ledger, dag_id, targets) for dag_id, targets in DAGS.items()}
     finally:
         ledger.close()
     for dag_id, state in states.items():
