@@ -108,10 +108,10 @@ def _drawing(ledger: LedgerReader, hydration: Hydration) -> Table:
     """Return a hydration's picture: names, bar, ranges, credits and the gate's reasons."""
     running = hydration.phase is not Phase.STEADY_STATE
     progress, speed = total_progress(ledger.statistics(hydration.id)), ledger.rate(hydration.id)
-    shown = facts(ledger, hydration)
+    shown, unit = facts(ledger, hydration), hydration.plan.unit if hydration.plan else "rows"
     lines = Table.grid(padding=(0, 1))
     lines.add_row(Text(shown["id"], style="bold"), Text(f"{shown['source']} -> {shown['target']}"))
-    lines.add_row(Text(shown["phase"]), Text(line(progress, speed if running else None)))
+    lines.add_row(Text(shown["phase"]), Text(line(progress, speed if running else None, unit)))
     if running:
         lines.add_row(
             Text("ranges"),

@@ -18,18 +18,21 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def line(progress: Progress, rows_per_second: float | None) -> str:
-    """Return one line of text; what is not known yet is left out or called unknown, never shown as 0."""
+def line(progress: Progress, rows_per_second: float | None, unit: str = "rows") -> str:
+    """Return one line of text; what is not known yet is left out or called unknown, never shown as 0.
+
+    ``unit``: what is counted, see :attr:`Plan.unit`.
+    """
     percent = progress.percent
     if percent is None:
-        parts = [f"{progress.committed:,} rows of an unknown total"]
+        parts = [f"{progress.committed:,} {unit} of an unknown total"]
     else:
         about = "" if progress.total_exact else "about "
         # Rounded down: 100.0 % is shown when everything is committed, not before.
         shown = int(percent * 10) / 10
-        parts = [f"[{bar(percent)}] {shown:5.1f} %", f"{progress.committed:,} of {about}{progress.total:,} rows"]
+        parts = [f"[{bar(percent)}] {shown:5.1f} %", f"{progress.committed:,} of {about}{progress.total:,} {unit}"]
     if rows_per_second is not None:
-        parts.append(f"{rows_per_second:,.0f} rows/s")
+        parts.append(f"{rows_per_second:,.0f} {unit}/s")
         left = eta_seconds(progress, rows_per_second)
         if left is not None:
             parts.append(f"ETA {duration(left)}")

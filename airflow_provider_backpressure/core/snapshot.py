@@ -82,6 +82,11 @@ class Plan:
     """Where the source's log stood before anything was read, so that what came later can be replayed."""
 
     @property
+    def unit(self) -> str:
+        """What its total and its progress count."""
+        return "offsets" if self.consistency is Consistency.OFFSETS else "rows"
+
+    @property
     def increment(self) -> bool:
         """Whether it brings what has come since an earlier plan, and nothing of what that one brought."""
         return self.read.window is not None and self.read.window.after is not None

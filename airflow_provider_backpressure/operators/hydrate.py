@@ -49,7 +49,7 @@ class HydrateOperator(TransformTask):
                 raise InvalidDeclaration(ONE_TASK.format("several lanes"))
             self.take_turn(context, opened, hydration.id)
             opened.take_target()
-            progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log)
+            progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log, unit=plan.unit)
             result = self._drained(context, opened, progress)
             progress.write()
         if result.outcome is Outcome.CLOSED:

@@ -63,6 +63,8 @@ class ProgressLog:
     hydration_id: str
     log: Any
     """The task's logger."""
+    unit: str
+    """What is counted."""
     _next: float = field(default=0.0)
 
     def committed(self) -> None:
@@ -75,4 +77,4 @@ class ProgressLog:
     def write(self) -> None:
         """Write a line."""
         progress = total_progress(self.ledger.statistics(self.hydration_id))
-        self.log.info("%s", line(progress, self.ledger.rate(self.hydration_id)))
+        self.log.info("%s", line(progress, self.ledger.rate(self.hydration_id), self.unit))
