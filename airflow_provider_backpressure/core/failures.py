@@ -9,8 +9,12 @@ _MARKED = re.compile(r"\[backpressure:(\w+)\] (.*?) \[/backpressure\]", re.DOTAL
 
 
 def to_text(error: BackpressureError) -> str:
-    """Return the error's class and sentence in marks that :func:`from_text` finds again inside any other text."""
-    return f"[backpressure:{type(error).__name__}] {' '.join(str(error).split())} [/backpressure]"
+    """Return the error's class and sentence in marks that :func:`from_text` finds again inside any other text.
+
+    The class is the nearest one that both sides know.
+    """
+    known = next(kind.__name__ for kind in type(error).__mro__ if hasattr(exceptions, kind.__name__))
+    return f"[backpressure:{known}] {' '.join(str(error).split())} [/backpressure]"
 
 
 def from_text(text: str) -> BackpressureError | None:

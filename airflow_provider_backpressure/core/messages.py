@@ -54,6 +54,8 @@ class ReadSpec:
     """Names of the tables whose blocks are read, where ranges are cut by blocks."""
     snapshot: str | None = None
     """The exported snapshot in which every range is read; known only while the lane that keeps it lives."""
+    keep_bad: bool = False
+    """Whether a record that cannot be taken apart is handed on with the reason, instead of failing its range."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "ReadSpec":

@@ -188,7 +188,7 @@ class Planner:
             total=snapshot.total,
             total_exact=snapshot.total_exact,
             path=preview.path,
-            read=self.source.read_spec(snapshot),
+            read=replace(self.source.read_spec(snapshot), keep_bad=self._keeps_bad(preview)),
             write=preview.write,
             transform=self.transform,
             clears=clears,
@@ -205,6 +205,11 @@ class Planner:
             ranges=ranges,
             note=f"{ranges} ranges of at most {preview.range_rows:,} rows by the {plan.path} path",
         )
+
+    def _keeps_bad(self, preview: Preview) -> bool:
+        """Whether records that cannot be taken apart go to the sink's quarantine; a transform would not know them."""
+        log = preview.snapshot.consistency is Consistency.OFFSETS
+        return log and preview.write.quarantine is not None and self.transform is None
 
     def take_target(self, hydration: Hydration, plan: Plan) -> Plan:
         """Return the plan with the epoch under which it holds the target; every older plan is refused from then on.

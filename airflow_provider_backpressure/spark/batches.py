@@ -1,6 +1,9 @@
 """What a range's rows look like between reader and writer: Arrow batches, and behind them one row that says so."""
 
+import base64
+import json
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow
 import pyarrow.compute
@@ -10,6 +13,33 @@ from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
 
 END = "backpressure_end"
 """Last column of what is written: true in one row that stands behind all others and is not written itself."""
+BAD = "backpressure_bad"
+"""Last column but one where a reader keeps what it cannot take apart: NULL, or such a record's reason and value."""
+
+
+def bad(reason: str, value: bytes | None) -> str:
+    """Return what :data:`BAD` holds of a record: JSON, its value as text or in base64."""
+    try:
+        kept = {"value": None if value is None else value.decode()}
+    except UnicodeDecodeError:
+        kept = {"base64": base64.b64encode(value or b"").decode()}
+    return json.dumps({"reason": reason, **kept})
+
+
+def apart(batch: pyarrow.RecordBatch) -> tuple[pyarrow.RecordBatch, list[tuple[dict[str, Any], str]]]:
+    """Return the rows of a batch, and the records that could not be taken apart, each with the reason."""
+    if batch.schema.names[-1:] != [BAD]:
+        return batch, []
+    marks, rows = batch.column(batch.num_columns - 1), batch.select(range(batch.num_columns - 1))
+    if marks.null_count == len(marks):
+        return rows, []
+    found = []
+    for row, text in zip(rows.to_pylist(), marks.to_pylist(), strict=True):
+        if text is not None:
+            said = json.loads(text)
+            reason = said.pop("reason")
+            found.append(({**{name: value for name, value in row.items() if value is not None}, **said}, reason))
+    return rows.filter(pyarrow.compute.is_null(marks)), found
 
 
 def complete(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

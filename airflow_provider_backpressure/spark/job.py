@@ -24,6 +24,7 @@ from airflow_provider_backpressure.core.messages import (
 )
 from airflow_provider_backpressure.core.paths import COPY, FRAME, copies
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.spark.batches import apart
 from airflow_provider_backpressure.spark.checksum import BatchSum
 from airflow_provider_backpressure.spark.kinds import reader, writer
 from airflow_provider_backpressure.spark.paths.copy import copy_slice
@@ -96,5 +97,5 @@ def _checksum(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
     total = BatchSum()
     piece = Slice(slice_id="", query=spec.query, bounds=spec.bounds)
     for batch in reader(spec.kind).read(endpoint, spec.read, piece, "bp-checksum"):
-        total.update(batch)
+        total.update(apart(batch)[0])
     return SliceResult(slice_id="", rows=total.rows, bytes=total.bytes, checksum=str(total))

@@ -402,6 +402,33 @@ def test_a_bad_record_stops_by_its_place(stage: Stage) -> None:
     assert hydration.rows() == []
 
 
+def test_bad_records_are_kept_aside_by_their_offset(stage: Stage) -> None:
+    """X5: with the reason and the value; the others arrive, and the totals add up."""
+    topic = stage.topic(2)
+    topic.send(0, *range(50))
+    topic.send(1, 1, b"{'no': 1}", 3, b"\xff", {"id": 4})
+    hydration = stage.hydration(topic, quarantine=2)
+    progress = hydration.go()
+    assert (progress.committed, progress.percent) == (55, 100.0)
+    good = {place: value for place, value in topic.committed().items() if place not in ((1, 1), (1, 3))}
+    assert hydration.rows() == [(*place, (value or b"").decode()) for place, value in sorted(good.items())]
+    assert hydration.verify(Verify.FULL).equal
+    kept = hydration.sql("SELECT key::json->>'offset', reason, row FROM raw.backpressure_quarantine ORDER BY 1")
+    assert [offset for offset, *_ in kept] == ["1", "3"]
+    assert kept[0][1].startswith("its value is no JSON")
+    assert kept[1][1] == "its value is no UTF-8"
+    assert (json.loads(kept[0][2])["value"], json.loads(kept[1][2])["base64"]) == ("{'no': 1}", "/w==")
+
+
+def test_more_bad_records_than_may_be_kept_fail_the_range(stage: Stage) -> None:
+    topic = stage.topic()
+    topic.send(0, 1, b"{", b"[", b"nul")
+    hydration = stage.hydration(topic, quarantine=2)
+    with pytest.raises(SinkRefused, match=r'More than 2 rows cannot go into .* "offset": 3\}: its value is no JSON'):
+        hydration.go()
+    assert hydration.rows() == []
+
+
 def test_a_transform_sees_the_columns(stage: Stage) -> None:
     """A SELECT takes values apart; progress is still complete by offsets, and the whole target is compared."""
     topic = stage.topic(2)

@@ -58,6 +58,8 @@ class Composed:
     """Of the source: ``postgres`` or ``mysql``."""
     reading: dict[str, Any] = field(default_factory=dict)
     """What else the source is declared with."""
+    quarantine: int | None = None
+    """Most rows that the target may keep aside."""
     into: dict[str, Any] = field(default_factory=dict)
     """A table of files instead of ``target``: its ``kind``, and what it is declared with."""
 
@@ -81,7 +83,7 @@ class Composed:
 
     def _sink(self, at: Endpoint) -> Sink:
         if not self.into:
-            return PostgresSink(conn_id="sink", table=self.target).open(at)
+            return PostgresSink(conn_id="sink", table=self.target, quarantine=self.quarantine).open(at)
         return lakes.declared(**self.into).open(NOWHERE)
 
     def plan(self) -> Planned:

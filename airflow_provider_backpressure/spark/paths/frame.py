@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow
 from pyspark.sql import functions
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Slice, Transform
 from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RunnerRefused
-from airflow_provider_backpressure.spark.batches import END
+from airflow_provider_backpressure.spark.batches import BAD, END
 from airflow_provider_backpressure.spark.kinds import reader, writer
 from airflow_provider_backpressure.spark.task import RESULT, measured, outcome, said
 from airflow_provider_backpressure.spark.transforms import Function, transformed
@@ -34,7 +34,7 @@ def frame_job(
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         yield outcome(lambda: measured(lambda: writer(spec.write.kind).write(sink, spec, batches)))
 
-    return _ended(session, frame, len(spec.write.columns)).coalesce(1).mapInArrow(write, RESULT)
+    return _ended(session, frame, len(spec.write.columns) + spec.read.keep_bad).coalesce(1).mapInArrow(write, RESULT)
 
 
 def described(
@@ -62,7 +62,8 @@ def _source(
     spec: RangeSpec | None = None,
 ) -> "DataFrame":
     """Return the source's rows, a task for each piece; without pieces none, for analysis."""
-    schema = StructType([StructField(column.name, carrier(column.type)[1], column.nullable) for column in what.columns])
+    fields = [StructField(column.name, carrier(column.type)[1], column.nullable) for column in what.columns]
+    schema = StructType([*fields, *([StructField(BAD, StringType())] if what.keep_bad else [])])
 
     def read(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in batches:

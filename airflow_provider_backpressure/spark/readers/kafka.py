@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.kafka.clients import consumer
 from airflow_provider_backpressure.kafka.errors import Heard, loss, translated, where
-from airflow_provider_backpressure.spark.readers.kafka_values import to_batch
+from airflow_provider_backpressure.spark.readers.kafka_values import to_batch, to_batch_with_bad
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -53,7 +53,8 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             client=client, heard=heard, endpoint=seen, topic=what["topic"], accept_loss=what["accept_loss"]
         )
         for records in reading.records(bounds.pieces):
-            yield to_batch(records, read.columns, what["topic"])
+            make = to_batch_with_bad if read.keep_bad else to_batch
+            yield make(records, read.columns, what["topic"])
 
 
 @dataclass(kw_only=True)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.spark.batches import BAD, bad
 from airflow_provider_backpressure.spark.types import carrier
 
 if TYPE_CHECKING:
@@ -37,6 +38,44 @@ def to_batch(records: Records, columns: Sequence[Column], topic: str) -> pyarrow
         *_values(records, columns[GIVEN:]),
     ]
     return pyarrow.record_batch(arrays, names=[column.name for column in columns])
+
+
+def to_batch_with_bad(records: Records, columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
+    """Return records as a batch of these columns and :data:`BAD`, which names those that are not what they say."""
+    try:
+        return _marked(to_batch(records, columns, topic), None)
+    except Unreadable:
+        pass
+    pieces = []
+    for record in records:
+        try:
+            pieces.append(_marked(to_batch([record], columns, topic), None))
+        except Unreadable as error:
+            pieces.append(_marked(_empty(record, columns, topic), bad(error.reason, record.value())))
+    table = pyarrow.Table.from_batches(pieces).combine_chunks()
+    return table.to_batches()[0]
+
+
+def _marked(batch: pyarrow.RecordBatch, mark: str | None) -> pyarrow.RecordBatch:
+    return batch.append_column(BAD, pyarrow.array([mark] * batch.num_rows, pyarrow.string()))
+
+
+def _empty(record: "Message", columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
+    """Return what Kafka says of a record, without key and value."""
+    arrays = [
+        pyarrow.array([topic]),
+        pyarrow.array([record.partition()], pyarrow.int32()),
+        pyarrow.array([record.offset()], pyarrow.int64()),
+        _times([record]),
+        *(pyarrow.nulls(1, carrier(column.type)[0]) for column in columns[GIVEN - 2 :]),
+    ]
+    return pyarrow.record_batch(arrays, names=[column.name for column in columns])
+
+
+class Unreadable(SourceRefused):
+    """A record is not what its columns say; ``reason`` without its place."""
+
+    reason: str = ""
 
 
 def _values(records: Records, columns: Sequence[Column]) -> list[pyarrow.Array]:
@@ -185,7 +224,9 @@ def _dumped(value: Any) -> str:
 
 
 def _refuse(record: "Message", reason: str) -> NoReturn:
-    raise SourceRefused(
+    error = Unreadable(
         f"The record at offset {record.offset()} of partition {record.partition()} of topic {record.topic()} cannot be "
         f"taken: {reason}."
     )
+    error.reason = reason
+    raise error

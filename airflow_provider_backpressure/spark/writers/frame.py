@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.messages import ChecksumSpec, RangeSpec, SliceResult
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.postgres.errors import words
-from airflow_provider_backpressure.spark.batches import check_names, complete, whole
+from airflow_provider_backpressure.spark.batches import apart, check_names, complete, whole
 from airflow_provider_backpressure.spark.checksum import RowSum
 from airflow_provider_backpressure.spark.connections import SOURCE
 from airflow_provider_backpressure.spark.readers.postgres import Reading, reading
@@ -73,15 +73,22 @@ def _fill(
 
 
 def _at_once(connection: psycopg.Connection, spec: RangeSpec, slice_id: str, rows: "_Clock") -> int:
+    # What is kept aside waits for the end of the stream, during which the connection does nothing else.
+    sieve, aside = Sieve(connection, spec, slice_id), []
     try:
         with copying(connection, STAGE, spec.write.columns, "FORMAT csv") as copy:
             for batch in rows:
-                check_names(batch, spec.write)
-                copy.put(to_csv(batch))
+                good, bad = apart(batch)
+                check_names(good, spec.write)
+                copy.put(to_csv(good))
+                aside += bad
+                sieve.check(aside)
                 reach(Step.IN_COPY, spec.tag)
     except psycopg.DataError as error:
         raise RangeFailed(f"A row cannot go into {spec.write.fence} ({words(error)}): it is looked for.") from error
-    return 0
+    for row, reason in aside:
+        sieve.refuse(row, reason)
+    return sieve.bad
 
 
 def _sifted(connection: psycopg.Connection, spec: RangeSpec, slice_id: str, rows: "_Clock") -> int:
@@ -89,11 +96,14 @@ def _sifted(connection: psycopg.Connection, spec: RangeSpec, slice_id: str, rows
         with copying(connection, STAGE, spec.write.columns, "FORMAT csv") as copy:
             copy.put(to_csv(batch))
 
-    sieve = Sieve(connection, spec, slice_id, put)
+    sieve = Sieve(connection, spec, slice_id)
     for batch in rows:
-        check_names(batch, spec.write)
-        if batch.num_rows:
-            sieve.put(batch)
+        good, bad = apart(batch)
+        check_names(good, spec.write)
+        for row, reason in bad:
+            sieve.refuse(row, reason)
+        if good.num_rows:
+            sieve.put(good, put)
         reach(Step.IN_COPY, spec.tag)
     return sieve.bad
 

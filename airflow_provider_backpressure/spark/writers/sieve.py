@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -25,31 +25,32 @@ class Sieve:
     the rows and the marker, or not at all.
     """
 
-    def __init__(
-        self,
-        connection: psycopg.Connection,
-        spec: RangeSpec,
-        slice_id: str,
-        put: Callable[[pyarrow.RecordBatch], None],
-    ) -> None:
-        """``put`` writes a batch into the stage and raises psycopg's error where a row of it is refused."""
+    def __init__(self, connection: psycopg.Connection, spec: RangeSpec, slice_id: str) -> None:
         self.bad = 0
         """Rows kept aside so far."""
-        self._connection, self._spec, self._slice_id, self._put = connection, spec, slice_id, put
+        self._connection, self._spec, self._slice_id = connection, spec, slice_id
         self._before = self._kept() if spec.write.quarantine else 0
 
-    def put(self, batch: pyarrow.RecordBatch) -> None:
-        """Write a batch but for the rows that are refused; ``SinkRefused`` for one that may not be kept aside."""
+    def put(self, batch: pyarrow.RecordBatch, put: Callable[[pyarrow.RecordBatch], None]) -> None:
+        """Write a batch but for the rows that are refused; ``SinkRefused`` for one that may not be kept aside.
+
+        ``put`` writes a batch into the stage and raises psycopg's error where a row of it is refused.
+        """
         try:
             with self._connection.transaction():
-                self._put(batch)
+                put(batch)
         except psycopg.DataError as error:
             if batch.num_rows == 1:
                 self.refuse(batch.to_pylist()[0], _reason(error))
                 return
             half = batch.num_rows // 2
-            self.put(batch.slice(0, half))
-            self.put(batch.slice(half))
+            self.put(batch.slice(0, half), put)
+            self.put(batch.slice(half), put)
+
+    def check(self, waiting: Sequence[tuple[dict[str, Any], str]]) -> None:
+        """``SinkRefused`` where there will be no room for what waits to be kept aside."""
+        if waiting and self._before + self.bad + len(waiting) > self._spec.write.most_bad:
+            raise self._full(*waiting[-1])
 
     def refuse(self, row: dict[str, Any], reason: str) -> None:
         """Keep a row aside with its key and the reason; ``SinkRefused`` where there is no room for it."""
@@ -58,15 +59,19 @@ class Sieve:
             raise SinkRefused(f"The row {key} cannot go into {write.fence}: {reason}.")
         self.bad += 1
         if self._before + self.bad > write.most_bad:
-            raise SinkRefused(
-                f"More than {write.most_bad} rows cannot go into {write.fence}, the most that may be kept aside; "
-                f"one of them is {key}: {reason}."
-            )
+            raise self._full(row, reason)
         self._connection.execute(
             sql.SQL(
                 "INSERT INTO {} (plan_id, slice_id, target, key, reason, row) VALUES (%s, %s, %s, %s, %s, %s)"
             ).format(sql.SQL(write.quarantine)),
             (self._spec.plan_id, self._slice_id, write.fence, key, reason, _json(row)[:LONGEST]),
+        )
+
+    def _full(self, row: dict[str, Any], reason: str) -> SinkRefused:
+        write = self._spec.write
+        return SinkRefused(
+            f"More than {write.most_bad} rows cannot go into {write.fence}, the most that may be kept aside; "
+            f"one of them is {_json(self._key(row))}: {reason}."
         )
 
     def _kept(self) -> int:
