@@ -139,13 +139,15 @@ class DeltaLakeTable:
     def discard(self, plan_id: str, slice_id: str) -> bool:
         """See :meth:`..lakes.table.LakeTable.discard`."""
         for table in self._tries():
-            mark, active = self._mark(table, plan_id, slice_id), delta_files.active(table)
-            if mark is None:
+            holder, mark = self._holder(table), self._mark(table, plan_id, slice_id)
+            if holder is None or mark is None:
                 return False
+            holder.check_plan(plan_id, self.name)
+            active = delta_files.active(table)
             if not all(name in active for name in mark.files):
                 raise SinkRefused(f"The rows of slice {slice_id} no longer lie in files of their own in {self.name}.")
             removed = delta_files.removals(mark.files, active)
-            entry = [_slice(plan_id, slice_id, 0), Transaction(FENCE, table.transaction_version(FENCE) or 0)]
+            entry = [_slice(plan_id, slice_id, 0), Transaction(FENCE, holder.epoch)]
             if self._append(table, removed, entry, {"discarded": slice_id}):
                 self._notes.drop_mark(mark)
                 return True

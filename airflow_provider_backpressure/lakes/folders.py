@@ -72,11 +72,11 @@ class LocalFolder:
 
     def output(self, name: str) -> pyarrow.NativeFile:
         """See :meth:`Folder.output`."""
-        return self._place.output(f"{ATTEMPTS}/{name}")
+        return self._place.output(_growing(name))
 
     def publish(self, name: str, final: str) -> bool:
         """See :meth:`Folder.publish`. The rows are on the disk before the name is, and the name before this returns."""
-        growing, there = Path(self._place.at(f"{ATTEMPTS}/{name}")), Path(self._place.at(final))
+        growing, there = Path(self._place.at(_growing(name))), Path(self._place.at(final))
         sync(growing)
         try:
             os.link(growing, there)
@@ -88,7 +88,7 @@ class LocalFolder:
 
     def drop(self, name: str) -> None:
         """See :meth:`Folder.drop`."""
-        for one in (name, f"{ATTEMPTS}/{name}"):
+        for one in (name, _growing(name)):
             self._place.delete(one)
 
     def tidy(self, plan_id: str) -> None:
@@ -189,6 +189,11 @@ class BucketFolder:
             region_name=self._endpoint.options.get(REGION),
             endpoint_url=self._endpoint.options.get(ADDRESS),
         )
+
+
+def _growing(name: str) -> str:
+    """Return where a file grows: not even a reader that looks for ``**/*.parquet`` takes it for data."""
+    return f"{ATTEMPTS}/{name}.growing"
 
 
 def _lock(handle: int, how: int) -> bool:

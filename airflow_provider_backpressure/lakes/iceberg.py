@@ -131,8 +131,7 @@ class IcebergTable:
             return {}
         nonces = _nonces(table, plan_id)
         wanted = nonces if slice_ids is None else [each for each in slice_ids if each in nonces]
-        found = {each: self._noted(table).mark(plan_id, each, nonces[each]) for each in wanted}
-        return {each: mark for each, mark in found.items() if mark is not None}
+        return {each: self._noted(table).mark(plan_id, each, nonces[each]) for each in wanted}
 
     def output(self, name: str) -> pyarrow.NativeFile:
         """See :meth:`..lakes.table.LakeTable.output`: what no snapshot names, nobody sees."""
@@ -143,7 +142,8 @@ class IcebergTable:
         data, merges = self._stored(), write.mode == "upsert" and mark.rows > 0
         for table in self._tries():
             notes, nonces = self._noted(table), _nonces(table, attempt.plan_id)
-            stands = self.marks(attempt.plan_id, [attempt.slice_id]).get(attempt.slice_id)
+            nonce = nonces.get(attempt.slice_id)
+            stands = notes.mark(attempt.plan_id, attempt.slice_id, nonce) if nonce else None
             if stands is None:
                 attempt.check(_holder(table), self.name)
                 notes.write_mark(mark)
@@ -170,10 +170,11 @@ class IcebergTable:
     def discard(self, plan_id: str, slice_id: str) -> bool:
         """See :meth:`..lakes.table.LakeTable.discard`."""
         for table in self._tries():
-            nonces, files = _nonces(table, plan_id), active(table)
-            mark = self.marks(plan_id, [slice_id]).get(slice_id)
-            if mark is None:
+            holder, nonces = _holder(table), _nonces(table, plan_id)
+            if holder is None or slice_id not in nonces:
                 return False
+            holder.check_plan(plan_id, self.name)
+            mark, files = self._noted(table).mark(plan_id, slice_id, nonces[slice_id]), active(table)
             paths = [self._stored().path(name) for name in mark.files] if mark.rows else []
             if not all(path in files for path in paths):
                 raise SinkRefused(f"The rows of slice {slice_id} no longer lie in files of their own in {self.name}.")

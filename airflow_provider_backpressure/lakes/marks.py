@@ -39,6 +39,11 @@ class Holder:
         }
         return cls(plan_id=plan.plan_id, epoch=epoch, about=about)
 
+    def check_plan(self, plan_id: str, name: str) -> None:
+        """Raise ``PlanSuperseded`` unless this plan holds the table, under whatever epoch."""
+        if self.plan_id != plan_id:
+            raise PlanSuperseded(f"Plan {plan_id} no longer holds {name}: plan {self.plan_id} does.")
+
     def renewed(self, epoch: int) -> "Holder":
         """Return the row of the same plan under a newer epoch."""
         return replace(self, epoch=epoch)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pyarrow import fs
 
+from airflow_provider_backpressure.exceptions import SinkUnavailable
 from airflow_provider_backpressure.lakes.marks import FOLDER, Holder, Mark
 
 
@@ -56,13 +57,17 @@ class Notes:
         """Write the mark of what is about to be committed."""
         self._place.write(_name(mark.plan_id, mark.slice_id, mark.nonce), mark.to_json().encode())
 
-    def mark(self, plan_id: str, slice_id: str, nonce: int) -> Mark | None:
-        """Return the mark of one execution; read once, since it never changes."""
+    def mark(self, plan_id: str, slice_id: str, nonce: int) -> Mark:
+        """Return the mark of an execution that was committed; read once, since it never changes.
+
+        ``SinkUnavailable`` where it is not there: the slice has just been discarded, or somebody has deleted what is
+        ours. Its rows are not to be written a second time for that.
+        """
         name = _name(plan_id, slice_id, nonce)
         if name not in self._marks:
             text = self._place.read(name)
             if text is None:
-                return None
+                raise SinkUnavailable(f"Slice {slice_id} of plan {plan_id} is committed, but {name} is not there.")
             self._marks[name] = Mark.from_json(text.decode())
         return self._marks[name]
 

@@ -129,8 +129,10 @@ class ParquetTable:
     def discard(self, plan_id: str, slice_id: str) -> bool:
         """See :meth:`..lakes.table.LakeTable.discard`."""
         with self._folder.fenced():
-            if not self.marks(plan_id, [slice_id]):
+            holder = self.holder()
+            if holder is None or not self.marks(plan_id, [slice_id]):
                 return False
+            holder.check_plan(plan_id, self.name)
             self._place.delete(file_of(plan_id, slice_id))
             return True
 

@@ -86,7 +86,11 @@ class LakeTable(Protocol):
         ...
 
     def discard(self, plan_id: str, slice_id: str) -> bool:
-        """Remove a slice's rows and its mark in one step, so that it can be written again; ``False``: not there."""
+        """Remove a slice's rows and its mark in one step, so that it can be written again; ``False``: not there.
+
+        ``PlanSuperseded`` for a plan that no longer holds the table, ``SinkRefused`` where the rows no longer lie in
+        files of their own.
+        """
         ...
 
     def current(self, files: Sequence[str]) -> bool:

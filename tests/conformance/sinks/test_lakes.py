@@ -33,20 +33,21 @@ def between(monkeypatch: pytest.MonkeyPatch, then: Callable[[], Any]) -> None:
     """Let something happen once between the look at the table and the commit that was decided on it."""
     make, todo = table.open_table, [then]
 
-    def open_(*args: Any) -> Any:
-        opened_ = make(*args)
-        tries = opened_._tries
+    monkeypatch.setattr(lake, "open_table", lambda *args: overtaken(make(*args), todo))
 
-        def overtaken() -> Any:
-            for loaded in tries():
-                if todo:
-                    todo.pop()()
-                yield loaded
 
-        opened_._tries = overtaken
-        return opened_
+def overtaken(found: Any, todo: list[Callable[[], Any]]) -> Any:
+    """Return a table in which something happens each time behind the look, until there is nothing left to do."""
+    look = found._tries
 
-    monkeypatch.setattr(lake, "open_table", open_)
+    def tries() -> Any:
+        for loaded in look():
+            if todo:
+                todo.pop()()
+            yield loaded
+
+    found._tries = tries
+    return found
 
 
 @only(*LOGS)
@@ -83,6 +84,33 @@ def test_an_upsert_that_was_overtaken_is_done_anew(case: Case, monkeypatch: pyte
     rows = {**dict(expected(case, 0, word="old")), 1: "first 1", 2: "second 2", 4: "second 4"}
     assert case.rows() == sorted(rows.items())
     assert set(begun.markers()) == {"0.0", "1.0", "2.0"}
+
+
+@only(*LOGS)
+@pytest.mark.statement("X3")
+def test_a_repair_that_was_overtaken_is_refused(case: Case) -> None:
+    """X3: it had seen that its plan holds the table, and then a newer plan came: the rows stay."""
+    begun = begin(case)
+    begun.write(0)
+    with opened(case) as sink:
+        target: Any = sink
+        overtaken(target._table, [lambda: begin(case)])
+        with pytest.raises(PlanSuperseded):
+            sink.discard(begun.plan, "0.0", bounds(0))
+    assert case.rows() == expected(case, 0)
+
+
+@only(*LOGS)
+@pytest.mark.statement("X1")
+def test_a_range_whose_note_is_gone_is_not_written_again(case: Case) -> None:
+    """X1: the table itself says that it is in; who deletes our folder gets an error, not doubled rows."""
+    begun = begin(case)
+    begun.write(0)
+    (note,) = root(case).rglob("_backpressure/marks/*/*.json")
+    note.unlink()
+    with pytest.raises(SinkUnavailable, match="is committed, but"):
+        begun.write(0, attempt=2)
+    assert case.rows() == expected(case, 0)
 
 
 @only("parquet")
@@ -240,9 +268,13 @@ def data_files(case: Any) -> list[Path]:
 
 
 def everything(case: Any) -> list[Path]:
-    """Every Parquet file, seen or not."""
-    folder = Path(case.catalog["warehouse"].removeprefix("file://")) if isinstance(case, IcebergCase) else case.folder
-    return [path for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts]
+    """Every Parquet file, seen or not, whole or not."""
+    return [path for path in root(case).rglob("*.parquet*") if "_delta_log" not in path.parts]
+
+
+def root(case: Any) -> Path:
+    """The folder in which a case has everything."""
+    return Path(case.catalog["warehouse"].removeprefix("file://")) if isinstance(case, IcebergCase) else case.folder
 
 
 def compact(case: Any) -> None:

@@ -107,3 +107,21 @@ def test_declarations_that_cannot_be_meant_are_refused():
         IcebergSink(table="n.t", key=())
     assert DeltaSink(path="/t", key=["id"]).key == ("id",)  # type: ignore[arg-type]
     assert [DeltaSink(path="/t").table, ParquetSink(path="/p").table] == ["/t", "/p"]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+def test_a_plan_in_the_ledger_leads_back_to_its_target(kind, tmp_path):
+    """Commands have no DAG at hand: what the plan says of the target opens the same one."""
+    from airflow_provider_backpressure.core.messages import Column
+    from airflow_provider_backpressure.hooks.recorded import SINKS
+
+    catalog = {"name": "lake", "type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}"}
+    declared = {
+        "delta": DeltaSink(path=f"{tmp_path}/t"),
+        "iceberg": IcebergSink(table="raw.t", catalog=catalog),
+        "parquet": ParquetSink(path=f"{tmp_path}/t"),
+    }[kind]
+    sink = declared.open(NOWHERE)
+    write = sink.fit([Column(name="id", type="bigint")], mode="append", key=())
+    assert SINKS[kind](write, sink.identity) == declared
+    sink.close()
