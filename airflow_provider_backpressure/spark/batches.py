@@ -2,14 +2,15 @@
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow
 import pyarrow.compute
 
-from airflow_provider_backpressure.core.messages import RangeSpec, Slice, WriteSpec
+from airflow_provider_backpressure.core.messages import Column, RangeSpec, Slice, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
+from airflow_provider_backpressure.spark.types import carrier
 
 END = "backpressure_end"
 """Last column of what is written: true in one row that stands behind all others and is not written itself."""
@@ -56,6 +57,22 @@ def complete(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordB
         yield rows.slice(0, rows.num_rows - 1) if ended else rows
     if not ended:
         raise RangeFailed("The rows broke off before the end of their range.")
+
+
+def ended(
+    batches: Iterable[pyarrow.RecordBatch], columns: Sequence[Column], *, keep_bad: bool = False
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the batches with the last column, and behind them the row that :func:`complete` looks for.
+
+    ``keep_bad``: the batches have :data:`BAD` behind these columns.
+    """
+    types = [carrier(column.type)[0] for column in columns] + [pyarrow.string()] * keep_bad
+    names = [*(column.name for column in columns), *([BAD] if keep_bad else []), END]
+    for batch in batches:
+        going_on = pyarrow.repeat(pyarrow.scalar(False), batch.num_rows)
+        yield pyarrow.record_batch([*batch.columns, going_on], names=names)
+    nothing = [pyarrow.nulls(1, type_) for type_ in types]
+    yield pyarrow.record_batch([*nothing, pyarrow.array([True])], names=names)
 
 
 def check_names(batch: pyarrow.RecordBatch, write: WriteSpec) -> None:

@@ -481,9 +481,21 @@ def test_a_task_that_may_not_in_says_so(stage: Stage) -> None:
     assert hydration.rows() == [(0, 0, "1")]
 
 
+@pytest.mark.statement("X5")
+def test_a_topic_that_is_deleted_before_it_was_read_is_named(stage: Stage) -> None:
+    """X5: a task that finds no topic says so, rather than to wait for it."""
+    topic = stage.topic()
+    topic.send(0, 1)
+    hydration = stage.hydration(topic)
+    hydration.plan()
+    topic.delete()
+    with pytest.raises(SourceRefused, match=f"has no topic {topic.name}"):
+        hydration.drain()
+
+
 @pytest.mark.statement("X1")
-def test_a_lane_that_is_killed_goes_on_from_the_ledger(stage: Stage, connect: Server, tmp_path: Path) -> None:
-    """X1: a lane killed between two commits leaves nothing doubled and nothing out."""
+def test_a_lane_that_is_ended_goes_on_from_the_ledger(stage: Stage, connect: Server, tmp_path: Path) -> None:
+    """X1: a lane that ends between two commits leaves nothing doubled and nothing out."""
     topic = stage.topic(3)
     for partition in range(3):
         topic.send(partition, *range(2000))

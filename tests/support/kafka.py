@@ -94,7 +94,9 @@ class Topic:
     @contextmanager
     def transaction(self, *, commit: bool) -> Iterator[Producer]:
         """Give a producer in a transaction, which is committed or aborted in the end."""
-        with self.producing(transactional_id=uuid.uuid4().hex) as producer:
+        # A slow machine must not let a transaction run out that a test keeps open.
+        patient = {"transactional_id": uuid.uuid4().hex, "transaction_timeout_ms": 800_000}
+        with self.producing(**patient) as producer:
             producer.init_transactions(30)
             producer.begin_transaction()
             yield producer

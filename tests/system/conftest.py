@@ -10,14 +10,15 @@ from tests.system.installation import Installation
 
 @pytest.fixture(scope="session")
 def installation(
-    tmp_path_factory: pytest.TempPathFactory, services: Services, postgres: Server
+    tmp_path_factory: pytest.TempPathFactory, services: Services, postgres: Server, kafka: Server
 ) -> Iterator[Installation]:
     """A real Airflow over real services, with every DAG of the tests.
 
     Many DAGs share its Spark at once, each with Python workers of its own: it has the memory for that.
     """
     connect = services.up("connect:system", driver_memory="6g")["connect:system"]
-    made = Installation(home=tmp_path_factory.mktemp("installation"), postgres=postgres, connect=connect)
+    home = tmp_path_factory.mktemp("installation")
+    made = Installation(home=home, postgres=postgres, connect=connect, kafka=kafka)
     made.create()
     try:
         made.start()

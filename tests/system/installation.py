@@ -67,6 +67,7 @@ class Installation:
     home: Path
     postgres: Server
     connect: Server
+    kafka: Server
     airflow: Airflow = field(init=False)
     _begun: "dict[str, Run]" = field(default_factory=dict)
 
@@ -254,6 +255,7 @@ class Installation:
         return {
             "shop_db": database("shop"),
             "warehouse": database("warehouse"),
+            "events": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": self.kafka.url})},
             "ledger_without_tables": database("empty", "backpressure"),
             "spark_connect_default": {
                 **spark,

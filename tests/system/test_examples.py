@@ -5,6 +5,7 @@ import pytest
 
 from airflow_provider_backpressure.core.phases import Phase
 from tests.support import lakes
+from tests.support.kafka import Topic
 from tests.system.installation import LINEITEM_ROWS, Installation
 
 pytestmark = pytest.mark.system
@@ -65,3 +66,20 @@ def test_the_lake_s_example_hydrates_its_tables(installation: Installation):
     again = installation.run("lake_hydrate")
     assert again.ends() == "success", again.states()
     assert set(again.states().values()) == {"skipped"}
+
+
+@pytest.mark.statement("X1")
+def test_the_example_of_a_topic_follows_it(installation: Installation):
+    """X1: each run brings the offsets that have come since, and one that finds none is skipped."""
+    topic = Topic(servers=installation.kafka.url, name="orders").create(3)
+    for expected in (3, 6):
+        for partition in range(3):
+            topic.send(partition, {"id": expected})
+        run = installation.run("kafka_hydrate")
+        assert run.ends() == "success", run.states()
+        assert installation.rows("raw.orders") == expected
+    assert "100.0 %  3 of 3 offsets" in run.log("hydrate_orders.hydrate_ranges")
+    again = installation.run("kafka_hydrate")
+    assert again.ends() == "success", again.states()
+    assert set(again.states().values()) == {"skipped"}
+    topic.delete()

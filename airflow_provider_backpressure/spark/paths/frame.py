@@ -1,7 +1,8 @@
 """The frame path: slice → DataFrame → the user's transform → target, each range in one transaction.
 
 What a transform does to partitions is not known (a join, an aggregation, adaptive execution), so a range is read by as
-many tasks as it has slices, and written by exactly one.
+many tasks as it has slices, and written by exactly one. Without a transform that one task reads too: handing rows to
+Spark's own and back would only cost.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,10 +13,10 @@ from pyspark.sql import functions
 from pyspark.sql.types import StringType, StructField, StructType
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Slice, Transform
+from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Slice, SliceResult, Transform
 from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RunnerRefused
-from airflow_provider_backpressure.spark.batches import BAD, END
+from airflow_provider_backpressure.spark.batches import BAD, END, ended
 from airflow_provider_backpressure.spark.kinds import reader, writer
 from airflow_provider_backpressure.spark.task import RESULT, measured, outcome, said
 from airflow_provider_backpressure.spark.transforms import Function, transformed
@@ -29,12 +30,33 @@ def frame_job(
     session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: Endpoint, function: Function | None
 ) -> "DataFrame":
     """Return the job of a range: one row with its result."""
+    if spec.transform is None:
+        return _straight(session, spec, source, sink)
     frame = transformed(session, _source(session, spec.read, spec.slices, source, spec), spec.transform, function)
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         yield outcome(lambda: measured(lambda: writer(spec.write.kind).write(sink, spec, batches)))
 
     return _ended(session, frame, len(spec.write.columns) + spec.read.keep_bad).coalesce(1).mapInArrow(write, RESULT)
+
+
+def _straight(session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: Endpoint) -> "DataFrame":
+    """Return the job of a range whose rows stay as they are: one task, through which they stream."""
+
+    def work() -> SliceResult:
+        rows = (batch for piece in spec.slices for batch in _read(spec, piece, source))
+        return writer(spec.write.kind).write(sink, spec, ended(rows, spec.read.columns, keep_bad=spec.read.keep_bad))
+
+    def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for _ in batches:
+            yield outcome(lambda: measured(work))
+
+    return session.range(0, 1, 1, 1).mapInArrow(run, RESULT)
+
+
+def _read(spec: RangeSpec, piece: Slice, source: Endpoint) -> Iterator[pyarrow.RecordBatch]:
+    name = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
+    return reader(spec.read.kind).read(source, spec.read, piece, name)
 
 
 def described(
@@ -70,10 +92,8 @@ def _source(
             for index in batch.column(0).to_pylist():
                 assert source is not None
                 assert spec is not None
-                piece = pieces[index]
                 with said():
-                    name = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
-                    yield from reader(what.kind).read(source, what, piece, name)
+                    yield from _read(spec, pieces[index], source)
 
     tasks = max(1, len(pieces))
     return session.range(0, tasks, 1, tasks).mapInArrow(read, schema)

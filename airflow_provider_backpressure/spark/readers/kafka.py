@@ -35,6 +35,8 @@ BUFFERS = {
     "queued_min_messages": 50_000,
     "fetch_message_max_bytes": 2 * 2**20,
     "fetch_max_bytes": 16 * 2**20,
+    # How long a topic that is not there is taken for one that is just being made.
+    "topic_metadata_propagation_max_ms": 5000,
 }
 
 
@@ -92,13 +94,11 @@ class _Reading:
         """Return what belongs to the slice, and note which partitions are done."""
         records = []
         for message in found:
-            error = message.error()
-            partition = message.partition()
-            if partition not in self.ends:
-                continue
-            offset = message.offset()
+            error, partition, offset = message.error(), message.partition(), message.offset()
             if error is not None:
                 self._told(error, partition, offset)
+                continue
+            if partition not in self.ends:
                 continue
             if offset < self.ends[partition]:
                 records.append(message)
@@ -108,14 +108,15 @@ class _Reading:
         return records
 
     def _told(self, error: Any, partition: int, offset: int) -> None:
-        """Act on what the client says of a partition."""
+        """Act on what the client says of a partition or of the topic; what passes by itself it does not say."""
         match error.name():
             case "_PARTITION_EOF":
-                if offset >= self.ends[partition]:
+                if offset >= self.ends.get(partition, offset + 1):
                     self._done(partition)
             case "_AUTO_OFFSET_RESET" | "OFFSET_OUT_OF_RANGE":
-                self._lost(partition)
-            case _ if not error.retriable():
+                if partition in self.ends:
+                    self._lost(partition)
+            case _:
                 raise translated(error, self.endpoint, heard=self.heard, about=f"topic {self.topic}")
 
     def _lost(self, partition: int) -> None:

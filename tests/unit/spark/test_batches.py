@@ -6,6 +6,9 @@ from decimal import Decimal
 import pyarrow
 import pytest
 
+from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.spark.batches import complete, ended
 from airflow_provider_backpressure.spark.checksum import BatchSum
 
 ROWS = pyarrow.table(
@@ -60,3 +63,14 @@ def test_a_value_counts_and_not_the_width_of_its_type():
 
 def test_nothing_has_a_sum_too():
     assert (total(ROWS.slice(0, 0)).rows, str(BatchSum())) == (0, "values-xxh3:" + "0" * 16)
+
+
+def test_what_is_ended_is_complete_and_what_broke_off_is_not():
+    """A reader's batches pass, also none at all; without the row behind them they are half a range."""
+    columns = (Column(name="id", type="bigint"), Column(name="text", type="text"))
+    some = ROWS.select(["id", "text"])
+    for table in (some, some.slice(0, 0)):
+        batches = list(ended(table.to_batches(max_chunksize=2), columns))
+        assert pyarrow.Table.from_batches(complete(iter(batches))).equals(table)
+        with pytest.raises(RangeFailed, match="broke off"):
+            list(complete(iter(batches[:-1])))
