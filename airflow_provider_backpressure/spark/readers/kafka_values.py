@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.spark.batches import BAD, bad
+from airflow_provider_backpressure.spark.readers.json_objects import are_objects
 from airflow_provider_backpressure.spark.types import carrier
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _values(records: Records, columns: Sequence[Column]) -> list[pyarrow.Array]:
     if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "bytea":
         return [_bytes(records, "value")]
     if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "json":
-        return [pyarrow.array([_json_text(record) for record in records], pyarrow.string())]
+        return [_json_texts(records)]
     objects = [_json_object(record) for record in records]
     return [_field(records, objects, column) for column in columns]
 
@@ -159,8 +160,12 @@ def _parsed(record: "Message") -> tuple[str | None, Any]:
         _refuse(record, "its value is nested too deep")
 
 
-def _json_text(record: "Message") -> str | None:
-    return _parsed(record)[0]
+def _json_texts(records: Records) -> pyarrow.Array:
+    """Return the values as text: as they are where all are plainly objects, else each looked at by itself."""
+    values = _bytes(records, "value")
+    if are_objects(values):
+        return values.cast(pyarrow.string())
+    return pyarrow.array([_parsed(record)[0] for record in records], pyarrow.string())
 
 
 def _json_object(record: "Message") -> dict[str, Any] | None:
