@@ -3,12 +3,14 @@
 import pymysql
 
 from airflow_provider_backpressure.exceptions import SourceRefused
-from airflow_provider_backpressure.mysql.errors import is_lost, words
-from airflow_provider_backpressure.mysql.names import listed
+from airflow_provider_backpressure.mysql.errors import code, is_lost, words
+from airflow_provider_backpressure.mysql.names import listed, quote
 from airflow_provider_backpressure.mysql.session import Session
 from airflow_provider_backpressure.sources.mysql_catalog import CatalogColumn, Relation
 from airflow_provider_backpressure.sources.mysql_query import user_condition
 from airflow_provider_backpressure.sources.mysql_types import carried
+
+_NO_COLUMN, _NO_RIGHT = 1054, frozenset({1142, 1143})
 
 
 def chosen_columns(
@@ -31,6 +33,23 @@ def chosen_columns(
         what = ", ".join(f"{listed([column.name])} ({column.column_type})" for column in bad)
         raise SourceRefused(f"Columns of {table.name} cannot be carried so: {what}; leave them out.")
     return columns
+
+
+def checked_rights(session: Session, table: Relation, names: tuple[str, ...] | None) -> None:
+    """Raise ``SourceRefused`` where our account may not read what is asked for; nothing is read.
+
+    The catalogue hides columns that an account may not read: "all columns" would be fewer without a word.
+    """
+    what = "*" if names is None else ", ".join(quote(name) for name in names)
+    try:
+        session.raw(f"SELECT {what} FROM {table.name.sql} LIMIT 0")
+    except pymysql.Error as error:
+        if code(error) in _NO_RIGHT:
+            raise SourceRefused(
+                f"{session.endpoint.user} has no SELECT right on all that is read of {table.name}: {words(error)}."
+            ) from error
+        if code(error) != _NO_COLUMN:
+            raise session.errors.of(error, session.endpoint) from error
 
 
 def check_readable(table: Relation, names: tuple[str, ...], *, user: str) -> None:

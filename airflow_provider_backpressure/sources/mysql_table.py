@@ -19,7 +19,12 @@ from airflow_provider_backpressure.mysql.errors import Errors
 from airflow_provider_backpressure.mysql.names import TableName, listed
 from airflow_provider_backpressure.mysql.session import Session
 from airflow_provider_backpressure.sources.mysql_catalog import CatalogColumn, Relation, find
-from airflow_provider_backpressure.sources.mysql_checks import check_readable, checked_condition, chosen_columns
+from airflow_provider_backpressure.sources.mysql_checks import (
+    check_readable,
+    checked_condition,
+    checked_rights,
+    chosen_columns,
+)
 from airflow_provider_backpressure.sources.mysql_key import checked_rising, chosen_split
 from airflow_provider_backpressure.sources.mysql_query import KeyedTable
 from airflow_provider_backpressure.sources.mysql_ranges import key_ranges
@@ -61,6 +66,7 @@ class MySQLTable:
             raise SourceRefused(STATIC_ONLY)
         position = self._position()
         table = self._known = find(self._session, self._name)
+        checked_rights(self._session, table, self._declared.columns)
         columns = self._chosen(table)
         by = self._declared.increment_column if after is not None else self._declared.split_column
         split = chosen_split(table, by, whole=self._declared.whole and by is None)

@@ -229,10 +229,10 @@ def defaults(named_parameters: dict[str, inspect.Parameter]) -> list[tuple[str, 
 def test_arguments_are_documented_as_they_are() -> None:
     """Task group and declarations: names, their order and their defaults."""
     from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
-    from airflow_provider_backpressure.sources import KafkaSource, PostgresSource
+    from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
     from airflow_provider_backpressure.task_groups import hydrate
 
-    for one in (hydrate, PostgresSource, KafkaSource, PostgresSink, ParquetSink, DeltaSink, IcebergSink):
+    for one in (hydrate, PostgresSource, KafkaSource, MySQLSource, PostgresSink, ParquetSink, DeltaSink, IcebergSink):
         table = rows(section("reference/operators.md", one.__name__))
         documented = [(name, ast.literal_eval(value) if value else inspect.Parameter.empty) for name, value, _ in table]
         assert documented == defaults(parameters(one)), one.__name__
@@ -262,6 +262,14 @@ def test_extras_of_connections_are_documented_as_they_are() -> None:
 
     table = first_column(section("howto/connections.md", "The two databases: type postgres"))
     assert {name for cell in table for name in cell.split(", ")} == {*OPTIONS, *ADDRESS}
+
+
+def test_extras_of_mysql_are_documented_as_they_are() -> None:
+    """Every extra that is read, and no other."""
+    from airflow_provider_backpressure.hooks.mysql import MYSQL_EXTRAS
+
+    table = first_column(section("howto/connections.md", "MySQL: type mysql"))
+    assert {name for cell in table for name in cell.split(", ")} == set(MYSQL_EXTRAS)
 
 
 def test_extras_of_kafka_are_documented_as_they_are() -> None:
