@@ -1,5 +1,6 @@
 """PyMySQL's errors as one sentence of ours, without secrets: refused for good, or unavailable for now."""
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ _LOST = frozenset({0, 1053, 1077, 1079, 1927, 2006, 2013, 2014, 2055, 3169, 4031
 """Codes that say that the connection is gone: shutdown, killed, idle for too long, broken off."""
 _PASSING = frozenset({1040, 1203, 1205, 1213, 1317, 1907, 3024, 3572, 4025})
 """Codes of what may be gone the next time: too many connections, a lock, a deadlock, an interrupted statement."""
-_UNREACHABLE = frozenset({*_LOST, 1040, 1129, 1203, 2002, 2003, 2005, 2026})
+_UNREACHABLE = frozenset({*_LOST, 1040, 1129, 1203, 2002, 2003, 2005})
 """At the door, codes of what another try may get past; any other is the server's no."""
+_NO_TLS = 2026
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,11 @@ class Errors:
         """Return the translation of a failed attempt to connect."""
         if isinstance(error, OSError) and not isinstance(error, pymysql.Error):
             return self.refused(f"The connection {endpoint.conn_id} has an option that cannot be used: {words(error)}.")
+        cause = getattr(error, "original_exception", None)
+        if code(error) == _NO_TLS or isinstance(cause, ssl.SSLCertVerificationError):
+            return self.refused(
+                f"MySQL at {where(endpoint)} cannot be reached with the encryption that is asked for: {words(error)}."
+            )
         if isinstance(error, pymysql.Error) and code(error) in _UNREACHABLE:
             return self.unavailable(f"MySQL at {where(endpoint)} cannot be reached: {words(error)}.")
         return self.refused(f"MySQL at {where(endpoint)} does not let {endpoint.user} in: {words(error)}.")

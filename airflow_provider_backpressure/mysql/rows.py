@@ -4,6 +4,8 @@ The driver makes Python objects of each row, at ten times the cost. What follows
 its buffered socket; the connection is of no other use afterwards.
 """
 
+from io import BufferedReader
+
 import pymysql
 from pymysql.cursors import SSCursor
 
@@ -19,17 +21,25 @@ _LENGTHS = {0xFC: 3, 0xFD: 4, 0xFE: 9}
 """Bytes of a value's length by its first one; any other is the length itself."""
 
 
-class RowStream:
-    """The rows of a statement with one column that is never NULL, in blocks of whole rows. Iterates once."""
+def sent(connection: Connection, query: str) -> "RowStream":
+    """Send the statement and return its rows; errors of the driver where the server refuses it."""
+    cursor = connection.cursor(SSCursor)
+    cursor.execute(query)
+    # Else the driver would read the rest of the result when it is closed.
+    cursor._result.unbuffered_active = False
+    cursor._result = None
+    return RowStream(connection._rfile)
 
-    def __init__(self, connection: Connection, query: str) -> None:
-        """Send the statement; errors of the driver where the server refuses it."""
-        cursor = connection.cursor(SSCursor)
-        cursor.execute(query)
-        # Else the driver would read the rest of the result when it is closed.
-        cursor._result.unbuffered_active = False
-        cursor._result = None
-        self._file = connection._rfile
+
+class RowStream:
+    """The rows of a result with one column, in blocks of whole rows. Iterates once.
+
+    The column is never NULL but where a value is too long for the server.
+    """
+
+    def __init__(self, file: BufferedReader) -> None:
+        """Take the socket's file, which stands before the first row."""
+        self._file = file
         self._left = b""
         self._parts: list[bytes] = []
         self._ended = False
@@ -66,7 +76,7 @@ class RowStream:
         left = self._left
         length = int.from_bytes(left[:3], "little") + 4 if len(left) >= 4 else 0
         missing = length - len(left)
-        data: bytes = self._file.read(missing) if missing > READ else self._file.read1(READ)
+        data = self._file.read(missing) if missing > READ else self._file.read1(READ)
         if not data:
             raise pymysql.OperationalError(2013, "Lost connection to MySQL server during query")
         return left + data if left else data

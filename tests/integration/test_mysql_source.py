@@ -348,7 +348,7 @@ def test_what_is_missing_is_named_in_one_sentence(
         (SourceUnavailable, "cannot be reached", replace(mysql_database, port=_free_port()), {}),
         (SourceUnavailable, "cannot be reached", replace(mysql_database, host="nowhere.invalid"), {}),
         (SourceRefused, "does not let root in", replace(mysql_database, database="no_such_db"), {}),
-        (SourceUnavailable, "cannot be reached", replace(mysql_database, options={"ssl_mode": "REQUIRED"}), {}),
+        (SourceRefused, "with the encryption", replace(mysql_database, options={"ssl_mode": "REQUIRED"}), {}),
     ]
     with new_role(mysql_database) as role:
         run(mysql_database, f"GRANT SELECT (id) ON `{name}`.t TO '{role.user}'@'%'")

@@ -8,7 +8,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.mysql.connecting import Connection, connect
-from airflow_provider_backpressure.mysql.rows import RowStream
+from airflow_provider_backpressure.mysql.rows import RowStream, sent
 from airflow_provider_backpressure.spark.readers.mysql_attempts import end_attempts, reader_name
 from airflow_provider_backpressure.spark.readers.mysql_errors import SOURCE
 from airflow_provider_backpressure.spark.readers.text import parse, pieces
@@ -28,7 +28,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
         with SOURCE.translated(seen):
             end_attempts(connection, named)
             # The statement carries its attempt's name: everybody sees their own statements, and nothing else of them.
-            stream = RowStream(connection, f"/* {named} */ {piece.query}")
+            stream = sent(connection, f"/* {named} */ {piece.query}")
         for text in pieces(_texts(stream, seen)):
             for batch in parse(text, read.columns, _way_out, bits=True).to_batches():
                 rows += batch.num_rows

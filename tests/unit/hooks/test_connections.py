@@ -170,3 +170,57 @@ def test_where_memory_is_read(connect):
     assert memory_url("spark") == "http://spark:4040"
     connect("other", conn_type="spark_connect", host="spark")
     assert memory_url("other") is None
+
+
+MYSQL = {"conn_type": "mysql", "host": "erp", "login": "reader", "password": "s3cret-word"}
+
+
+def test_a_mysql_endpoint_reads_extras_by_their_names(connect):
+    connect(
+        "erp",
+        **MYSQL,
+        schema="shop",
+        extra={
+            "charset": "latin1",
+            "ssl": {"ca": "/ca.pem", "cert": "/c.pem", "key": "/k.pem"},
+            "ssl_mode": "verify-identity",
+            "connect_timeout": 5,
+            "executor_host": "10.0.0.7",
+            "executor_port": "3307",
+        },
+    )
+    found = endpoint("erp", "mysql")
+    assert (found.host, found.port, found.database, found.user) == ("erp", 3306, "shop", "reader")
+    assert found.options == {
+        "connect_timeout": "5",
+        "ssl_ca": "/ca.pem",
+        "ssl_cert": "/c.pem",
+        "ssl_key": "/k.pem",
+        "ssl_mode": "VERIFY_IDENTITY",
+    }
+    assert (found.for_executors().host, found.for_executors().port) == ("10.0.0.7", 3307)
+    assert "s3cret-word" not in repr(found)
+
+
+def test_a_mysql_connection_needs_no_schema(connect):
+    connect("erp", **MYSQL, extra={"ssl": '{"ca": "/ca.pem"}'})
+    found = endpoint("erp", "mysql")
+    assert (found.database, found.options) == ("", {"ssl_ca": "/ca.pem"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"host": None}, "names no host"),
+        ({"login": None}, "names no login"),
+        ({"extra": {"ssl_mode": "maybe"}}, "must be one of DISABLED"),
+        ({"extra": {"ssl": "yes"}}, "no object of ca, cert and key"),
+        ({"extra": {"connect_timeout": "soon"}}, "no number of seconds"),
+        ({"extra": {"executor_port": "x"}}, "no port number"),
+    ],
+)
+def test_a_mysql_connection_that_cannot_be_meant_is_refused(connect, changes, sentence):
+    connect("erp", **{**MYSQL, **changes})
+    with pytest.raises(InvalidDeclaration, match=sentence) as raised:
+        endpoint("erp", "mysql")
+    assert "s3cret-word" not in str(raised.value)

@@ -21,6 +21,7 @@ def text_of(bounds: KeyBounds | NullBounds, *casts: str) -> list[str]:
         ("character(5)", "bpchar"),
         ("timestamp(3) without time zone", "timestamp without time zone"),
         ("timestamp with time zone", "timestamp with time zone"),
+        ("bytea", "bytea"),
         ("double precision", None),
         ("bigint[]", None),
         ("public.text", None),

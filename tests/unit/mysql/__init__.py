@@ -1,0 +1,1 @@
+"""Unit tests of what both sides say to MySQL."""
