@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.cli.doctor_checks import CHECKS, REACHES
 from airflow_provider_backpressure.core.bounds import KeyBounds, NullBounds
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -392,6 +393,20 @@ def test_a_server_that_breaks_off_in_mid_read_is_a_passing_loss(mysql_database: 
             run(mysql_database, f"KILL {number}")
     with pytest.raises(SourceUnavailable, match="lost"):
         list(rows)
+
+
+def test_doctor_looks_at_the_server_from_here_and_from_the_executors(mysql_database: Endpoint) -> None:
+    """Version, encryption, and a row that a task reads."""
+    answers, encrypted = CHECKS["mysql"](mysql_database)
+    assert answers.startswith("MySQL 8.")
+    assert encrypted == "The connection is not encrypted."
+    asked = REACHES["mysql"]("test")
+    assert asked.read is not None
+    piece = Slice(slice_id="", query=asked.query, bounds={})
+    (batch,) = reader("mysql").read(mysql_database, asked.read, piece, "bp-checksum")
+    assert batch.to_pylist() == [{"one": 1}]
+    with pytest.raises(SourceUnavailable):
+        list(CHECKS["mysql"](replace(mysql_database, port=_free_port())))
 
 
 def test_a_statement_is_read_only(mysql_database: Endpoint, opened: Open) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused, SourceRefused
-from airflow_provider_backpressure.spark.batches import END, check_names, complete, whole
+from airflow_provider_backpressure.spark.batches import END, check_names, complete, ended, whole
 from airflow_provider_backpressure.spark.readers.arrow import way_out
 from airflow_provider_backpressure.spark.readers.text import parse
 from airflow_provider_backpressure.spark.writers.frame import to_csv
@@ -144,3 +144,15 @@ def spec(*pieces: Slice) -> RangeSpec:
         ),
         slices=pieces,
     )
+
+
+def test_rows_that_nobody_touches_are_marked_as_a_transform_s_are() -> None:
+    """Behind the last row stands one that says so, also where there is none; names may come twice."""
+    columns = [column("a", "integer"), column("A", "numeric(5,2)")]
+    batch = parse(b'"1","2.50"\n"2",\n', columns, way_out).to_batches()[0]
+    marked = list(ended([batch, batch.slice(1)], columns))
+    assert [each.schema.names[-1] for each in marked] == [END] * 3
+    assert pyarrow.Table.from_batches(complete(marked)).to_pylist() == (batch.to_pylist() + batch.slice(1).to_pylist())
+    assert [each.num_rows for each in complete(ended([], columns))] == [0]
+    with pytest.raises(RangeFailed):
+        list(complete(marked[:-1]))
