@@ -33,7 +33,7 @@ def _tables(folder: Path) -> Iterator[tuple[str, pyarrow.Table]]:
     catalog = load_catalog(
         "lake", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/iceberg"
     )
-    yield "raw.lineitem", catalog.load_table("raw.lineitem").scan().to_arrow()
+    yield "iceberg/raw.lineitem", catalog.load_table("raw.lineitem").scan().to_arrow()
 
 
 def _source(connection: "psycopg.Connection[Any]", schema: pyarrow.Schema) -> pyarrow.Table:
