@@ -16,9 +16,10 @@ def installation(
 
     Many DAGs share its Spark at once, each with Python workers of its own: it has the memory for that.
     """
+    mysql = services.up("mysql")["mysql"]
     connect = services.up("connect:system", driver_memory="6g")["connect:system"]
     home = tmp_path_factory.mktemp("installation")
-    made = Installation(home=home, postgres=postgres, connect=connect, kafka=kafka)
+    made = Installation(home=home, postgres=postgres, connect=connect, kafka=kafka, mysql=mysql)
     made.create()
     try:
         made.start()

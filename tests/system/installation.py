@@ -18,6 +18,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.ledger.store import SqlLedger
+from dev import erp
 from dev.airflow import Airflow, free_port
 from dev.services import Server
 
@@ -68,6 +69,7 @@ class Installation:
     postgres: Server
     connect: Server
     kafka: Server
+    mysql: Server
     airflow: Airflow = field(init=False)
     _begun: "dict[str, Run]" = field(default_factory=dict)
 
@@ -256,6 +258,14 @@ class Installation:
             "shop_db": database("shop"),
             "warehouse": database("warehouse"),
             "events": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": self.kafka.url})},
+            "erp": {
+                "conn_type": "mysql",
+                "host": self.mysql.host,
+                "port": self.mysql.port,
+                "login": self.mysql.user,
+                "password": self.mysql.password,
+                "schema": erp.DATABASE,
+            },
             "ledger_without_tables": database("empty", "backpressure"),
             "spark_connect_default": {
                 **spark,

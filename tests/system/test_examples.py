@@ -4,6 +4,7 @@ import pyarrow.compute
 import pytest
 
 from airflow_provider_backpressure.core.phases import Phase
+from dev import erp
 from tests.support import lakes
 from tests.support.kafka import Topic
 from tests.system.installation import LINEITEM_ROWS, Installation
@@ -64,6 +65,19 @@ def test_the_lake_s_example_hydrates_its_tables(installation: Installation):
         assert (found.num_rows, pyarrow.compute.sum(found["amount"]).as_py()) == (rows, total), place["kind"]
 
     again = installation.run("lake_hydrate")
+    assert again.ends() == "success", again.states()
+    assert set(again.states().values()) == {"skipped"}
+
+
+@pytest.mark.statement("X1")
+def test_the_example_of_mysql_hydrates_its_table(installation: Installation):
+    """X1: row by row as two plain clients read them; a second run finds nothing to do."""
+    erp.fill(installation.mysql, rows=20_000)
+    run = installation.run("mysql_hydrate")
+    assert run.ends() == "success", run.states()
+    with installation.open("warehouse") as link:
+        assert erp.equal(installation.mysql, link, "raw.lineitem_mysql") == (20_000, True)
+    again = installation.run("mysql_hydrate")
     assert again.ends() == "success", again.states()
     assert set(again.states().values()) == {"skipped"}
 
