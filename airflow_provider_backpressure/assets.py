@@ -7,13 +7,12 @@ from airflow_provider_backpressure.hooks.hydration import SinkDeclaration, Sourc
 
 
 def hydration_asset(source: SourceDeclaration, sink: SinkDeclaration) -> Asset:
-    """Return the asset of a hydration, named after connections and tables, without hosts.
+    """Return the asset of a hydration, named after connections (files without one: their kind) and tables, not hosts.
 
     Its events carry hydration, plan, rows and the committed frontier by table.
     """
-    return Asset(
-        f"backpressure://{settings.environment()}/{source.conn_id}/{source.table}->{sink.conn_id}/{sink.table}"
-    )
+    place = sink.conn_id or type(sink).__name__.removesuffix("Sink").lower()
+    return Asset(f"backpressure://{settings.environment()}/{source.conn_id}/{source.table}->{place}/{sink.table}")
 
 
 def has_asset(source: SourceDeclaration, sink: SinkDeclaration) -> bool:
