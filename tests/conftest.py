@@ -19,6 +19,7 @@ ROOMS = ("system", "integration/test_faucet.py", "integration/test_submit_runner
 """What takes longest, in this order, each on one worker: the tests of a room share servers that take long to start."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before the distribution looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep rooms together, so that two workers can share the suite, and begin with the longest ones."""
     for item in items:
