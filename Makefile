@@ -27,7 +27,7 @@ demo-down: ## End the demo: no process stays
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m dev.demo down; else echo "Nothing is up."; fi
 
 test: check ## All suites, against real services that the run starts and stops itself
-	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder -m "not long"
+	@$(PYTEST) -n 2 --no-loadscope-reorder -m "not long"
 
 test-long: $(READY) ## What takes minutes each: Airflow's gestures, kills of scheduler and triggerer, a MySQL ledger in Airflow
 	@$(PYTEST) -m long tests/system

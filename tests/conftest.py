@@ -14,22 +14,32 @@ from dev.services import Server, Services
 from tests.support import mysql as on_mysql
 from tests.support.postgres import run
 
-TESTS = Path(__file__).parent
 ROOMS = ("system", "integration/test_faucet.py", "integration/test_submit_runner.py", "chaos", "conformance")
 """What takes longest, in this order, each on one worker: the tests of a room share servers that take long to start."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before the distribution looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep rooms together, so that two workers can share the suite, and begin with the longest ones."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_room(item)))
-    items.sort(key=lambda item: ROOMS.index(_room(item)) if _room(item) in ROOMS else len(ROOMS))
+    """Begin with the rooms that take longest."""
+    places = [*ROOMS, ""]
+    items.sort(key=lambda item: next(n for n, room in enumerate(places) if _place(item.nodeid).startswith(room)))
 
 
-def _room(item: pytest.Item) -> str:
-    place = item.path.relative_to(TESTS).as_posix()
-    return next((room for room in ROOMS if place.startswith(room)), place)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let two workers share the suite room by room, every other file being a room of its own."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByRoom(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            place = _place(nodeid)
+            return next((room for room in ROOMS if place.startswith(room)), place)
+
+    return ByRoom(config, log)
+
+
+def _place(nodeid: str) -> str:
+    """Return a test's file below ``tests``."""
+    return nodeid.partition("::")[0].removeprefix("tests/")
 
 
 @pytest.fixture(scope="session")
