@@ -29,8 +29,8 @@ demo-down: ## End the demo: no process stays
 test: check ## All suites, against real services that the run starts and stops itself
 	@$(PYTEST) -n 2 --no-loadscope-reorder -m "not long"
 
-test-long: $(READY) ## What takes minutes each: Airflow's gestures, kills of scheduler and triggerer, a MySQL ledger in Airflow
-	@$(PYTEST) -m long tests/system
+test-long: $(READY) ## What takes long: Airflow's gestures, kills of scheduler and triggerer, a MySQL ledger in Airflow, benchmarks
+	@$(PYTEST) -m long tests/system tests/integration
 
 check: $(READY) ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .
@@ -40,6 +40,9 @@ check: $(READY) ## Format, lint, types and import contracts
 
 bench: $(READY) ## Benchmarks, side by side in one run (long)
 	@$(BIN)/python -m benchmarks.pg_to_pg
+	@$(BIN)/python -m benchmarks.kafka_to_pg
+	@$(BIN)/python -m benchmarks.mysql_to_pg
+	@$(BIN)/python -m benchmarks.pg_to_parquet
 	@$(BIN)/python -m benchmarks.orchestration
 	@$(BIN)/python -m benchmarks.memory
 

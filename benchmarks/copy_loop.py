@@ -30,6 +30,7 @@ from dev.services import Services
 TABLE, SCHEMA, SOURCE, SINK = "lineitem", "raw", "copy_source", "copy_sink"
 OUT = f"COPY (SELECT * FROM {TABLE}) TO STDOUT (FORMAT binary)"
 IN = f"COPY {SCHEMA}.{TABLE} FROM STDIN (FORMAT binary)"
+SETTINGS = {"autovacuum": "off", "max_wal_size": "16GB"}
 LOGIN = "COPY_LOOP_LOGIN"
 """Name of the variable by which a way's process is told how to connect: a command line would show the password."""
 
@@ -223,7 +224,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="copy-loop-") as home:
         services = Services(Path(home), owner_pid=os.getpid())
         try:
-            server = services.up("postgres", settings={"autovacuum": "off", "max_wal_size": "16GB"})["postgres"]
+            server = services.up("postgres", settings={"postgres": SETTINGS})["postgres"]
             login = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
             _prepare(login, given.rows)
             turns = [_take_turn(way, login) for _ in range(given.rounds) for way in WAYS]

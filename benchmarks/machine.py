@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,16 +14,23 @@ ARTIFACTS = Path(__file__).resolve().parent.parent / "dev" / "artifacts.json"
 PACKAGES = ("airflow-provider-backpressure", "apache-airflow", "pyspark", "psycopg", "asyncpg", "pyarrow", "xxhash")
 
 
-def describe() -> dict[str, str]:
-    """Return what there is, by name, the load of the moment included: figures of a busy machine say little."""
+JARS = {"postgres": "PostgreSQL JDBC", "mysql": "MySQL JDBC", "kafka": "Spark's Kafka source"}
+"""What the first jar of a group is."""
+
+
+def describe(jars: Sequence[str] = ("postgres",), packages: Sequence[str] = ()) -> dict[str, str]:
+    """Return what there is, by name, the load of the moment included: figures of a busy machine say little.
+
+    ``jars``: groups of ``dev/artifacts.json``. ``packages``: Python's, beside :data:`PACKAGES`.
+    """
     return {
         "machine": f"{_processor()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "load before": f"{os.getloadavg()[0]:.1f}",
         "Python": platform.python_version(),
         "Java": _java(),
-        "PostgreSQL JDBC": _jdbc(),
-        **{name: version(name) for name in PACKAGES},
+        **{JARS[group]: _jar(group) for group in jars},
+        **{name: version(name) for name in (*PACKAGES, *packages)},
     }
 
 
@@ -46,6 +54,6 @@ def _java() -> str:
     return (done.stderr or done.stdout).splitlines()[0]
 
 
-def _jdbc() -> str:
-    found = json.loads(ARTIFACTS.read_text())["jars-postgres"]
+def _jar(group: str) -> str:
+    found = json.loads(ARTIFACTS.read_text())[f"jars-{group}"]
     return str(found[0]["coordinate"]).rpartition(":")[2]

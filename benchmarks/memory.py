@@ -12,9 +12,9 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import page
-from benchmarks.pg_to_pg import turn
+from benchmarks.pg_to_pg import PgToPg
 from benchmarks.results import Measurement
-from benchmarks.stage import TABLE, Stage
+from benchmarks.turns import turn
 from dev.services import Services
 
 HEADING = "Memory"
@@ -27,10 +27,10 @@ def measure(rows: int, *, heap: str, range_rows: int) -> Measurement:
     """Hydrate a table of so many rows on servers of its own."""
     with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
         services = Services(Path(folder) / "services", owner_pid=os.getpid())
-        stage = Stage(services=services, rows=rows, warm_rows=0, heap=heap, credits=2, range_rows=range_rows)
+        stage = PgToPg(services=services, rows=rows, warm_rows=0, heap=heap, credits=2, range_rows=range_rows)
         try:
             stage.prepare(["copy"])
-            return turn(stage, "copy", 1, TABLE, Path(folder))
+            return turn(stage, "copy", 1, stage.table, Path(folder))
         finally:
             services.down(remove=True)
 

@@ -8,6 +8,9 @@ INTRODUCTION = """# Benchmarks
 
 Figures measured by the suites under `benchmarks/`, each written here by the suite itself with `--write-docs`. All sides
 of a comparison run in turn in one go. Trust ratios more than absolute figures: those depend on the machine.
+
+`make bench` runs them all: `python -m benchmarks.pg_to_pg`, `kafka_to_pg`, `mysql_to_pg`, `pg_to_parquet`,
+`orchestration` and `memory`. Only what was measured in full size has a section here.
 """
 
 

@@ -5,69 +5,55 @@ from collections.abc import Mapping, Sequence
 from rich import box
 from rich.table import Table
 
-from benchmarks.results import TITLES, Measurement, Requirement, Summary, ratio, requirements
+from benchmarks.comparison import Comparison
+from benchmarks.results import Measurement, Requirement, Summary, cpu, ratio, requirements, summaries, wall
 
 MEBIBYTE = 1024**2
 NONE = "-"
-WIDTH = 126
+WIDTH = 138
 """Columns of the terminal that the table needs."""
-COLUMNS = (
-    "side",
-    "wall s",
-    "rows/s",
-    "x speed",
-    "CPU s",
-    "Spark",
-    "PostgreSQL",
-    "client",
-    "CPU s/M",
-    "x CPU",
-    "peak MiB",
-    "start s",
-    "equal",
-)
+BEFORE = ("side", "wall s", "rows/s", "x speed", "CPU s")
+AFTER = ("CPU s/M", "x CPU", "peak MiB", "start s", "equal")
+"""Columns before and after those of the parts."""
 LEGEND = """
-`x speed` is against tuned JDBC, `x CPU` against raw COPY. CPU is in seconds, in all and by part; `CPU s/M` are seconds
-per million rows. `peak` is the resident memory of Spark's processes, `start` what the session took to open.
+`x speed` is against {speed}, `x CPU` against {cpu}. CPU is in seconds, in all and by part; `CPU s/M` are seconds per
+million rows. `peak` is the resident memory of Spark's processes, `start` what the session took to open.
 """
 METHOD = """
-Every round gives each side one turn, in rotating order; the table shows medians. A turn's target is a new, empty table
-without a key, and a checkpoint has just written out everything before. Each side that uses Spark has a Spark Connect
-server of its own (`local[4]`, the same heap for all). It was warmed before the first round by a small table
-(`--warm-rows`) and gets a new session for each turn. That session's start is not part of the turn but stated beside it;
-for ours it is session, our code and a probe of the executors. Our own turn holds everything that a DAG does for a
-hydration: planning, ledger, gate, lane, the start of its Python workers, markers, checksums, statistics. It lacks
-Airflow's scheduler and its supervision of tasks.
+Every round gives each side one turn, in rotating order; the table shows medians. A turn's target is {target}, and a
+checkpoint has just written out everything before. Each side that uses Spark has a Spark Connect server of its own
+(`local[4]`, the same heap for all). It was warmed before the first round by a small table (`--warm-rows`) and gets a
+new session for each turn. That session's start is not part of the turn but stated beside it; for ours it is session,
+our code and a probe of the executors. Our own turn holds everything that a DAG does for a hydration: planning, ledger,
+gate, lane, the start of its Python workers, markers, checksums, statistics. It lacks Airflow's scheduler and its
+supervision of tasks.
 
-CPU seconds are those of all processes together: Spark's JVM and Python workers, every process of PostgreSQL (source,
-target and ledger are databases of one server), and the client (for ours, the lane). The peak is the resident memory of
-Spark's processes. Afterwards count and checksum of the target are compared with the source's by a query that belongs to
-none of the sides. PostgreSQL waits for the disk at a commit; autovacuum is off.
+CPU seconds are those of all processes together: Spark's JVM and Python workers, every process of each server (all
+databases of PostgreSQL, the ledger too, are on one), and the client (for ours, the lane). The peak is the resident
+memory of Spark's processes. Afterwards count and checksum of the target are compared with the source's by {check}.
+PostgreSQL waits for the disk at a commit; autovacuum is off.
 
-- **raw COPY | COPY**: one client (asyncpg) hands a binary COPY from one connection to the other. The floor.
-- **Spark JDBC, default**: `read.jdbc` and `write.jdbc` without any option. It holds the whole table in memory.
-- **Spark JDBC, tuned**: 8 partitions with bounds, `fetchsize` and `batchsize` 10,000, `reWriteBatchedInserts=true`.
-- **ours, copy path**: no transform.
-- **ours, frame path**: the transform `SELECT * FROM source`.
+{ways}
 """
 
 
-def line(one: Measurement) -> str:
+def line(comparison: Comparison, one: Measurement) -> str:
     """Return one turn in a line."""
-    head = f"round {one.round}  {TITLES[one.side]:22}"
+    head = f"round {one.round}  {comparison.sides[one.side]:22}"
     if one.error:
         return f"{head} [red]failed: {one.error}"
-    cpu = ", ".join(f"{part} {seconds:.1f}" for part, seconds in sorted(one.cpu_seconds.items()))
-    verdict = "equal" if one.equal else "[red]DIFFERENT"
-    return f"{head} {one.wall_seconds:6.1f} s  CPU {sum(one.cpu_seconds.values()):6.1f} s ({cpu})  {verdict}"
+    parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in sorted(one.cpu_seconds.items()))
+    outcome = "equal" if one.equal else "[red]DIFFERENT"
+    return f"{head} {one.wall_seconds:6.1f} s  CPU {sum(one.cpu_seconds.values()):6.1f} s ({parts})  {outcome}"
 
 
-def table(found: Mapping[str, Summary]) -> Table:
+def table(comparison: Comparison, found: Mapping[str, Summary]) -> Table:
     """Return the sides side by side."""
-    made = Table(title="PostgreSQL to PostgreSQL, medians", box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    for number, name in enumerate(COLUMNS):
+    title = f"{comparison.heading}, medians"
+    made = Table(title=title, box=box.SIMPLE, pad_edge=False, collapse_padding=True)
+    for number, name in enumerate(_columns(comparison)):
         made.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
-    for cells in _cells(found):
+    for cells in _cells(comparison, found):
         made.add_row(*cells)
     return made
 
@@ -79,54 +65,59 @@ def verdict(requirement: Requirement) -> str:
     return f"{requirement.sentence}: {requirement.factor:.2f}, {'held' if requirement.held else 'MISSED'}"
 
 
-def section(
-    command: str, about: Mapping[str, str], found: Mapping[str, Summary], measurements: Sequence[Measurement]
-) -> str:
+def section(comparison: Comparison, command: str, about: Mapping[str, str], measurements: Sequence[Measurement]) -> str:
     """Return all of it as Markdown."""
-    rows = measurements[0].rows
+    found, titles = summaries(measurements, comparison.sides), comparison.sides
+    legend = LEGEND.format(speed=titles[comparison.speed_against], cpu=titles[comparison.cpu_against])
+    method = METHOD.format(target=comparison.target, check=comparison.check, ways=comparison.ways.strip())
     parts = [
-        f"{rows:,} rows of TPC-H's `lineitem` go from one database into another:\n\n```sh\n{command}\n```",
-        _markdown(COLUMNS, _cells(found)),
-        LEGEND.strip(),
-        "\n".join(f"- {verdict(requirement)}" for requirement in requirements(found)),
-        f"### How it is measured\n{METHOD.rstrip()}",
+        f"{measurements[0].rows:,} {comparison.moved}:\n\n```sh\n{command}\n```",
+        _markdown(_columns(comparison), _cells(comparison, found)),
+        legend.strip(),
+        "\n".join(f"- {verdict(requirement)}" for requirement in requirements(found, comparison.goals)),
+        f"### How it is measured\n{method.rstrip()}",
         "### Single turns",
-        _markdown(("round", "side", "wall s", "CPU s", "details"), [_turn(one) for one in measurements]),
+        _markdown(("round", "side", "wall s", "CPU s", "details"), [_turn(titles, one) for one in measurements]),
         "### Machine and versions",
         _markdown(("what", "which"), [(name, text) for name, text in about.items()]),
     ]
     return "\n\n".join(parts)
 
 
-def _cells(found: Mapping[str, Summary]) -> list[tuple[str, ...]]:
-    return [_row(found, side, one) for side, one in found.items()]
+def _columns(comparison: Comparison) -> tuple[str, ...]:
+    return (*BEFORE, *comparison.parts.values(), *AFTER)
 
 
-def _row(found: Mapping[str, Summary], side: str, one: Summary) -> tuple[str, ...]:
+def _cells(comparison: Comparison, found: Mapping[str, Summary]) -> list[tuple[str, ...]]:
+    return [_row(comparison, found, one) for one in found.values()]
+
+
+def _row(comparison: Comparison, found: Mapping[str, Summary], one: Summary) -> tuple[str, ...]:
+    title = comparison.sides[one.side]
     if one.error:
-        return (TITLES[side], "failed", *[""] * (len(COLUMNS) - 3), "no")
+        return (title, "failed", *[""] * (len(_columns(comparison)) - 3), "no")
     return (
-        TITLES[side],
+        title,
         f"{one.wall:.1f}",
         f"{one.rows_per_second:,.0f}",
-        _factor(ratio(found, "jdbc-tuned", side, lambda each: each.wall)),
+        _factor(ratio(found, comparison.speed_against, one.side, wall)),
         f"{one.cpu_all:.1f}",
-        *[f"{one.cpu[part]:.1f}" if part in one.cpu else NONE for part in ("spark", "postgres", "client")],
+        *[f"{one.cpu[part]:.1f}" if part in one.cpu else NONE for part in comparison.parts],
         f"{one.cpu_per_million:.2f}",
-        _factor(ratio(found, side, "raw", lambda each: each.cpu_all)),
+        _factor(ratio(found, one.side, comparison.cpu_against, cpu)),
         f"{one.peak_bytes / MEBIBYTE:,.0f}" if one.peak_bytes else NONE,
         f"{one.open:.1f}" if one.peak_bytes else NONE,
         "yes" if one.equal else "NO",
     )
 
 
-def _turn(one: Measurement) -> tuple[str, ...]:
+def _turn(titles: Mapping[str, str], one: Measurement) -> tuple[str, ...]:
     details = ", ".join(
         f"{name} {value:.1f}" if isinstance(value, float) else f"{name} {value}" for name, value in one.details.items()
     )
     return (
         str(one.round),
-        TITLES[one.side],
+        titles[one.side],
         f"{one.wall_seconds:.1f}",
         f"{sum(one.cpu_seconds.values()):.1f}",
         one.error or details,

@@ -1,19 +1,10 @@
 """What was measured, and what follows from it."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
-
-TITLES = {
-    "raw": "raw COPY | COPY",
-    "jdbc-default": "Spark JDBC, default",
-    "jdbc-tuned": "Spark JDBC, tuned",
-    "copy": "ours, copy path",
-    "frame": "ours, frame path",
-}
-"""The sides, in the order of the first round."""
-SPARKLESS = ("raw",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +18,7 @@ class Measurement:
     """Opening the session up to its first answer; not part of the rest."""
     wall_seconds: float = 0.0
     cpu_seconds: Mapping[str, float] = field(default_factory=dict)
-    """By part: ``spark`` (JVM and Python workers), ``postgres`` (all its processes), ``client`` (the side's own)."""
+    """By part: ``spark`` (JVM and Python workers), ``client`` (the side's own), each server by its kind."""
     peak_bytes: int = 0
     """Most resident memory of Spark's processes together."""
     equal: bool = False
@@ -56,18 +47,40 @@ class Summary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What is promised: one side's figure over another's is not below ``least`` and not above ``most``."""
+
+    sentence: str
+    figure: Callable[[Summary], float]
+    over: str
+    under: str
+    least: float = 0.0
+    most: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
 class Requirement:
-    """A promise in figures. ``factor`` is ``None`` where a side it compares was not measured."""
+    """A goal as measured. ``factor`` is ``None`` where a side it compares was not measured."""
 
     sentence: str
     factor: float | None
     held: bool
 
 
-def summaries(measurements: Sequence[Measurement]) -> dict[str, Summary]:
-    """Return the sides' medians, in the order of :data:`TITLES`."""
-    sides = [side for side in TITLES if any(one.side == side for one in measurements)]
-    return {side: _summary(side, [one for one in measurements if one.side == side]) for side in sides}
+def wall(one: Summary) -> float:
+    """Return the wall time of a turn."""
+    return one.wall
+
+
+def cpu(one: Summary) -> float:
+    """Return the CPU time of a turn, of all parts."""
+    return one.cpu_all
+
+
+def summaries(measurements: Sequence[Measurement], order: Iterable[str]) -> dict[str, Summary]:
+    """Return the medians of the sides that were measured, in this order."""
+    turns = {side: [one for one in measurements if one.side == side] for side in order}
+    return {side: _summary(side, mine) for side, mine in turns.items() if mine}
 
 
 def ratio(found: Mapping[str, Summary], upper: str, lower: str, figure: Callable[[Summary], float]) -> float | None:
@@ -79,28 +92,20 @@ def ratio(found: Mapping[str, Summary], upper: str, lower: str, figure: Callable
     return over / under if under else None
 
 
-def requirements(found: Mapping[str, Summary]) -> list[Requirement]:
-    """Return what the copy path has to keep."""
-    faster = ratio(found, "jdbc-tuned", "copy", lambda side: side.wall)
-    dearer = ratio(found, "copy", "raw", lambda side: side.cpu_all)
-    return [
-        Requirement(
-            sentence="copy path: at least 2 times as fast as tuned Spark JDBC",
-            factor=faster,
-            held=faster is not None and faster >= 2,
-        ),
-        Requirement(
-            sentence="copy path: CPU of Spark, PostgreSQL and lane at most 1.7 times that of raw COPY",
-            factor=dearer,
-            held=dearer is not None and dearer <= 1.7,
-        ),
-    ]
+def requirements(found: Mapping[str, Summary], goals: Iterable[Goal]) -> list[Requirement]:
+    """Return what has become of the goals."""
+    return [_requirement(goal, ratio(found, goal.over, goal.under, goal.figure)) for goal in goals]
+
+
+def _requirement(goal: Goal, factor: float | None) -> Requirement:
+    held = factor is not None and goal.least <= factor <= goal.most
+    return Requirement(sentence=goal.sentence, factor=factor, held=held)
 
 
 def _summary(side: str, turns: Sequence[Measurement]) -> Summary:
     good = [one for one in turns if one.error is None]
     parts = sorted({part for one in good for part in one.cpu_seconds})
-    wall = _median(one.wall_seconds for one in good)
+    seconds = _median(one.wall_seconds for one in good)
     total = _median(sum(one.cpu_seconds.values()) for one in good)
     rows = turns[0].rows
     return Summary(
@@ -109,8 +114,8 @@ def _summary(side: str, turns: Sequence[Measurement]) -> Summary:
         error=next((one.error for one in turns if one.error), None),
         equal=all(one.equal for one in turns),
         open=_median(one.open_seconds for one in good),
-        wall=wall,
-        rows_per_second=rows / wall if wall else 0.0,
+        wall=seconds,
+        rows_per_second=rows / seconds if seconds else 0.0,
         cpu={part: _median(one.cpu_seconds[part] for one in good) for part in parts},
         cpu_all=total,
         cpu_per_million=total / rows * 1e6,

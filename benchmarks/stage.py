@@ -1,24 +1,37 @@
-"""The servers and databases between which the sides copy, alike for all of them."""
+"""The servers between which the sides of a benchmark copy, alike for all of them."""
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import psycopg
+from psycopg import sql
 
-from benchmarks.sides.side import SCHEMA, Order
-from dev import tpch
+from benchmarks.sides.side import SCHEMA, Login, Order
+from dev.fingerprints import Fingerprint
 from dev.services import Server, Services
 
-SOURCE, SINK, LEDGER = "source", "sink", "ledger"
-TABLE, WARM = "lineitem", "lineitem_warm"
+SINK, LEDGER = "sink", "ledger"
 # Nothing happens in the background that one side would pay for and another not; commits wait for the disk.
-SETTINGS = {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}
+SETTINGS = {"postgres": {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}}
 
 
 @dataclass(kw_only=True)
-class Stage:
-    """One PostgreSQL with source, sink and ledger, and a Spark Connect server for each side that asks."""
+class Stage(ABC):
+    """A PostgreSQL with the ledger and most targets, what holds the source, and a Spark server for each side."""
+
+    table: ClassVar[str] = "lineitem"
+    warm: ClassVar[str] = "lineitem_warm"
+    beside: ClassVar[tuple[str, ...]] = ()
+    """Servers beside PostgreSQL."""
+    settings: ClassVar[Mapping[str, Mapping[str, str]]] = SETTINGS
+    """Of the servers, by their kind."""
+    jars: ClassVar[tuple[str, ...]] = ("postgres",)
+    """Connectors of the Spark servers."""
+    sparkless: ClassVar[tuple[str, ...]] = ()
+    """Sides without Spark."""
 
     services: Services
     rows: int
@@ -28,70 +41,100 @@ class Stage:
     """Heap of every Spark Connect server, as Java spells it."""
     credits: int
     range_rows: int
-    postgres: Server = field(init=False)
-    _fingerprints: dict[str, tuple[int, int]] = field(default_factory=dict)
+    servers: dict[str, Server] = field(init=False)
+    """By kind, without Spark's."""
+    _expected: dict[str, Fingerprint] = field(default_factory=dict)
 
-    def prepare(self, sides: Iterable[str]) -> None:
-        """Start PostgreSQL and the Spark servers of these sides, fill the sources, and migrate the ledger."""
-        from airflow_provider_backpressure.ledger.migration import migrate
+    @abstractmethod
+    def fill(self, table: str, rows: int) -> Fingerprint:
+        """Make a source of so many rows and return its fingerprint: the one look at all, by which it is warm too."""
 
-        self.postgres = self.services.up("postgres", fsync=True, settings=SETTINGS)["postgres"]
-        self._start(*sides)
-        with self.connected("postgres") as connection:
-            for name in (SOURCE, SINK, LEDGER):
-                connection.execute(f"CREATE DATABASE {name}")
-        with self.connected(SOURCE) as connection:
-            for table, rows in self._tables.items():
-                tpch.fill(connection, table, rows=rows)
-                # The one look at all rows, by which the source is warm too.
-                self._fingerprints[table] = tpch.fingerprint(connection, "public", table)
-        migrate(self._url(LEDGER).replace("postgresql", "postgresql+psycopg", 1))
+    @abstractmethod
+    def create(self, table: str) -> None:
+        """Make an empty target in the place of the one that is there."""
 
-    def spark(self, side: str) -> Server:
-        """Return a side's own server, started again where it has ended: one side's heap is not the other's."""
-        return self._start(side)[f"connect:{side}"]
+    @abstractmethod
+    def fingerprint(self, table: str) -> Fingerprint:
+        """Return the target's fingerprint, by means that are none of the sides'."""
 
+    @abstractmethod
     def order(self, table: str, spark: Server | None) -> Order:
         """Return what a side is told."""
-        server = self.postgres
-        return Order(
-            host=server.host,
-            port=server.port,
-            user=server.user or "",
-            password=server.password or "",
-            source=SOURCE,
-            sink=SINK,
-            ledger=LEDGER,
-            table=table,
-            rows=self._tables[table],
-            remote=spark.url if spark else "",
-            ui_url=spark.ui_url if spark else "",
-            credits=self.credits,
-            range_rows=self.range_rows,
-        )
+
+    def prepare(self, sides: Iterable[str]) -> None:
+        """Start the servers, those of Spark for these sides, fill the sources, and migrate the ledger."""
+        from airflow_provider_backpressure.ledger.migration import migrate
+
+        self.servers = self.services.up("postgres", *self.beside, fsync=True, settings=self.settings)
+        self._start(*(side for side in sides if side not in self.sparkless))
+        with self.connected("postgres") as connection:
+            for name in (SINK, LEDGER):
+                connection.execute(f"CREATE DATABASE {name}")
+        with self.connected(SINK) as connection:
+            connection.execute(f"CREATE SCHEMA {SCHEMA}")
+        for table, rows in self._tables.items():
+            self._expected[table] = self.fill(table, rows)
+            if self._expected[table][0] != rows:
+                raise RuntimeError(f"{table} was to have {rows} rows and has {self._expected[table][0]}.")
+        migrate(self._url(LEDGER).replace("postgresql", "postgresql+psycopg", 1))
+
+    def spark(self, side: str) -> Server | None:
+        """Return a side's own server, started again where it has ended: one side's heap is not the other's."""
+        return None if side in self.sparkless else self._start(side)[f"connect:{side}"]
 
     def clear(self, table: str) -> None:
         """Give an empty target, and let the server write out all that it has not yet."""
+        self.create(table)
         with self.connected(SINK) as connection:
-            tpch.create_empty(connection, SCHEMA, table)
             connection.execute("CHECKPOINT")
 
     def equal(self, table: str) -> bool:
-        """Whether count and checksum of the target are the source's, by a query that is none of the sides'."""
-        with self.connected(SINK) as connection:
-            return tpch.fingerprint(connection, SCHEMA, table) == self._fingerprints[table]
+        """Whether count and checksum of the target are the source's."""
+        return self.fingerprint(table) == self._expected[table]
 
     def connected(self, database: str) -> "psycopg.Connection[Any]":
-        """Open a database."""
+        """Open a database of PostgreSQL."""
         return psycopg.connect(self._url(database), autocommit=True)
+
+    def create_table(self, table: str, columns: str) -> None:
+        """Make an empty target in PostgreSQL, without a key."""
+        with self.connected(SINK) as connection:
+            name = sql.Identifier(SCHEMA, table)
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(name))
+            connection.execute(sql.SQL("CREATE TABLE {} ({})").format(name, sql.SQL(columns)))
+
+    def told(self, table: str, spark: Server | None) -> dict[str, Any]:
+        """Return the part of an order that is alike for all."""
+        return {
+            "postgres": login(self.servers["postgres"]),
+            "sink": SINK,
+            "ledger": LEDGER,
+            "folder": str(self.folder),
+            "table": table,
+            "rows": self._tables[table],
+            "remote": spark.url if spark else "",
+            "ui_url": spark.ui_url if spark else "",
+            "credits": self.credits,
+            "range_rows": self.range_rows,
+        }
+
+    @property
+    def folder(self) -> Path:
+        """A folder for targets of files and for what sides keep; it is not there when a turn begins."""
+        return self.services.home.parent / "files"
 
     def _start(self, *sides: str) -> dict[str, Server]:
         names = [f"connect:{side}" for side in sides]
-        return self.services.up(*names, driver_memory=self.heap, jars=("postgres",))
+        return self.services.up(*names, driver_memory=self.heap, jars=self.jars)
 
     @property
     def _tables(self) -> dict[str, int]:
-        return {TABLE: self.rows} | ({WARM: self.warm_rows} if self.warm_rows else {})
+        return {self.table: self.rows} | ({self.warm: self.warm_rows} if self.warm_rows else {})
 
     def _url(self, database: str) -> str:
-        return f"{self.postgres.url.rpartition('/')[0]}/{database}"
+        return f"{self.servers['postgres'].url.rpartition('/')[0]}/{database}"
+
+
+def login(server: Server) -> Login:
+    """Return how a server is reached."""
+    return Login(host=server.host, port=server.port, user=server.user or "", password=server.password or "")

@@ -1,8 +1,6 @@
 """TPC-H's lineitem on MySQL, and the comparison of its rows with a copy on PostgreSQL."""
 
-import csv
-from collections.abc import Iterator
-from itertools import islice
+import tempfile
 from typing import Any
 
 import psycopg
@@ -10,24 +8,24 @@ import pymysql
 from psycopg import sql
 from pymysql.cursors import SSCursor
 
-from dev import tpch
+from dev import fingerprints, tpch
+from dev.fingerprints import Fingerprint
 from dev.servers.server import Server
 
 DATABASE = "erp"
-TABLE = """
-CREATE TABLE lineitem (
+GENERATED = """
     l_orderkey bigint NOT NULL, l_partkey bigint NOT NULL, l_suppkey bigint NOT NULL, l_linenumber int NOT NULL,
     l_quantity decimal(15,2) NOT NULL, l_extendedprice decimal(15,2) NOT NULL, l_discount decimal(15,2) NOT NULL,
     l_tax decimal(15,2) NOT NULL, l_returnflag varchar(1) NOT NULL, l_linestatus varchar(1) NOT NULL,
     l_shipdate date NOT NULL, l_commitdate date NOT NULL, l_receiptdate date NOT NULL,
-    l_shipinstruct varchar(25) NOT NULL, l_shipmode varchar(10) NOT NULL, l_comment varchar(44) NOT NULL,
-    l_id bigint unsigned AUTO_INCREMENT PRIMARY KEY
-)"""
+    l_shipinstruct varchar(25) NOT NULL, l_shipmode varchar(10) NOT NULL, l_comment varchar(44) NOT NULL"""
+COPIED = f"{GENERATED}, l_id numeric(20,0) NOT NULL"
+"""The columns as PostgreSQL takes them."""
 AT_ONCE = 2_000
 
 
 def connect(server: Server, database: str | None = DATABASE) -> "pymysql.Connection[Any]":
-    """Connect to the demo's MySQL."""
+    """Connect to MySQL as the one who started it."""
     return pymysql.connect(
         host=server.host,
         port=server.port,
@@ -35,25 +33,34 @@ def connect(server: Server, database: str | None = DATABASE) -> "pymysql.Connect
         password=server.password or "",
         database=database,
         autocommit=True,
+        local_infile=True,
     )
 
 
-def fill(server: Server, *, rows: int) -> None:
-    """Create and fill the table, once."""
+def fill(server: Server, *, rows: int, table: str = "lineitem") -> None:
+    """Create and fill a table, once."""
     with connect(server, None) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
-    with connect(server) as connection, connection.cursor() as cursor:
-        if cursor.execute("SHOW TABLES LIKE 'lineitem'") and cursor.execute("SELECT 1 FROM lineitem LIMIT 1"):
+        cursor.execute("SET GLOBAL local_infile = ON")
+    with connect(server) as connection, connection.cursor() as cursor, tempfile.NamedTemporaryFile("wb") as file:
+        if cursor.execute(f"SHOW TABLES LIKE '{table}'") and cursor.execute(f"SELECT 1 FROM {table} LIMIT 1"):
             return
-        cursor.execute("DROP TABLE IF EXISTS lineitem")
-        cursor.execute(TABLE)
-        connection.begin()
-        insert = f"INSERT INTO lineitem ({tpch.NAMES}) VALUES ({', '.join(['%s'] * 16)})"
-        lines = csv.reader(_text(rows))
-        while batch := list(islice(lines, AT_ONCE)):
-            cursor.executemany(insert, batch)
-        connection.commit()
-        cursor.execute("ANALYZE TABLE lineitem")
+        cursor.execute(f"DROP TABLE IF EXISTS {table}")
+        cursor.execute(f"CREATE TABLE {table} ({GENERATED}, l_id bigint unsigned AUTO_INCREMENT PRIMARY KEY)")
+        for block in tpch.lines(rows):
+            file.write(block)
+        file.flush()
+        cursor.execute(
+            f"LOAD DATA LOCAL INFILE '{file.name}' INTO TABLE {table}"
+            f" FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' ({tpch.NAMES})"
+        )
+        cursor.execute(f"ANALYZE TABLE {table}")
+
+
+def fingerprint(server: Server, *, table: str = "lineitem") -> Fingerprint:
+    """Return count and order-independent checksum."""
+    with connect(server) as connection:
+        return fingerprints.in_mysql(connection, table, tpch.COLUMNS)
 
 
 def equal(server: Server, target: "psycopg.Connection[Any]", table: str) -> tuple[int, bool]:
@@ -71,11 +78,3 @@ def equal(server: Server, target: "psycopg.Connection[Any]", table: str) -> tupl
                 same = same and there.fetchone() == row
         same = same and there.fetchone() is None
     return rows, same
-
-
-def _text(rows: int) -> Iterator[str]:
-    """Yield the generated lines one by one; blocks end anywhere."""
-    rest = b""
-    for block in tpch.lines(rows):
-        *whole, rest = (rest + block).split(b"\n")
-        yield from (line.decode() for line in whole)

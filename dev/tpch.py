@@ -18,6 +18,7 @@ GENERATED = """
     l_shipdate date NOT NULL, l_commitdate date NOT NULL, l_receiptdate date NOT NULL, l_shipinstruct char(25) NOT NULL,
     l_shipmode char(10) NOT NULL, l_comment varchar(44) NOT NULL"""
 NAMES = ", ".join(definition.split()[0] for definition in GENERATED.replace("(15,2)", "").split(","))
+COLUMNS = (*NAMES.split(", "), "l_id")
 BLOCK = 1 << 20
 
 

@@ -6,7 +6,7 @@ import sys
 import traceback
 from typing import Any
 
-from benchmarks.sides.side import Order, Side
+from benchmarks.sides.side import Order, Side, read
 
 
 def side(name: str, order: Order) -> Side:
@@ -16,15 +16,17 @@ def side(name: str, order: Order) -> Side:
             from benchmarks.sides.raw import Raw
 
             return Raw(order)
-        case "jdbc-default" | "jdbc-tuned":
-            from benchmarks.sides.jdbc import Jdbc
+        case "jdbc-default" | "jdbc-tuned" | "mysql-jdbc" | "parquet-jdbc":
+            from benchmarks.sides import jdbc
 
-            return Jdbc(order, tuned=name == "jdbc-tuned")
-        case "copy" | "frame":
-            from benchmarks.sides.hydration import IDENTITY, Hydration
+            return jdbc.SIDES[name](order)
+        case "kafka-batch" | "kafka-stream":
+            from benchmarks.sides import kafka
 
-            return Hydration(order, transform=IDENTITY if name == "frame" else None)
-    raise ValueError(f"There is no side {name}.")
+            return kafka.SIDES[name](order)
+    from benchmarks.sides.hydration import Hydration, declared
+
+    return Hydration(order, declared(name, order))
 
 
 def answer(one: Side, command: str) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def main(name: str) -> None:
     """Serve until the commands end. What libraries print goes to the log, not among the answers."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    one = side(name, Order(**json.loads(sys.stdin.readline())))
+    one = side(name, read(sys.stdin.readline()))
     print("{}", file=answers)
     for line in sys.stdin:
         try:

@@ -9,6 +9,8 @@ import math
 import os
 import time
 from contextlib import ExitStack
+from dataclasses import asdict
+from importlib import import_module
 from typing import Any
 
 from airflow_provider_backpressure import settings
@@ -16,48 +18,79 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.hooks.hydration import Declaration
 from airflow_provider_backpressure.operators.lane import LaneClock, ProgressLog
-from airflow_provider_backpressure.runners import connect
-from airflow_provider_backpressure.sinks import PostgresSink, postgres_target
-from airflow_provider_backpressure.sources import PostgresSource, postgres_table
-from benchmarks.sides.side import SCHEMA, Order
+from airflow_provider_backpressure.sinks import ParquetSink, PostgresSink
+from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
+from benchmarks.sides.side import SCHEMA, Login, Order
 
 IDENTITY = "SELECT * FROM source"
 LANES = 1
-LOADED = (connect, postgres_table, postgres_target)
+SOURCE, SINK, SPARK = "benchmark_source", "benchmark_sink", "benchmark_spark"
+"""Airflow's connections."""
+LOADED = {
+    PostgresSource: "sources.postgres_table",
+    MySQLSource: "sources.mysql_table",
+    KafkaSource: "sources.kafka_topic",
+    PostgresSink: "sinks.postgres_target",
+    ParquetSink: "sinks.lake_target",
+}
 """What is otherwise loaded with the first use: loading libraries is no part of a session's start."""
 
 
-class Hydration:
-    """A hydration's plan and its lane. ``transform``: SQL by which the rows take the frame path."""
+def declared(name: str, order: Order) -> Declaration:
+    """Return what the DAG of a side declares."""
+    source: Any = PostgresSource(conn_id=SOURCE, table=f"public.{order.table}")
+    sink: Any = PostgresSink(conn_id=SINK, table=f"{SCHEMA}.{order.table}")
+    match name:
+        case "copy" | "frame":
+            pass
+        case "kafka":
+            source = KafkaSource(conn_id=SOURCE, topic=order.table)
+        case "mysql":
+            source = MySQLSource(conn_id=SOURCE, table=order.table)
+        case "parquet":
+            sink = ParquetSink(path=order.folder)
+        case _:
+            raise ValueError(f"There is no side {name}.")
+    return Declaration(
+        source=source,
+        sink=sink,
+        spark_conn_id=SPARK,
+        budget=Budget(credits=order.credits, range_rows=order.range_rows),
+        transform=Transform(sql=IDENTITY) if name == "frame" else None,
+        owner="benchmark",
+    )
 
-    def __init__(self, order: Order, *, transform: str | None = None) -> None:
-        self._order, self._sql = order, transform
+
+class Hydration:
+    """A hydration's plan and its lane."""
+
+    def __init__(self, order: Order, declaration: Declaration) -> None:
+        self._order, self._declaration = order, declaration
         self._stack = ExitStack()
+        rooms = ("runners.connect", LOADED[type(declaration.source)], LOADED[type(declaration.sink)])
+        for name in rooms:
+            import_module(f"airflow_provider_backpressure.{name}")
 
     def open(self) -> None:
         """Open the ports and the warm session: our code goes to Spark, and a first task runs there."""
-        _connect(self._order)
-
-        order = self._order
-        declaration = Declaration(
-            source=PostgresSource(conn_id="benchmark_source", table=f"public.{order.table}"),
-            sink=PostgresSink(conn_id="benchmark_sink", table=f"{SCHEMA}.{order.table}"),
-            spark_conn_id="benchmark_spark",
-            budget=Budget(credits=order.credits, range_rows=order.range_rows),
-            transform=Transform(sql=self._sql) if self._sql else None,
-            owner="benchmark",
-        )
-        self._opened = self._stack.enter_context(declaration.open())
+        for conn_id, fields in _connections(self._order).items():
+            # By environment, which a process sets for itself and shows to nobody.
+            os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(fields)
+        self._opened = self._stack.enter_context(self._declaration.open())
         self._opened.runner.probe()
 
     def run(self) -> dict[str, Any]:
         """Plan anew, as the first task of the DAG does, and drain the ranges, as its lane does."""
-
         opened = self._opened
         began = time.perf_counter()
         planned = opened.planner().plan(restart=True)
         plan_seconds = time.perf_counter() - began
-        progress = ProgressLog(ledger=opened.ledger, hydration_id=planned.hydration.id, log=logging.getLogger(__name__))
+        progress = ProgressLog(
+            ledger=opened.ledger,
+            hydration_id=planned.hydration.id,
+            log=logging.getLogger(__name__),
+            unit=planned.plan.unit,
+        )
         result = opened.hydrator(
             lane="benchmark",
             share=math.ceil(self._order.credits / LANES),
@@ -75,13 +108,25 @@ class Hydration:
         self._stack.close()
 
 
-def _connect(order: Order) -> None:
-    """Give Airflow's connections by environment, which a process sets for itself and shows to nobody."""
-    databases = {"benchmark_source": order.source, "benchmark_sink": order.sink, "backpressure_default": order.ledger}
-    login = {"host": order.host, "port": order.port, "login": order.user, "password": order.password}
-    for conn_id, name in databases.items():
-        kind = "backpressure" if conn_id == "backpressure_default" else "postgres"
-        os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps({"conn_type": kind, "schema": name, **login})
+def _connections(order: Order) -> dict[str, dict[str, Any]]:
+    """Return Airflow's connections by their ids."""
     host, _, port = order.remote.removeprefix("sc://").rpartition(":")
-    spark = {"conn_type": "spark_connect", "host": host, "port": int(port), "extra": {"ui_url": order.ui_url}}
-    os.environ["AIRFLOW_CONN_BENCHMARK_SPARK"] = json.dumps(spark)
+    return {
+        SOURCE: _source(order),
+        SINK: _database("postgres", order.postgres, order.sink),
+        SPARK: {"conn_type": "spark_connect", "host": host, "port": int(port), "extra": {"ui_url": order.ui_url}},
+        "backpressure_default": _database("backpressure", order.postgres, order.ledger),
+    }
+
+
+def _source(order: Order) -> dict[str, Any]:
+    if order.brokers:
+        return {"conn_type": "kafka", "extra": {"bootstrap.servers": order.brokers}}
+    if order.mysql:
+        return _database("mysql", order.mysql, order.source)
+    return _database("postgres", order.postgres, order.source)
+
+
+def _database(kind: str, login: Login, name: str) -> dict[str, Any]:
+    told = asdict(login)
+    return {"conn_type": kind, "schema": name, "login": told.pop("user"), **told}

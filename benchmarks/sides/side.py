@@ -1,28 +1,45 @@
 """What a side is told, and what it has to be able to do."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 SCHEMA = "raw"
 """Where targets are; sources are in ``public``."""
+CORES = 4
+"""Tasks that a Spark Connect server runs at once (``local[4]``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
-    """One table to be copied from a database into another of the same server. ``l_id`` runs from 1 to ``rows``."""
+class Login:
+    """A server's address and account."""
 
     host: str
     port: int
     user: str
     password: str = field(repr=False)
-    source: str
-    """Database of the source."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One table or topic to be copied. A table's ``l_id`` runs from 1 to ``rows``."""
+
+    postgres: Login
+    """The server of targets and ledger, and of a source that is in PostgreSQL."""
     sink: str
     """Database of the target, which exists and is empty."""
     ledger: str
     """Database of the ledger."""
+    source: str = ""
+    """Database of the source, where that is one."""
+    mysql: Login | None = None
+    """The server of a source that is in MySQL."""
+    brokers: str = ""
+    """Address of a source that is in Kafka."""
+    folder: str = ""
+    """A folder that is not there yet: for a target of files, or for what a side keeps while it works."""
     table: str
-    """Name of both tables."""
+    """Name of source and target."""
     rows: int
     remote: str = ""
     """Address of the Spark Connect server; empty for a side without Spark."""
@@ -31,8 +48,16 @@ class Order:
     range_rows: int
 
     def url(self, database: str) -> str:
-        """Return the URL of a database, as libpq and asyncpg take it."""
-        return f"postgresql://{self.user}:{self.password}@{self.host}:{self.port}/{database}"
+        """Return the URL of a database of PostgreSQL, as libpq and asyncpg take it."""
+        login = self.postgres
+        return f"postgresql://{login.user}:{login.password}@{login.host}:{login.port}/{database}"
+
+
+def read(line: str) -> Order:
+    """Return the order of a line of JSON."""
+    told = json.loads(line)
+    mysql = Login(**told["mysql"]) if told["mysql"] else None
+    return Order(**{**told, "postgres": Login(**told["postgres"]), "mysql": mysql})
 
 
 class Side(Protocol):

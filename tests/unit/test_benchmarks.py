@@ -13,8 +13,9 @@ import pytest
 
 from benchmarks import page
 from benchmarks.accounting import Accounts
-from benchmarks.pg_to_pg import rounds
-from benchmarks.results import Measurement, requirements, summaries
+from benchmarks.pg_to_pg import COMPARISON
+from benchmarks.results import Measurement, Requirement, Summary, requirements, summaries
+from benchmarks.turns import rounds
 
 BURN = "import time\nwhile time.process_time() < 0.4: pass"
 CHILD = f"{BURN}\nprint(flush=True)\ninput()"
@@ -64,6 +65,16 @@ def turn(side: str, number: int, *, wall: float, cpu: float) -> Measurement:
     return Measurement(side=side, round=number, rows=10**6, wall_seconds=wall, cpu_seconds=parts, equal=True)
 
 
+def medians(turns: list[Measurement]) -> dict[str, Summary]:
+    """Return the medians by side."""
+    return summaries(turns, COMPARISON.sides)
+
+
+def promises(turns: list[Measurement]) -> list[Requirement]:
+    """Return what has become of the promises of the benchmark between tables of PostgreSQL."""
+    return requirements(medians(turns), COMPARISON.goals)
+
+
 @pytest.mark.parametrize("text", [CHILD, WAITING], ids=["living", "ended"])
 def test_the_time_of_children_is_counted(text: str) -> None:
     """A process answers for the one it has started, also when that has ended."""
@@ -93,27 +104,28 @@ def test_medians_and_promises() -> None:
     """One slow round does not count, and both promises are kept to the letter."""
     turns = [turn("copy", number, wall=wall, cpu=17.0) for number, wall in enumerate((10.0, 90.0, 10.0))]
     turns += [turn("jdbc-tuned", 1, wall=20.0, cpu=40.0), turn("raw", 1, wall=9.0, cpu=10.0)]
-    found = summaries(turns)
+    found = medians(turns)
     assert list(found) == ["raw", "jdbc-tuned", "copy"]
     assert (found["copy"].wall, found["copy"].rows_per_second, found["copy"].cpu_per_million) == (10.0, 100_000, 17.0)
-    assert [(one.factor, one.held) for one in requirements(found)] == [(2.0, True), (1.7, True)]
+    assert [(one.factor, one.held) for one in promises(turns)] == [(2.0, True), (1.7, True)]
 
 
 @pytest.mark.parametrize(("wall", "cpu", "held"), [(10.1, 17.0, [False, True]), (10.0, 17.1, [True, False])])
 def test_a_missed_promise_is_told(wall: float, cpu: float, held: list[bool]) -> None:
     """A little too slow, a little too dear."""
     turns = [turn("copy", 1, wall=wall, cpu=cpu), turn("jdbc-tuned", 1, wall=20.0, cpu=40.0)]
-    assert [one.held for one in requirements(summaries([*turns, turn("raw", 1, wall=9.0, cpu=10.0)]))] == held
+    assert [one.held for one in promises([*turns, turn("raw", 1, wall=9.0, cpu=10.0)])] == held
 
 
 def test_a_side_that_failed_or_differs_is_not_compared() -> None:
     """A failure leaves no ratio behind, and one unequal round makes the side unequal."""
     copy, raw = turn("copy", 1, wall=10.0, cpu=15.0), turn("raw", 1, wall=9.0, cpu=10.0)
     failed = Measurement(side="jdbc-tuned", round=1, rows=10**6, error="OutOfMemoryError")
-    found = summaries([copy, replace(copy, round=2, equal=False), raw, failed])
+    turns = [copy, replace(copy, round=2, equal=False), raw, failed]
+    found = medians(turns)
     assert not found["copy"].equal
     assert not found["jdbc-tuned"].equal
-    assert [(one.factor, one.held) for one in requirements(found)] == [(None, False), (1.5, True)]
+    assert [(one.factor, one.held) for one in promises(turns)] == [(None, False), (1.5, True)]
 
 
 def test_each_round_begins_with_another_side() -> None:
