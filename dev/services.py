@@ -57,6 +57,8 @@ class Services:
     def up(self, *names: str, **options: Any) -> dict[str, Server]:
         """Start what does not run yet, wait until all of it answers, and return it by name; options as in `Options`."""
         chosen = Options(**options)
+        if unknown := set(chosen.settings) - set(KINDS):
+            raise ServiceError(f"Settings go by kind, and there is no {', '.join(sorted(unknown))}.")
         stages = _stages(names, chosen)
         self.home.mkdir(parents=True, exist_ok=True)
         self._interrupted.clear()

@@ -189,6 +189,13 @@ def test_a_failed_start_says_why_and_leaves_nothing(few: Services) -> None:
     assert not Records(home=few.home).marked()
 
 
+def test_settings_that_nobody_would_read_are_refused(few: Services) -> None:
+    """They go by kind: without it they would be passed over in silence."""
+    with pytest.raises(ServiceError, match="there is no autovacuum"):
+        few.up("postgres", settings={"autovacuum": "off"})
+    assert not few.status()
+
+
 def test_two_processes_fetch_the_same_at_once(tmp_path: Path) -> None:
     """Both get the whole file, and nothing but it and its stamp stays."""
     line = "import sys; from pathlib import Path; from dev.downloads import Downloads\n"
