@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
+# Processes that share the suite, each with servers of its own; 0: this one. More need about two cores each.
+WORKERS ?= 0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-down test test-long check bench chaos lock wheel clean
@@ -27,7 +29,7 @@ demo-down: ## End the demo: no process stays
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m dev.demo down; else echo "Nothing is up."; fi
 
 test: check ## All suites, against real services that the run starts and stops itself
-	@$(PYTEST) -n 2 --no-loadscope-reorder -m "not long"
+	@$(PYTEST) -n $(WORKERS) --no-loadscope-reorder -m "not long"
 
 test-long: $(READY) ## What takes long: Airflow's gestures, kills of scheduler and triggerer, a MySQL ledger in Airflow, benchmarks
 	@$(PYTEST) -m long tests/system tests/integration

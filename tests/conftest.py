@@ -18,8 +18,10 @@ ROOMS = ("system", "integration/test_faucet.py", "integration/test_submit_runner
 """What takes longest, in this order, each on one worker: the tests of a room share servers that take long to start."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the rooms that take longest."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the rooms that take longest, where several workers share the suite."""
+    if not hasattr(config, "workerinput"):
+        return
     places = [*ROOMS, ""]
     items.sort(key=lambda item: next(n for n, room in enumerate(places) if _place(item.nodeid).startswith(room)))
 
