@@ -33,6 +33,7 @@ class Declared:
     conn_id: str
     table: str
     key: tuple[str, ...] | None = None
+    conn_types: tuple[str, ...] = ("postgres",)
     consistencies: tuple[str, ...] = ("static",)
 
     def open(self, endpoint: Endpoint) -> Any:
