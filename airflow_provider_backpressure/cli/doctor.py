@@ -78,7 +78,7 @@ def _known(conn_id: str) -> list[Hydration]:
 
 def _databases(hydration: Hydration) -> tuple[str, ...]:
     sides = (hydration.plan.read, hydration.plan.write) if hydration.plan else ()
-    return tuple(side.conn_id for side in sides if side.kind == "postgres")
+    return tuple(side.conn_id for side in sides if side.kind in CHECKS)
 
 
 def _ledger(conn_id: str) -> Iterator[str]:

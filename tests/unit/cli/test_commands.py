@@ -6,6 +6,7 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.hooks import recorded
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
 from tests.support.world import World, context
 
@@ -106,6 +107,25 @@ def test_ranges_in_every_form(world, airflow, output):
     code, out, _ = airflow("ranges", "sink", "--state", "committed", "--output", output)
     assert code == 0
     assert "lane-7" not in out
+
+
+def test_a_wrong_range_is_read_once_more(world, airflow, monkeypatch):
+    """Its rows go, the DAG's next run brings them, and who asked for it stays in the control table."""
+    monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: world.flow["source"])
+    monkeypatch.setitem(recorded.SINKS, "memory", lambda write, identity: world.flow["sink"])
+    HydrateOperator(task_id="hydrate", **world.flow).execute(context())
+    world.ledger.finish(world.hydration.id)
+    world.sink.rows.remove(15)
+    code, out, err = airflow("retry-range", "sink", "1", "--why", "by hand")
+    assert (code, err) == (0, "")
+    assert "Range 1 (id [10, 20)) is planned again; 9 rows were removed." in out
+    assert [(one.action, one.why) for one in world.ledger.controls] == [("retry-range", "by hand")]
+    PlanSnapshotOperator(task_id="again", **world.flow).execute(context(run_id="next"))
+    HydrateOperator(task_id="once_more", **world.flow).execute(context(run_id="next"))
+    assert sorted(world.sink.rows) == list(range(100))
+    code, out, err = airflow("retry-range", "sink", "99")
+    assert (code, out) == (1, "")
+    assert "has no range 99" in err
 
 
 def test_watch_draws_until_the_hydration_is_in(world, airflow):
