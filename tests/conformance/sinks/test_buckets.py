@@ -31,9 +31,6 @@ class BucketCase(RealCase):
         table = self._table()
         return sorted(zip(table["id"].to_pylist(), table["name"].to_pylist(), strict=True))
 
-    def spoil(self) -> None:
-        raise NotImplementedError
-
     def _table(self) -> pyarrow.Table:
         declared, options = self.declared, self.endpoint.options
         address = options["endpoint_url"].partition("://")[2]

@@ -7,14 +7,11 @@ from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
 from tests.conformance.sinks.cases import Case, opened
 from tests.conformance.sinks.support import batches, begin, bounds, expected, ids
 
-pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(autouse=True)
-def knows_keys(case: Case) -> None:
-    """Skip the kinds that refuse ``upsert``, as another test shows."""
-    if not case.upserts:
-        pytest.skip("no keys")
+pytestmark = [
+    pytest.mark.integration,
+    # The others refuse ``upsert``, as another test shows.
+    pytest.mark.parametrize("case", ["delta", "iceberg", "postgres"], indirect=True),
+]
 
 
 @pytest.mark.statement("X1")
