@@ -1,10 +1,20 @@
 """What a user configures: the budget of a hydration, its mode and its consistency."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from airflow_provider_backpressure.core.watched import ActiveSessions as ActiveSessions
+from airflow_provider_backpressure.core.watched import Checkpoints as Checkpoints
+from airflow_provider_backpressure.core.watched import Query as Query
+from airflow_provider_backpressure.core.watched import ReplicaLag as ReplicaLag
+from airflow_provider_backpressure.core.watched import Retention as Retention
+from airflow_provider_backpressure.core.watched import SlotLag as SlotLag
+from airflow_provider_backpressure.core.watched import ThreadsRunning as ThreadsRunning
+from airflow_provider_backpressure.core.watched import WalHeadroom as WalHeadroom
+from airflow_provider_backpressure.core.watched import WalRate as WalRate
+from airflow_provider_backpressure.core.watched import Watched, watched_from
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 MEBIBYTE = 1024 * 1024
@@ -12,6 +22,10 @@ OVERHEAD_SHARE = 0.05
 """Most of a range's time that the runner's own overhead should take."""
 GROWING = ("range_rows", "range_bytes", "range_seconds", "commit_seconds")
 """Bounds that grow with the runner's overhead where they stand at their defaults."""
+LEAST_INTERVAL = 0.5
+"""Least seconds between two looks at a side's health."""
+LEAST_POLLS = 3
+"""Looks that the deadline of a signal leaves time for."""
 
 
 class Mode(StrEnum):
@@ -32,8 +46,19 @@ class Consistency(StrEnum):
     """The user says that the table stands still while it is read."""
     SNAPSHOT = "snapshot"
     """Every range is read as the table was at one moment, by an exported snapshot that the lane keeps open."""
+    CATCH_UP = "catch_up"
+    """Each range is read at its own time, and the source's log of what changed since is replayed until all agree."""
     OFFSETS = "offsets"
     """What stands at an offset of a log never changes: each range reads the same whenever it does."""
+
+
+class NewColumn(StrEnum):
+    """What becomes of a column that was added to the source since its plan, and may be NULL."""
+
+    STOP = "stop"
+    """The next run stops and names it."""
+    ADD = "add"
+    """A plan that is under way ends with the columns it has; the next one adds the column to the target."""
 
 
 class Law(StrEnum):
@@ -57,7 +82,9 @@ class Budget:
     range_bytes: int = 512 * MEBIBYTE
     """Most bytes of the source's own row size planned into one range."""
     range_seconds: float = 10.0
-    """Longest a range is expected to take until its commit, at 100,000 rows a second."""
+    """Longest a range is expected to take until its commit, at 100,000 rows a second or at what ranges have shown."""
+    sink_connections: int | None = None
+    """Most ranges in flight into the sink's server, with every other hydration into it; ``None``: no limit."""
     executor_memory: float = 0.8
     """High mark: share of an executor's memory (heap + overhead) at which admission stops."""
     executor_memory_low: float = 0.6
@@ -67,6 +94,10 @@ class Budget:
     signal_deadline: float = 15.0
     """Seconds after which a polled signal that was not seen closes the gate."""
     law: Law = Law.GRADED
+    signals: tuple[Watched, ...] = ()
+    """What else is watched: the health of source and sink, and queries."""
+    signal_interval: float = 2.0
+    """Seconds between two looks at ``signals``, from 0.5 on."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -74,7 +105,10 @@ class Budget:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidDeclaration(f"Budget.{name} must be a whole number of at least 1, not {value!r}.")
-        for name in ("range_seconds", "commit_seconds", "signal_deadline"):
+        most = self.sink_connections
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise InvalidDeclaration(f"Budget.sink_connections must be at least 1, or None for no limit, not {most!r}.")
+        for name in ("range_seconds", "commit_seconds", "signal_deadline", "signal_interval"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not (0 < value < math.inf):
                 raise InvalidDeclaration(f"Budget.{name} must be a number of seconds above 0, not {value!r}.")
@@ -84,6 +118,31 @@ class Budget:
                 f"Budget needs 0 < executor_memory_low < executor_memory <= 1, not {low!r} and {high!r}."
             )
         object.__setattr__(self, "law", Law(self.law))
+        if not isinstance(self.signals, tuple | list):
+            raise InvalidDeclaration(f"Budget.signals must be a tuple of signals, not {type(self.signals).__name__}.")
+        object.__setattr__(self, "signals", tuple(watched_from(each) for each in self.signals))
+        if self.signals:
+            self._check_signals()
+
+    def _check_signals(self) -> None:
+        if self.signal_interval < LEAST_INTERVAL:
+            raise InvalidDeclaration(
+                f"Budget.signal_interval must be at least {LEAST_INTERVAL:g} s, not {self.signal_interval!r}."
+            )
+        if self.signal_deadline < LEAST_POLLS * self.signal_interval:
+            raise InvalidDeclaration(
+                f"Budget.signal_deadline must leave time for {LEAST_POLLS} looks: at least "
+                f"{LEAST_POLLS * self.signal_interval:g} s with signal_interval={self.signal_interval:g}, "
+                f"not {self.signal_deadline!r}."
+            )
+        names = [each.name for each in self.signals]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InvalidDeclaration(f"Budget.signals has two called {twice!r}: name them apart, or leave one out.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON's values; ``Budget(**fields)`` reads them."""
+        return {**asdict(self), "law": self.law.value, "signals": [asdict(each) for each in self.signals]}
 
     def fitted(self, overhead_seconds: float) -> "Budget":
         """Return the budget for a runner with this overhead per range.

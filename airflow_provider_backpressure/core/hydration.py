@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.queue import NOT_QUEUED, QueuePlace
 from airflow_provider_backpressure.core.ranges import RangeRecord
 from airflow_provider_backpressure.core.signals import Decision
 from airflow_provider_backpressure.core.snapshot import Plan
@@ -30,6 +31,18 @@ class Hydration:
     """The run that has the hydration for itself; runs of one hydration take turns. ``None`` between them."""
     credits: int
     credits_max: int
+    """The maximum that holds."""
+    credits_declared: int
+    credits_set: int | None
+    """A person's maximum, which goes before what is declared."""
+    range_rows_set: int | None
+    """A person's bound of the ranges that are submitted from now on."""
+    priority: int
+    """In the queue of its cluster; a higher one goes first."""
+    slots: int | None
+    """Tasks that its cluster runs at once, as last seen."""
+    sink_server: str
+    """Address of the server that its sink shares with others."""
     paused_by: str | None
     paused_why: str | None
     decision: Mapping[str, Any] | None
@@ -44,23 +57,36 @@ class GateState:
     """What the ledger knows about a hydration's gate at one moment, in one read."""
 
     phase: Phase
+    place: QueuePlace = NOT_QUEUED
+    """In the queue of its cluster."""
     credits: int
+    slots: int | None = None
     in_flight: int
     """Ranges that hold a credit."""
     waiting: int
     """1 where a planned range is left, else 0: a million of them need not be counted."""
     reserved_bytes: int
-    """Executor memory reserved by ranges in flight."""
+    """Executor memory reserved by every range in flight on the cluster, whosever it is."""
+    largest_bytes: int = 0
+    """The most that one of them has reserved."""
+    connections: int = 0
+    """Ranges in flight into the sink's server, whosever they are."""
+    connections_max: int | None = None
+    """Most of them; ``None`` without a limit."""
     oldest_seconds: float | None
     """Age of the oldest range in flight."""
     commit_seconds: float | None
     """Moving mean of the time from admission to commit; ``None`` before the first."""
     range_memory_bytes: int | None
     """What a range takes of an executor, learned from finished ones; ``None`` before the first."""
+    range_rows: int | None = None
+    """What a person has set for the rows of a range."""
     paused_by: str | None
     paused_why: str | None
     memory_closed: bool
     """Whether the last recorded decision was closed by live memory (for its hysteresis)."""
+    number: int = 0
+    """Of the latest change of the gate; see ``core.diffs``."""
 
 
 @dataclass(frozen=True, kw_only=True)

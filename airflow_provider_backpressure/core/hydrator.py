@@ -6,23 +6,31 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from airflow_provider_backpressure.core.catching_up import released
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.failpoints import Step, reach
+from airflow_provider_backpressure.core.flow import Stage, StageClock, StageTime, State, total
 from airflow_provider_backpressure.core.hydration import Refusal
+from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.limiter import LEASE_SECONDS, Limiter
-from airflow_provider_backpressure.core.limits import limit_for
 from airflow_provider_backpressure.core.messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
-from airflow_provider_backpressure.core.ports import Keeper, Ledger, Marker, Runner, Sink, Source
+from airflow_provider_backpressure.core.ports import Keeper, Marker, Runner, Sink, Source
+from airflow_provider_backpressure.core.push import Push
 from airflow_provider_backpressure.core.ranges import RangeRecord
+from airflow_provider_backpressure.core.recut import Knife, parts_for
 from airflow_provider_backpressure.core.signals import Decision
 from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.waiting import Parked, Sleeping, Waiting
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
+    LedgerUnavailable,
+    OutOfMemory,
     PlanSuperseded,
     RangeFailed,
     SinkUnavailable,
     SnapshotLost,
+    SourceUnavailable,
     Terminal,
     Transient,
 )
@@ -93,12 +101,26 @@ class Hydrator:
     clock: Clock = field(default_factory=SystemClock)
     on_commit: Callable[[], None] | None = None
     """Called after each commit in the ledger, for progress lines."""
+    push: Push | None = None
+    """Tells when a closed gate is worth another look; without it the clock does."""
+    waiting: Waiting = field(init=False)
+    """Where it waits at a closed gate."""
     _keeper: Keeper | None = None
     _jobs: dict["Future[RangeResult]", RangeRecord] = field(default_factory=dict)
     _failures: dict[int, int] = field(default_factory=dict)
     _committed: int = 0
+    _alone: bool = False
     _next_renewal: float = 0.0
     _next_read: float = 0.0
+    _admitting: StageClock = field(init=False)
+    _flow: dict[Stage, StageTime] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Clock the gate by the lane's own clock, and wait by it."""
+        self._admitting = StageClock(clock=self.clock.monotonic)
+        self.waiting = Sleeping(clock=self.clock)
+        if self.push is not None:
+            self.waiting = Parked(push=self.push, hydration_id=self.hydration_id, ledger=self.ledger, clock=self.clock)
 
     def run(self) -> LaneResult:
         """Loop until nothing is left or the gate stays closed.
@@ -116,18 +138,24 @@ class Hydrator:
             if self._keeper is not None:
                 self._keeper.close()
                 self._keeper = None
+            self._leave()
 
     def _loop(self) -> LaneResult:
         self._fence_earlier_snapshots()
         self.recover()
         self.ledger.retry_failed(self.plan.plan_id)
         self._check_snapshot()
+        self._guard_log()
         closed_since: float | None = None
         waits = self.poll.waits()
         while True:
+            self._admitting.to(State.BUSY)
             refusal = self._admit()
+            # A full share is as good as a refusal: what waits is held back by what has not been committed yet.
+            self._admitting.to(State.IDLE if refusal is not None and refusal.exhausted else State.BACKPRESSURED)
             if self._jobs:
                 closed_since, waits = None, self.poll.waits()
+                self.waiting.done()
                 self._await_jobs()
             elif refusal is None or refusal.exhausted:
                 return LaneResult(outcome=Outcome.DONE, committed=self._committed)
@@ -137,11 +165,14 @@ class Hydrator:
                 left = closed_since + self.inline_wait - now
                 if left <= 0 and self._keeper is None:
                     return LaneResult(outcome=Outcome.CLOSED, committed=self._committed, decision=refusal.decision)
-                self.clock.sleep(min(next(waits), left) if self._keeper is None else next(waits))
+                # A snapshot's keeper is looked after all the while.
+                most = left if self._keeper is None else self.poll.maximum
+                self.waiting.wait(refusal.decision, pause=next(waits), most=most)
                 self.reap_expired()
 
     def run_one(self, record: RangeRecord) -> None:
-        """Submit the attempt that this lane holds a permit for, and settle it."""
+        """Submit the attempt that this lane holds a permit for, and settle it. It stays whole: nobody has its parts."""
+        self._alone = True
         self._submit(record)
         while self._jobs:
             self._await_jobs()
@@ -156,6 +187,16 @@ class Hydrator:
             if record.lane == self.lane:
                 self._end(record)
                 self._resolve(record, error="cancelled")
+        self._leave()
+
+    def _leave(self) -> None:
+        """Write down what is left, and give the token back: nobody need wait for its lease."""
+        self.waiting.done()
+        try:
+            self._record_flow()
+            self.ledger.leave(self.hydration_id)
+        except LedgerUnavailable as error:
+            log.warning("The place in the cluster's queue ends by its lease: %s", error)
 
     def recover(self) -> None:
         """Settle what an earlier life of this lane, or a lane that fell silent, has left in flight."""
@@ -178,8 +219,31 @@ class Hydrator:
             answer = self.limiter.acquire(lane=self.lane, session_id=self.runner.session_id)
             if isinstance(answer, Refusal):
                 return answer
-            self._submit(answer.range)
+            if not self._cut(answer.range):
+                self._submit(answer.range)
         return None
+
+    def _cut(self, record: RangeRecord) -> bool:
+        """Cut a range that is larger than a person wants by now, before it is submitted."""
+        if record.plan_id != self.plan.plan_id:
+            return False
+        try:
+            return self._knife.cut(record, parts_for(record, self.limiter.range_rows), tried=record.attempt > 1)
+        except BackpressureError as error:
+            self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
+            raise
+
+    def _halved(self, record: RangeRecord) -> bool:
+        """Cut a range whose attempt has failed, where that can be done now: else it counts as any failure."""
+        try:
+            return not self._alone and self._knife.cut(record, 2, tried=True)
+        except (SinkUnavailable, PlanSuperseded) as error:
+            log.warning("Range %s stays whole for now: %s", record.seq, error)
+            return False
+
+    @property
+    def _knife(self) -> Knife:
+        return Knife(plan=self.plan, ledger=self.ledger, source=self.source, sink=self.sink)
 
     def _submit(self, record: RangeRecord) -> None:
         if record.plan_id != self.plan.plan_id:
@@ -269,6 +333,8 @@ class Hydrator:
             del self._jobs[future]
             return unavailable
         del self._jobs[future]
+        if error is None:
+            self._flow = total(self._flow, future.result().flow)
         if marker is not None:
             self._commit(record, marker, memory)
             return None
@@ -276,6 +342,9 @@ class Hydrator:
             error = RangeFailed(f"Range {record.seq} ended without a commit in the sink.")
         if not isinstance(error, Exception):
             raise error
+        if isinstance(error, OutOfMemory) and self._halved(record):
+            log.warning("Range %s took too much memory and was cut in two: %s", record.seq, error)
+            return None
         self._failures[record.seq] = self._failures.get(record.seq, 0) + 1
         last = isinstance(error, Terminal | SnapshotLost) or self._failures[record.seq] >= self.max_attempts
         log.warning("Attempt %s of range %s failed: %s", record.attempt, record.seq, error)
@@ -316,15 +385,38 @@ class Hydrator:
             rows=marker.rows + marker.quarantined,
             bytes=marker.bytes,
             checksum=marker.checksum,
-            limit=limit_for(self.budget.law),
+            limit=self.limiter.limit(record),
             pressure=decision.pressure if decision else 0.0,
             memory_bytes=memory_bytes,
         )
         reach(Step.AFTER_LEDGER_COMMIT, record.tag or "")
+        self._release(marker)
         if fresh:
             self._committed += 1
             if self.on_commit:
                 self.on_commit()
+
+    def _guard_log(self) -> None:
+        """Let the policy act where the log that the source keeps for this hydration endangers it."""
+        if self.plan.consistency is not Consistency.CATCH_UP:
+            return
+        try:
+            self.source.log(self.hydration_id).guard(replaying=self.plan.replays)
+        except SourceUnavailable as error:
+            log.warning("What the source keeps of its log is not known: %s", error)
+        except BackpressureError:
+            self.cancel()
+            raise
+
+    def _release(self, marker: Marker) -> None:
+        """Let the source forget the log that the sink has committed; what goes wrong now goes with a later one."""
+        upto = released([marker])
+        if upto is None:
+            return
+        try:
+            self.source.log(self.hydration_id).release(upto)
+        except BackpressureError as error:
+            log.warning("The source still keeps its log before %s: %s", upto.text, error)
 
     def _end(self, record: RangeRecord) -> None:
         """End an attempt wherever it still runs: its Spark job, then its connections in the sink."""
@@ -340,6 +432,11 @@ class Hydrator:
         else:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=error)
 
+    def _record_flow(self) -> None:
+        admitting = {Stage.ADMIT: self._admitting.take()}
+        self.ledger.record_flow(self.hydration_id, worker=self.lane, times=total(admitting, self._flow))
+        self._flow = {}
+
     def _renew(self) -> None:
         now = self.clock.monotonic()
         if now >= self._next_renewal:
@@ -351,6 +448,12 @@ class Hydrator:
         if now < self._next_read:
             return
         self._next_read = now + READ_INTERVAL
+        self._guard_log()
+        # A lane with its full share asks for nothing; what people see of the gate is kept fresh all the same.
+        self.limiter.look(anew=True)
+        self._record_flow()
+        if self.limiter.reading is not None:
+            self.ledger.record_memory(self.hydration_id, self.limiter.reading)
         try:
             rows = self.sink.rows_in_flight(self.plan.plan_id)
         except Transient as error:

@@ -6,6 +6,9 @@ from typing import Protocol
 from airflow_provider_backpressure.core.config import Law
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
+SHRINKS = 8
+"""Above the hold mark one credit goes at a time, or one of so many: thousands would not be fewer soon, one by one."""
+
 
 class Limit(Protocol):
     """Estimates how many ranges may be in flight."""
@@ -34,8 +37,33 @@ class GradedLimit:
         elif pressure >= 1.0:
             credits //= 2
         elif pressure > self.hold:
-            credits -= 1
+            credits -= max(1, credits // SHRINKS)
         return max(1, min(credits, maximum))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacedLimit:
+    """Steps by what the pressure is at the credits there are at the very step, not by what it was when last looked at.
+
+    Where several ranges are committed between two looks, or lanes commit at once, each step sees the one before.
+    """
+
+    limit: Limit
+    each: float
+    """What each credit adds to the pressure of the sink."""
+    others: float
+    """The highest of the other pressures."""
+
+    def after(self, credits: int, pressure: float, maximum: int) -> int:
+        """See :meth:`Limit.after`; ``pressure`` is what was looked at and stays out of it.
+
+        A credit that the next commit would take away again is not given.
+        """
+        credits_then = self._step(credits, maximum)
+        return credits if self._step(credits_then, maximum) < credits_then == credits + 1 else credits_then
+
+    def _step(self, credits: int, maximum: int) -> int:
+        return self.limit.after(credits, max(self.each * credits, self.others), maximum)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from airflow_provider_backpressure.core.flow import Stage, StageTime, flow_of, total
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 VERSION = 1
@@ -51,9 +52,11 @@ class ReadSpec:
     """What names the table by whatever address it is reached, so that a sink can refuse to write into its source."""
     window: Window | None = None
     parts: tuple[str, ...] = ()
-    """Names of the tables whose blocks are read, where ranges are cut by blocks."""
+    """Names of the tables whose blocks are read, where ranges are cut by blocks; of a lake its kind and address."""
     snapshot: str | None = None
     """The exported snapshot in which every range is read; known only while the lane that keeps it lives."""
+    tells_position: bool = False
+    """Whether each range tells where the source's log stood after its rows were read."""
     keep_bad: bool = False
     """Whether a record that cannot be taken apart is handed on with the reason, instead of failing its range."""
 
@@ -91,7 +94,8 @@ class WriteSpec:
     most_bad: int = 0
     """Most rows of one plan that it takes."""
     frontier_table: str = ""
-    """Where the sink keeps how far each stream of a log has come; empty for a sink that has no such place."""
+    """Where the sink keeps how far each stream of a log has come: a table of its own, or the target itself. Empty for a
+    sink that has no such place."""
     ordered: bool = False
     """Whether later rows win over earlier ones: ranges go in one after another, and a row without values deletes."""
 
@@ -178,8 +182,10 @@ class SliceResult:
     """``<algorithm>:<16 hex digits>``: sum modulo 2^64 of row hashes, see ``spark/checksum.py``."""
     quarantined: int = 0
     """Rows that went into the quarantine table instead."""
-    read_seconds: float = 0.0
-    write_seconds: float = 0.0
+    read_at: str = ""
+    """Where the source's log stood after the rows were read (a ``LogPosition``); empty where that was not asked."""
+    times: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    """Seconds that reader and sink were busy, idle and held back, by stage; empty where nothing was copied."""
     peak_memory_bytes: int = 0
     """Peak resident memory of the task's own process."""
 
@@ -202,6 +208,11 @@ class RangeResult:
     def bytes(self) -> int:
         """Bytes moved, over all slices."""
         return sum(piece.bytes for piece in self.slices)
+
+    @property
+    def flow(self) -> dict[Stage, StageTime]:
+        """What reader and sink did, over all slices."""
+        return total(*(flow_of(piece.times) for piece in self.slices))
 
     @property
     def peak_memory_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """Offsets of a log's partitions: what one plan reads of it, as the window that travels with the plan."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.bounds import OffsetBounds, Piece
@@ -69,14 +69,17 @@ class LogWindow:
         return cls.from_text(window.upto) if window is not None and window.column == COLUMN else None
 
 
-def packed(window: LogWindow, *, offsets: int, most_pieces: int = MOST_PIECES) -> Iterator[OffsetBounds]:
-    """Yield bounds of at most ``offsets`` offsets that cover the window: long partitions cut, short ones together.
+def packed(found: Iterable[Piece], *, offsets: int, most_pieces: int = MOST_PIECES) -> Iterator[OffsetBounds]:
+    """Yield bounds of at most ``offsets`` offsets that cover these pieces: long ones cut, short ones together.
 
-    Pieces of one partition come in its order.
+    Pieces of one partition come in the order in which they are given, and never two of it in one range.
     """
     pieces: list[Piece] = []
     room = offsets
-    for partition, start, end in window.pieces():
+    for partition, start, end in found:
+        if pieces and pieces[-1][0] == partition:
+            yield OffsetBounds(pieces=tuple(pieces))
+            pieces, room = [], offsets
         while start < end:
             to = min(end, start + room)
             pieces.append((partition, start, to))
@@ -89,11 +92,47 @@ def packed(window: LogWindow, *, offsets: int, most_pieces: int = MOST_PIECES) -
         yield OffsetBounds(pieces=tuple(pieces))
 
 
+def missing(window: LogWindow, committed: Iterable[OffsetBounds]) -> Iterator[Piece]:
+    """Yield what of a window is in none of these bounds, partition by partition in its order."""
+    taken: dict[int, list[tuple[int, int]]] = {}
+    for partition, first, last in (piece for bounds in committed for piece in bounds.pieces):
+        taken.setdefault(partition, []).append((first, last))
+    for partition, start, end in window.pieces():
+        at = start
+        for first, last in sorted(taken.get(partition, ())):
+            if at < first:
+                yield partition, at, first
+            at = max(at, last)
+        if at < end:
+            yield partition, at, end
+
+
 def in_order(ranges: Iterable[PlannedRange]) -> Iterator[PlannedRange]:
     """Yield ranges of offsets that are to be committed one after another."""
     for planned in ranges:
         assert isinstance(planned.bounds, OffsetBounds), "only a log has an order"
         yield replace(planned, bounds=replace(planned.bounds, ordered=True))
+
+
+def unread_offsets(window: LogWindow, still: Sequence[OffsetBounds], *, whole: bool) -> dict[int, int]:
+    """Return from which offset on each partition has not been committed yet.
+
+    ``still``: the first ranges that are not committed, in the plan's order; ``whole``: these are all of them. As ranges
+    are cut partition by partition, one that is not among them and stands before their last is committed.
+    """
+    first: dict[int, int] = {}
+    for partition, start, _ in (piece for bounds in still for piece in bounds.pieces):
+        first[partition] = min(start, first.get(partition, start))
+    last = max(first, default=-1)
+    return {
+        partition: first.get(partition, end if whole or partition < last else window.start[partition])
+        for partition, end in window.end.items()
+    }
+
+
+def lag(unread: Offsets, high: Offsets) -> dict[int, int]:
+    """Return how many offsets of each partition stand between what was committed and the log's end."""
+    return {partition: max(0, end - unread.get(partition, 0)) for partition, end in high.items()}
 
 
 def _named(offsets: Offsets) -> dict[str, int]:

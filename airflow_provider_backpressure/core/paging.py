@@ -1,11 +1,15 @@
-"""A plan's ranges, however many, read page by page."""
+"""What is read page by page, however much it is: a plan's ranges, the ledger's hydrations."""
 
 from collections.abc import Iterator, Sequence
 
-from airflow_provider_backpressure.core.ports import LedgerReader
+from airflow_provider_backpressure.core.glance import Glance
+from airflow_provider_backpressure.core.ledger_port import LedgerReader
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.views import Views
 
 PAGE = 1_000
+GLANCES = 200
+"""Hydrations of a page."""
 
 
 def every_range(
@@ -16,3 +20,11 @@ def every_range(
     while page := ledger.ranges(plan_id, states=states, after_seq=after, limit=PAGE):
         yield from page
         after = page[-1].seq
+
+
+def every_glance(ledger: Views) -> Iterator[Glance]:
+    """Yield how every hydration stands: those that hydrate first."""
+    offset = 0
+    while page := ledger.glances(limit=GLANCES, offset=offset):
+        yield from page
+        offset += GLANCES

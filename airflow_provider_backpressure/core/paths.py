@@ -4,6 +4,12 @@ COPY = "copy"
 """PostgreSQL to PostgreSQL as binary COPY, never decoded."""
 FRAME = "frame"
 """Any source to any sink as a DataFrame of typed rows."""
+REPLAY = "replay"
+"""A database's log as upserts and deletes by key, in the log's order."""
+
+
+REPLAYED_INTO = frozenset({"postgres"})
+"""Kinds of targets that take changes of a database's log: a frontier alone, as some keep of a topic, is not enough."""
 
 
 def copies(source: str, sink: str) -> bool:

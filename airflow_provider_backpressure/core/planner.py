@@ -1,28 +1,33 @@
 """The planner: everything that is checked and written down before the first row moves."""
 
 import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.catching_up import check_replayable, next_windows, released, stand
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
+from airflow_provider_backpressure.core.hydration import Hydration, RangeCounts
+from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.messages import ReadSpec, Transform, WriteSpec
 from airflow_provider_backpressure.core.offsets import PLACE, in_order
 from airflow_provider_backpressure.core.paths import COPY, FRAME, copies
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Ledger, Runner, Sink, Source
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Runner, Sink, Source
+from airflow_provider_backpressure.core.ranges import PlannedRange
+from airflow_provider_backpressure.core.reindexing import Reindexer
+from airflow_provider_backpressure.core.replay import numbered
+from airflow_provider_backpressure.core.schema import SchemaChange, checked
+from airflow_provider_backpressure.core.sizing import measured, next_rows, rows_per_range
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot, fingerprint
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
     LedgerRefused,
     RunnerRefused,
     SinkRefused,
-    SourceRefused,
 )
 
-ASSUMED_ROWS_PER_SECOND = 100_000.0
-"""What one range is expected to move per second."""
-NEEDED_MODULES = ("pyarrow", "xxhash")
+NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
 """What every task imports on the executors."""
 
 
@@ -63,17 +68,16 @@ class Preview:
     executors: ExecutorEnvironment
 
 
-def rows_per_range(budget: Budget, row_bytes: float, rows_per_second: float = ASSUMED_ROWS_PER_SECOND) -> int:
-    """Return the rows of one range: the tightest of the bounds in rows, bytes and expected seconds, at least one."""
-    by_bytes = budget.range_bytes / max(row_bytes, 1.0)
-    by_seconds = budget.range_seconds * rows_per_second
-    return max(1, int(min(budget.range_rows, by_bytes, by_seconds)))
-
-
 def choose_path(read: ReadSpec, write: WriteSpec, transform: Transform | None) -> str:
     """Return ``copy`` where rows may pass undecoded: same columns, identical types, no transform; else ``frame``."""
     same = [(each.name, each.type) for each in read.columns] == [(each.name, each.type) for each in write.columns]
     return COPY if same and transform is None and copies(read.kind, write.kind) else FRAME
+
+
+def server_of(identity: str) -> str:
+    """Return what a target shares with others: the address before its database, bucket or folder."""
+    scheme, _, rest = identity.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
 
 
 def ordered(write: WriteSpec) -> WriteSpec:
@@ -114,23 +118,35 @@ class Planner:
     transform: Transform | None = None
     consistency: Consistency | None = None
     """``None`` for the source's own default."""
+    on_new_column: NewColumn = NewColumn.STOP
     environment: str = "default"
     owner: str
     cluster: str
+    check_signals: Callable[[], None] = lambda: None
+    """Looks once at every signal that the budget declares; raises what cannot be watched."""
+    choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
+    """What of the snapshot's ranges is planned: all, but for a probe's sample."""
 
-    def preview(self, *, after: str | None = None) -> Preview:
+    def preview(self, *, after: str | None = None, plan: Plan | None = None) -> Preview:
         """Check source, executors and sink. Raises the ``Terminal`` error of the first that refuses.
 
-        ``after``: of what lies above this value of the source's rising column.
+        ``after``: of what lies above this value of the source's rising column. ``plan``: what is to go on, with its own
+        columns.
         """
         self._check_mode()
+        self.check_signals()
         snapshot = self.source.snapshot(self.consistency, after=after)
+        if plan is not None:
+            snapshot = checked(snapshot, plan, self.on_new_column)
         executors = self._probe()
         read = self.source.read_spec(snapshot)
         columns = self.runner.describe(read, self.transform) if self.transform else read.columns
-        write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key)
+        catches_up = snapshot.consistency is Consistency.CATCH_UP
+        write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key, replayed=catches_up)
         if snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT:
             write = ordered(write)
+        if catches_up:
+            check_replayable(snapshot, write, mode=self.mode, transformed=self.transform is not None)
         return Preview(
             snapshot=snapshot,
             write=write,
@@ -142,9 +158,56 @@ class Planner:
     def plan(self, *, restart: bool = False) -> Planned:
         """Plan anew, resume what is open, or find nothing to do. ``restart`` asks for a new plan in any case."""
         hydration = self.register()
-        if hydration.plan is not None and not restart:
-            return self._go_on(hydration, hydration.plan)
-        return self._begin(hydration, self.preview())
+        planner = self._steered(hydration)
+        if restart:
+            return planner._begin(hydration, planner.preview())
+        followed = planner.reindex(hydration, who=self.owner)
+        if followed is not None:
+            return followed
+        if hydration.plan is not None:
+            planner._check_consistency(hydration.plan)
+            return planner._go_on(hydration, hydration.plan)
+        return planner._begin(hydration, planner.preview())
+
+    def reindex(self, hydration: Hydration, *, who: str, accept: bool = False) -> Planned | None:
+        """Let a ledger that was lost, or is older than the sink, follow the sink; ``None`` where they agree.
+
+        What was committed is not read again, and the source is not asked where all of it was. Raises ``LedgerRefused``
+        where the sink is the older one and that is not accepted.
+        """
+        reindexer = Reindexer(
+            source=self.source, sink=self.sink, runner=self.runner, ledger=self.ledger, environment=self.environment
+        )
+        found = reindexer.follow(hydration, who=who, accept=accept)
+        if found is None:
+            return None
+        note = f"the ledger was rebuilt from the target: {found.committed} of {found.ranges} ranges are committed"
+        if found.mixed:
+            planner = replace(self, mode=found.plan.mode, consistency=found.plan.consistency)
+            planned = planner.close(self.ledger.hydration(hydration.id), found.plan)
+            return replace(
+                planned, note=f"{note} in a snapshot that is gone, so the whole is read anew; {planned.note}"
+            )
+        return Planned(
+            verdict=Verdict.RESUMED,
+            hydration=self.ledger.hydration(hydration.id),
+            plan=found.plan,
+            ranges=found.ranges,
+            note=note,
+        )
+
+    def follow(self) -> bool:
+        """Plan what follows the plan that was drained, in the same run; ``False`` where nothing does.
+
+        Under ``catch_up`` windows of the log follow the ranges, until the target has caught up.
+        """
+        hydration = self.register()
+        plan = hydration.plan
+        if plan is None or plan.consistency is not Consistency.CATCH_UP or self.ledger.counts(plan.plan_id).open:
+            return False
+        if stand(plan, self.sink.markers(plan.plan_id).values()).reached:
+            return False
+        return self._replay(hydration, plan) is not None
 
     def register(self) -> Hydration:
         """Return the hydration of source and sink, made where it is missing; ``LedgerRefused`` for a second owner."""
@@ -155,11 +218,18 @@ class Planner:
             owner=self.owner,
             cluster=self.cluster,
             credits=self.budget.credits,
+            sink_server=server_of(self.sink.identity),
+            connections=self.budget.sink_connections,
         )
 
     def close(self, hydration: Hydration, plan: Plan) -> Planned:
         """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan anew."""
         return self._begin(hydration, self.preview(), clears=plan.plan_id)
+
+    def _steered(self, hydration: Hydration) -> "Planner":
+        """Return the planner with the size of ranges that a person has set."""
+        rows = hydration.range_rows_set
+        return replace(self, budget=replace(self.budget, range_rows=rows)) if rows else self
 
     def _probe(self) -> ExecutorEnvironment:
         found = self.runner.probe(sorted({*NEEDED_MODULES, *self.source.modules, *self.sink.modules}))
@@ -176,6 +246,7 @@ class Planner:
     def _begin(self, hydration: Hydration, preview: Preview, *, clears: str | None = None) -> Planned:
         """Plan anew: first in the ledger, then in the sink, so that a kill in between leaves a plan that can go on."""
         snapshot = preview.snapshot
+        catches_up = snapshot.consistency is Consistency.CATCH_UP
         draft = Plan(
             plan_id=uuid.uuid4().hex,
             epoch=0,
@@ -188,14 +259,17 @@ class Planner:
             total=snapshot.total,
             total_exact=snapshot.total_exact,
             path=preview.path,
-            read=replace(self.source.read_spec(snapshot), keep_bad=self._keeps_bad(preview)),
+            read=replace(self.source.read_spec(snapshot), keep_bad=self._keeps_bad(preview), tells_position=catches_up),
             write=preview.write,
             transform=self.transform,
-            clears=clears,
+            clears=clears or self._earlier(hydration, preview),
             position=snapshot.position,
+            environment=self.environment,
         )
         self._check_empty(draft)
-        cut = self.source.ranges(snapshot, rows=preview.range_rows, bytes=self.budget.range_bytes)
+        draft = replace(draft, position=self._keep_log(hydration, draft))
+        rows = next_rows(self.budget, snapshot.row_bytes, measured(self.ledger, hydration, self.runner))
+        cut = self.choose(self.source.ranges(snapshot, rows=rows, bytes=self.budget.range_bytes))
         ranges = self.ledger.save_plan(hydration.id, draft, in_order(cut) if draft.write.ordered else cut)
         plan = self.take_target(hydration, draft)
         return Planned(
@@ -203,8 +277,22 @@ class Planner:
             hydration=self.ledger.hydration(hydration.id),
             plan=plan,
             ranges=ranges,
-            note=f"{ranges} ranges of at most {preview.range_rows:,} rows by the {plan.path} path",
+            note=f"{ranges} ranges of at most {rows:,} rows by the {plan.path} path",
         )
+
+    def _earlier(self, hydration: Hydration, preview: Preview) -> str | None:
+        """Return the plan whose rows a plan that catches up begins without: those deleted since would stay for ever."""
+        plan, wanted = hydration.plan, preview.snapshot.consistency
+        same = plan is not None and plan.consistency is wanted is Consistency.CATCH_UP
+        return plan.plan_id if plan is not None and same else None
+
+    def _keep_log(self, hydration: Hydration, draft: Plan) -> str | None:
+        """Let the source keep its log before the first range is read; give up a log that is not replayed any more."""
+        if draft.consistency is Consistency.CATCH_UP:
+            return str(self.source.log(hydration.id).begin())
+        if hydration.plan is not None and hydration.plan.consistency is Consistency.CATCH_UP:
+            self.source.log(hydration.id).drop()
+        return draft.position
 
     def _keeps_bad(self, preview: Preview) -> bool:
         """Whether records that cannot be taken apart go to the sink's quarantine; a transform would not know them."""
@@ -218,6 +306,7 @@ class Planner:
         """
         self.sink.prepare(plan.write)
         self._check_empty(plan)
+        plan = replace(plan, ranges=self.ledger.counts(plan.plan_id).total)
         plan = replace(plan, epoch=self.sink.begin(plan, clear=plan.clears))
         # Until the fence stood, a late attempt of the plan before may have come in.
         self._check_empty(plan)
@@ -225,8 +314,15 @@ class Planner:
         return plan
 
     def _check_empty(self, plan: Plan) -> None:
-        fresh = plan.mode is Mode.APPEND and not plan.increment and (plan.epoch or plan.clears is None)
+        catches_up = plan.consistency is Consistency.CATCH_UP
+        alone = plan.mode is Mode.APPEND or catches_up
+        fresh = alone and not plan.increment and (plan.epoch or plan.clears is None)
         if fresh and self.sink.holds_rows():
+            if catches_up:
+                raise SinkRefused(
+                    f"The target {plan.write.target} already holds rows, and catch_up makes it equal to the source: "
+                    "empty it first."
+                )
             raise SinkRefused(
                 f"The target {plan.write.target} already holds rows, and a new plan in append mode would add to "
                 f"them: use mode='replace', which puts the new rows in their place at once, or mode='upsert', or empty "
@@ -237,11 +333,13 @@ class Planner:
         if not plan.epoch:
             plan = self.take_target(hydration, plan)
         counts = self.ledger.counts(plan.plan_id)
+        if plan.consistency is Consistency.CATCH_UP:
+            return self._catch_up(hydration, plan, counts)
         complete = not counts.open and hydration.phase is Phase.STEADY_STATE
         if complete and self.source.increments:
             return self._increment(hydration, plan, counts.total)
-        preview = self.preview()
-        self._check_unchanged(plan, preview)
+        preview = self.preview(plan=plan)
+        self._check_held(plan)
         total, exact = preview.snapshot.total, preview.snapshot.total_exact and plan.total_exact
         if not complete:
             verdict, note = Verdict.RESUMED, f"{counts.committed} of {counts.total} ranges are committed already"
@@ -257,23 +355,78 @@ class Planner:
             verdict, note = Verdict.UNCHANGED, "everything is committed and the number of rows has not changed"
         return Planned(verdict=verdict, hydration=hydration, plan=plan, ranges=counts.total, note=note)
 
+    def _catch_up(self, hydration: Hydration, plan: Plan, counts: RangeCounts) -> Planned:
+        """Go on with open ranges, or plan the windows that follow, or find that nothing was written since."""
+        self.preview(plan=plan)
+        self._check_held(plan)
+        if not counts.open:
+            if hydration.phase is Phase.STEADY_STATE:
+                found = self._replay(hydration, plan)
+                if found is not None:
+                    return found
+                note = "nothing was written to the source's log since it was replayed last"
+                return Planned(
+                    verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=counts.total, note=note
+                )
+            if self.follow():
+                hydration = self.ledger.hydration(hydration.id)
+                plan = hydration.plan or plan
+                counts = self.ledger.counts(plan.plan_id)
+        note = f"{counts.committed} of {counts.total} ranges are committed already"
+        return Planned(verdict=Verdict.RESUMED, hydration=hydration, plan=plan, ranges=counts.total, note=note)
+
+    def _replay(self, hydration: Hydration, plan: Plan) -> Planned | None:
+        """Plan the windows that follow a plan whose ranges are all committed; ``None`` where there are none."""
+        log, markers = self.source.log(hydration.id), self.sink.markers(plan.plan_id)
+        upto = released(markers.values())
+        if upto is not None:
+            log.release(upto)
+        hydrating = hydration.phase is not Phase.STEADY_STATE
+        found = next_windows(plan, log, markers.values(), budget=self.budget, hydrating=hydrating)
+        if found is None:
+            return None
+        draft, windows = found
+        ranges = self.ledger.save_plan(hydration.id, draft, numbered(windows))
+        return Planned(
+            verdict=Verdict.PLANNED,
+            hydration=self.ledger.hydration(hydration.id),
+            plan=self.take_target(hydration, draft),
+            ranges=ranges,
+            note=f"{ranges} windows of the log, {draft.total:,} {draft.unit} in all",
+        )
+
+    def _check_consistency(self, plan: Plan) -> None:
+        """A target that follows the log, and one that does not, cannot become each other."""
+        wanted = self.consistency or plan.consistency
+        if wanted is not plan.consistency and Consistency.CATCH_UP in (wanted, plan.consistency):
+            raise InvalidDeclaration(
+                f"The hydration was planned with consistency={plan.consistency.value!r}, not {wanted.value!r}: name "
+                'that, or trigger the DAG with {"backpressure": "restart"} to plan anew.'
+            )
+
     def _increment(self, hydration: Hydration, plan: Plan, ranges: int) -> Planned:
         """Plan what has come since the committed window, or find that nothing has."""
         after = plan.read.window.upto if plan.read.window else None
+        self._widen(plan, after=after)
         preview = self.preview(after=after)
-        self._check_unchanged(plan, preview)
+        self._check_held(plan)
         if preview.snapshot.window is None or preview.snapshot.total == 0:
             note = f"nothing has come above {_short(after)}" if after is not None else "the source is still empty"
             return Planned(verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=ranges, note=note)
         return self._begin(hydration, preview)
 
-    def _check_unchanged(self, plan: Plan, preview: Preview) -> None:
-        """Raise where plan, source and target are no longer those of each other."""
-        if fingerprint(preview.snapshot.columns) != plan.fingerprint:
-            raise SourceRefused(
-                f"The columns of {self.source.identity} are not those of plan {plan.plan_id}: trigger the DAG with "
-                '{"backpressure": "restart"} to plan anew.'
-            )
+    def _widen(self, plan: Plan, *, after: str | None) -> None:
+        """Add what has come to the source since the plan to the target, as the policy allows; refuse other changes."""
+        now = self.source.snapshot(self.consistency, after=after).columns
+        if fingerprint(now) == plan.fingerprint:
+            return
+        change = SchemaChange(before=plan.read.columns, now=now)
+        change.check(self.source.identity, plan.plan_id, self.on_new_column)
+        if change.added and self.transform is None:
+            self.sink.widen(change.added)
+
+    def _check_held(self, plan: Plan) -> None:
+        """Raise where the target is another plan's by now."""
         if self.sink.epoch(plan.plan_id) is None:
             raise LedgerRefused(
                 f"The target {plan.write.fence} does not know plan {plan.plan_id}: the ledger or the target was "

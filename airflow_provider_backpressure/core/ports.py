@@ -1,15 +1,14 @@
 """Ports: what the domain asks of the world. Each has a real implementation and an in-memory one (``testing``)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from airflow_provider_backpressure.core.bounds import Bounds
+from airflow_provider_backpressure.core.bounds import Bounds, LogBounds, Values
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.hydration import GateState, Hydration, Permit, RangeCounts
-from airflow_provider_backpressure.core.limits import Limit
+from airflow_provider_backpressure.core.diffs import Diff
 from airflow_provider_backpressure.core.messages import (
     ChecksumSpec,
     Column,
@@ -22,10 +21,13 @@ from airflow_provider_backpressure.core.messages import (
     Window,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord, RangeState
-from airflow_provider_backpressure.core.signals import Decision, MemoryReading
+from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.core.ranges import PlannedRange
+from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
-from airflow_provider_backpressure.core.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.upstream import Upstream
+from airflow_provider_backpressure.core.watched import Figure, Watched
+from airflow_provider_backpressure.exceptions import BackpressureError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,21 @@ class Marker:
     revoked: bool = False
     quarantined: int = 0
     """Rows that went into the quarantine table instead of the target."""
+    read_at: str = ""
+    """Where the source's log stood after the rows were read, a ``LogPosition``; empty where that was not asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """The plan that holds a target, as the target itself knows it."""
+
+    plan_id: str
+    epoch: int
+    source_identity: str
+    plan: Plan | None
+    """The whole of it, but for its epoch; ``None`` where an earlier release has begun it."""
+    committed: int
+    """Slices of the plan that have a marker, revoked ones not counted."""
 
 
 class Keeper(Protocol):
@@ -59,6 +76,73 @@ class Keeper(Protocol):
     def close(self) -> None:
         """Let the snapshot go; idempotent."""
         ...
+
+
+class Health(Protocol):
+    """Looks at the health of one database or broker, for one thread, over a connection of its own.
+
+    It connects at the first look. Looks that hang end within seconds, as far as the server itself still answers.
+    """
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for those that see the same: a process needs only one of them."""
+        ...
+
+    def look(self) -> Mapping[Watched, Figure | BackpressureError]:
+        """Return what is seen of each signal, or why nothing is; raises where nothing is seen of any."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection back; idempotent."""
+        ...
+
+
+class ChangeLog(Protocol):
+    """A database's log, as one hydration replays it. Errors: ``SourceRefused``, ``SourceUnavailable``, ``LogLost``."""
+
+    stream: str
+    """Names the log's reader; the same in every run of the hydration."""
+    unit: str
+    """What its positions count, for people."""
+
+    def begin(self) -> LogPosition:
+        """Let the source keep its log, and return from where on: what the ranges will not see lies behind it.
+
+        What an earlier life of the hydration has left in the source is made anew. Whatever was committed before the
+        position is seen by every query that begins after this call.
+        """
+        ...
+
+    def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
+        """Return pieces of at most ``bytes`` bytes that cover the log from ``start`` to where it is safe now.
+
+        None where nothing was written since. ``LogLost`` where the source no longer has all of it.
+        """
+        ...
+
+    def release(self, upto: LogPosition) -> None:
+        """Let the source forget its log before a position, which has to be one that the sink has committed.
+
+        Idempotent; nothing where it was released already.
+        """
+        ...
+
+    def guard(self, *, replaying: bool) -> None:
+        """Let the declared policy act where what the source keeps for us endangers it. Cheap; asked every few seconds.
+
+        ``SourceRefused`` where the work is to stop and the log to be kept; nothing of the kind while it is being
+        replayed, which frees the log. ``SnapshotLost`` where the log was given up, so that all is to be read anew.
+        """
+        ...
+
+    def drop(self) -> None:
+        """Remove what was made in the source; idempotent."""
+        ...
+
+
+Unread = Callable[[], Mapping[int, int]]
+"""From which offset on each partition of a log has not been committed yet."""
 
 
 class Source(Protocol):
@@ -85,6 +169,17 @@ class Source(Protocol):
         """
         ...
 
+    def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
+        """Return about so many pieces of about the same size that cover just these bounds, in order.
+
+        Only the bounds themselves where they cannot be cut: they hold one value, or what a log's order holds together.
+        """
+        ...
+
+    def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
+        """Return values of a key in the order by which the source cuts it. Reads no row."""
+        ...
+
     def keep(self, plan: Plan) -> Keeper:
         """Export a snapshot and keep it; ``SnapshotLost`` where the plan's ranges do not cover what is there now."""
         ...
@@ -95,6 +190,23 @@ class Source(Protocol):
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
         """Return the slice with the statement that reads exactly these bounds."""
+        ...
+
+    def log(self, hydration_id: str) -> ChangeLog:
+        """Return the log as this hydration replays it; ``SourceRefused`` where the source has none to be replayed.
+
+        Its windows are read as this source's slices are, by :meth:`slice`.
+        """
+        ...
+
+    def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> Health:
+        """Return what looks at these signals, each look for ``seconds`` at most; ``SourceRefused`` names one that it
+        cannot give. ``unread`` is for a log; without it nothing of it has been read.
+        """
+        ...
+
+    def upstream(self) -> Upstream:
+        """Return how far the source itself has come. It costs the source one cheap question, and reads no rows."""
         ...
 
     def close(self) -> None:
@@ -109,8 +221,16 @@ class Sink(Protocol):
     modules: tuple[str, ...]
     """Python modules that a task imports to write into it."""
 
-    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str]) -> WriteSpec:
-        """Check that rows of these columns may go into the target, or that it can be created. Changes nothing."""
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
+        """Check that rows of these columns may go into the target, or that it can be created. Changes nothing.
+
+        ``replayed``: a log is replayed into it, which changes and deletes rows, and before that its ranges are of
+        different times.
+        """
+        ...
+
+    def widen(self, columns: Sequence[Column]) -> None:
+        """Add columns that may be NULL to a target that is there. Idempotent; ``SinkRefused`` where a sink cannot."""
         ...
 
     def prepare(self, write: WriteSpec) -> None:
@@ -138,6 +258,10 @@ class Sink(Protocol):
 
     def epoch(self, plan_id: str) -> int | None:
         """Return the epoch of this plan if it still holds the target's plan row, else ``None``."""
+        ...
+
+    def held(self) -> PlanRow | None:
+        """Return the target's plan row; ``None`` where no plan holds the target, or there is none. Changes nothing."""
         ...
 
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
@@ -168,11 +292,18 @@ class Sink(Protocol):
         """
         ...
 
+    def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
+        """Put a revoked marker in a slice's place, which refuses every attempt at it; ``False`` where it is committed.
+
+        Idempotent. ``SinkRefused`` where a sink has no such markers, ``PlanSuperseded`` as for :meth:`discard`.
+        """
+        ...
+
     def complete(self, plan: Plan) -> None:
         """Finish what the rows have come into, once every range is committed. Idempotent.
 
-        Under ``replace`` that is the shadow, which gets its indexes and keys; under every other mode there is nothing
-        to do. ``SinkRefused`` where the new rows break one of them.
+        Under ``replace`` that is the shadow, which gets its indexes and keys. A target into which a log is replayed is
+        marked as consistent. Else there is nothing to do. ``SinkRefused`` where the new rows break one of them.
         """
         ...
 
@@ -184,8 +315,42 @@ class Sink(Protocol):
         """
         ...
 
+    def scratch(self, digits: str, *, indexes: bool = True) -> "ScratchSink":
+        """Open a target beside this one that is made like it, for a probe. Nothing is created before ``prepare``.
+
+        ``digits``: eight hexadecimal ones, the end of its name. ``indexes``: whether it has those of the target.
+        ``SinkRefused`` where a sink has no such targets.
+        """
+        ...
+
+    def traces(self) -> tuple[str, ...]:
+        """Name what the product keeps of the target beside its rows: plan, markers, rows put aside. Changes nothing."""
+        ...
+
+    def erase(self) -> None:
+        """Remove all of that. Idempotent. The target keeps its rows; attempts that still run are refused from then on.
+
+        ``SinkRefused`` where our role may not.
+        """
+        ...
+
+    def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
+        """Return what looks at these signals; ``SinkRefused`` names one that it cannot give."""
+        ...
+
     def close(self) -> None:
         """Give connections back; idempotent."""
+        ...
+
+
+class ScratchSink(Sink, Protocol):
+    """A target that only a probe writes."""
+
+    def drop(self, plan_id: str) -> None:
+        """Remove it with its rows, its plan row and its markers, in one step. Idempotent.
+
+        ``SinkRefused`` for what a probe did not make, and where another plan holds it.
+        """
         ...
 
 
@@ -239,168 +404,52 @@ class Runner(Protocol):
         ...
 
 
-class LedgerReader(Protocol):
-    """Reading the ledger. Errors: ``LedgerUnavailable``; ``LedgerRefused`` where its tables are missing."""
+class Receiver(Protocol):
+    """Whoever a channel's messages are for. Called from threads of the channel's own; nothing here may block."""
 
-    def hydration(self, hydration_id: str) -> Hydration:
-        """Return one; ``LedgerRefused`` where there is none of that id."""
-        ...
+    def subscribed(self, hydration_id: str) -> None:
+        """Every message on this hydration that is published from now on will be heard; what was before may be lost.
 
-    def find(self, *, environment: str, source_identity: str, sink_identity: str) -> Hydration | None:
-        """Return the hydration of this source and sink."""
-        ...
-
-    def hydrations(self) -> list[Hydration]:
-        """Return all, the latest changed first."""
-        ...
-
-    def gate(self, hydration_id: str) -> GateState:
-        """Return the gate's state in one read."""
-        ...
-
-    def counts(self, plan_id: str) -> RangeCounts:
-        """Count a plan's ranges by state."""
-        ...
-
-    def ranges(
-        self, plan_id: str, *, states: Sequence[RangeState] | None = None, after_seq: int = -1, limit: int | None = None
-    ) -> list[RangeRecord]:
-        """Return ranges in the order of ``seq``, paged by ``after_seq`` and ``limit``."""
-        ...
-
-    def range(self, plan_id: str, seq: int) -> RangeRecord:
-        """Return one range; ``LedgerRefused`` where there is none."""
-        ...
-
-    def abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
-        """Return admitted ranges whose lease has run out, and all that ``lane`` holds (from an earlier life of it)."""
-        ...
-
-    def statistics(self, hydration_id: str) -> list[WorkerStatistics]:
-        """Return the statistics, one row per worker."""
-        ...
-
-    def rate(self, hydration_id: str, *, seconds: float = 60.0) -> float | None:
-        """Return rows committed per second over the latest samples; ``None`` with fewer than two."""
-        ...
-
-
-class Ledger(LedgerReader, Protocol):
-    """Writing the ledger. Every method is one short transaction."""
-
-    def register(
-        self, *, environment: str, source_identity: str, sink_identity: str, owner: str, cluster: str, credits: int
-    ) -> Hydration:
-        """Return the hydration of this source and sink, made where it is missing.
-
-        The configured credits and cluster are taken over; ``LedgerRefused`` names the owner where it is another one.
+        Called again after each interruption.
         """
         ...
 
-    def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
-        """Let a run have the hydration for itself where nobody has it, or the run ``over`` has; return who has it.
-
-        Whether a run is over is for the caller to know. Asking again changes nothing.
-        """
+    def heard(self, frame: bytes) -> None:
+        """A message came, as it was sent; or what somebody else has put on the channel."""
         ...
 
-    def let_go(self, hydration_id: str, *, run: str) -> bool:
-        """Let the next run have it; ``False`` where this run does not hold it (any more)."""
+    def lost(self) -> None:
+        """Nothing is heard any more of any hydration."""
         ...
 
-    def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
-        """Store a new plan with its ranges and return their number. Statistics begin anew with the plan's total."""
+
+class Channel(Protocol):
+    """Takes diffs from process to process. It never raises and never waits: what cannot be sent is dropped.
+
+    Messages may be lost, doubled and shuffled. Built around a :class:`Receiver`; opens nothing before it is used.
+    """
+
+    @property
+    def healthy(self) -> bool:
+        """Whether what others publish is being heard now."""
         ...
 
-    def take_over(self, hydration_id: str, plan: Plan) -> None:
-        """Write down the newer epoch under which a new life of the lane goes on with the same plan.
-
-        Nothing where another plan is the current one by now.
-        """
+    def publish(self, hydration_id: str, diff: Diff) -> None:
+        """Send a diff to every process that has subscribed to its hydration, this one included."""
         ...
 
-    def admit(
-        self,
-        hydration_id: str,
-        *,
-        lane: str,
-        session_id: str,
-        lease_seconds: float,
-        memory_bytes: int = 0,
-        seq: int | None = None,
-    ) -> Permit | None:
-        """Give the next planned range (or ``seq``) a credit under the hydration's row lock, or ``None``.
-
-        ``None`` while paused, while every credit is in flight, and where no such range is planned. The permit's
-        range has a new attempt number and tag. Asked for a ``seq`` that this very lane holds already under an unexpired
-        lease and whose attempt has no session yet (``session_id`` empty at reservation), the reservation becomes the
-        permit: same attempt, lease renewed, session written.
-        """
+    def subscribe(self, hydration_id: str) -> None:
+        """Begin to hear of a hydration; idempotent. ``Receiver.subscribed`` says when it is so."""
         ...
 
-    def renew(self, hydration_id: str, *, lane: str, lease_seconds: float) -> int:
-        """Renew the leases of every range that the lane has in flight and return how many there are."""
+    def unsubscribe(self, hydration_id: str) -> None:
+        """Hear of it no more; idempotent."""
         ...
 
-    def commit(
-        self,
-        plan_id: str,
-        seq: int,
-        *,
-        worker: str,
-        attempt: int,
-        rows: int,
-        bytes: int,
-        checksum: str,
-        limit: Limit,
-        pressure: float,
-        memory_bytes: int | None = None,
-    ) -> bool:
-        """Write down that the sink has committed a range; ``False`` where that was written already.
-
-        In the same transaction the credit comes back, the worker's statistics grow, credits follow the limit's law,
-        commit latency and memory per range are learned (moving mean; moving maximum), and a sample is kept.
-        """
-        ...
-
-    def release(self, plan_id: str, seq: int, *, attempt: int, error: str, fail: bool = False) -> bool:
-        """Take the credit back from an attempt that came to nothing: planned again, or failed. ``False`` if not its."""
-        ...
-
-    def retry_failed(self, plan_id: str) -> int:
-        """Plan failed ranges again, as a person's retry of the task means it; return how many there were."""
-        ...
-
-    def reopen(self, plan_id: str, seq: int, *, who: str, why: str | None = None) -> bool:
-        """Plan a committed or failed range of the current plan again; ``False`` where it is neither.
-
-        What it had committed no longer counts as progress. Who, when and why stay in the control table.
-        """
-        ...
-
-    def finish(self, hydration_id: str) -> Hydration:
-        """Go to steady state where every range of the plan is committed; the total becomes exact. Idempotent.
-
-        ``LedgerRefused`` where a range is still open.
-        """
-        ...
-
-    def record_decision(self, hydration_id: str, decision: Decision) -> None:
-        """Keep the gate's latest decision with all its reasons."""
-        ...
-
-    def record_read(self, hydration_id: str, *, worker: str, in_flight_rows: int) -> None:
-        """Keep what a worker has read beyond what is committed; ``snapshot_read`` never goes back."""
-        ...
-
-    def pause(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
-        """Close the gate by hand; who, when and why stay in the control table."""
-        ...
-
-    def resume(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
-        """Take the hand off again."""
+    def flush(self, seconds: float) -> bool:
+        """Wait until what was published has been sent, no longer than this; ``False`` where something is left."""
         ...
 
     def close(self) -> None:
-        """Give connections back; idempotent."""
+        """Give connections back and end threads; idempotent."""
         ...

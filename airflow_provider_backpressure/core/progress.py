@@ -1,6 +1,10 @@
 """The line that says how far a hydration is: bar, percentage, rows, rate and the time that is left."""
 
-from airflow_provider_backpressure.core.statistics import Progress, eta_seconds
+import math
+from collections.abc import Sequence
+
+from airflow_provider_backpressure.core.samples import Eta, eta
+from airflow_provider_backpressure.core.statistics import Progress
 
 WIDTH = 24
 
@@ -18,10 +22,18 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def line(progress: Progress, rows_per_second: float | None, unit: str = "rows") -> str:
+def arrival(found: Eta) -> str:
+    """Return the time that is left, with its interval where recent rates tell one: ``2:10 (1:50 to 3:00)``."""
+    if found.soonest is None or found.latest is None:
+        return duration(found.seconds)
+    latest = "never" if math.isinf(found.latest) else duration(found.latest)
+    return f"{duration(found.seconds)} ({duration(found.soonest)} to {latest})"
+
+
+def line(progress: Progress, rows_per_second: float | None, unit: str = "rows", *, recent: Sequence[float] = ()) -> str:
     """Return one line of text; what is not known yet is left out or called unknown, never shown as 0.
 
-    ``unit``: what is counted, see :attr:`Plan.unit`.
+    ``unit``: what is counted, see :attr:`Plan.unit`. ``recent``: rates over which the time that is left spreads.
     """
     percent = progress.percent
     if percent is None:
@@ -33,7 +45,7 @@ def line(progress: Progress, rows_per_second: float | None, unit: str = "rows") 
         parts = [f"[{bar(percent)}] {shown:5.1f} %", f"{progress.committed:,} of {about}{progress.total:,} {unit}"]
     if rows_per_second is not None:
         parts.append(f"{rows_per_second:,.0f} {unit}/s")
-        left = eta_seconds(progress, rows_per_second)
+        left = eta(progress, rows_per_second, recent)
         if left is not None:
-            parts.append(f"ETA {duration(left)}")
+            parts.append(f"ETA {arrival(left)}")
     return "  ".join(parts)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from airflow_provider_backpressure.core.bounds import Bounds, OffsetBounds
+from airflow_provider_backpressure.core.bounds import Bounds, LogBounds, OffsetBounds
 from airflow_provider_backpressure.exceptions import IllegalTransition
 
 
@@ -93,19 +93,29 @@ class RangeRecord:
     @property
     def ordered(self) -> bool:
         """Whether it may only begin when every range before it is in."""
-        return isinstance(self.bounds, OffsetBounds) and self.bounds.ordered
+        return isinstance(self.bounds, LogBounds) or (isinstance(self.bounds, OffsetBounds) and self.bounds.ordered)
 
     def progress(self, rows: int) -> int:
-        """Return what its commit adds to the hydration's progress: of a table its rows, of a log its offsets.
+        """Return what its commit adds to the hydration's progress: of a table its rows, of a log offsets or bytes.
 
         Markers of transactions, aborted records and compacted ones leave offsets without a row.
         """
-        return self.bounds.offsets if isinstance(self.bounds, OffsetBounds) else rows
+        match self.bounds:
+            case OffsetBounds():
+                return self.bounds.offsets
+            case LogBounds():
+                return self.bounds.length
+        return rows
 
 
 def slice_id(seq: int, index: int = 0) -> str:
     """Return the id of a range's slice, unique within its plan and short enough for ``application_name``."""
     return f"{seq}.{index}"
+
+
+def seq_of(slice_id: str) -> int:
+    """Return the number of the range that a slice belongs to."""
+    return int(slice_id.partition(".")[0])
 
 
 def attempt_tag(plan_id: str, slice_id: str, attempt: int) -> str:

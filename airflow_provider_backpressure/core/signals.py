@@ -8,7 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_backpressure.core.queue import QueuePlace, may_start
+from airflow_provider_backpressure.core.watched import Watched
+
 GIBIBYTE = 1024**3
+QUEUE = "queue"
+SINK_COMMIT = "sink commit"
+"""Name of the signal that grows with the number of ranges in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +30,20 @@ class Signal:
     measured: bool = True
     """Counts as pressure. A person's hand and spent credits close the gate but measure nothing."""
 
+    declared: bool = False
+    """One of the budget's own: the health of source or sink, or a query."""
+    warns: bool = False
+    """Never closes the gate, however high: that would bring about what it warns of."""
+
     @property
     def closed(self) -> bool:
         """Whether this signal alone closes the gate."""
-        return self.utilisation >= 1.0
+        return self.utilisation >= 1.0 and not self.warns
+
+    @property
+    def warning(self) -> bool:
+        """Whether it has something to warn of."""
+        return self.utilisation >= 1.0 and self.warns
 
     def to_json(self) -> dict[str, Any]:
         """Return the signal as a JSON object."""
@@ -36,6 +52,7 @@ class Signal:
             "utilisation": round(self.utilisation, 4) if math.isfinite(self.utilisation) else None,
             "sentence": self.sentence,
             "closed": self.closed,
+            "warning": self.warning,
         }
 
 
@@ -55,6 +72,11 @@ class Decision:
             return ()
         closing = sorted((signal for signal in self.signals if signal.closed), key=lambda signal: -signal.utilisation)
         return tuple(signal.sentence for signal in closing)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences of every signal that warns."""
+        return tuple(signal.sentence for signal in self.signals if signal.warning)
 
 
 def decide(signals: Iterable[Signal], *, in_flight: int) -> Decision:
@@ -82,6 +104,10 @@ class MemoryReading:
     age_seconds: float
     """How long ago the executor reported it."""
     executor: str = "driver"
+    slots: int | None = None
+    """Tasks that the cluster runs at once; ``None`` where it does not tell."""
+    slots_each: int | None = None
+    """Most of them on one executor."""
     isolated: bool = False
     """Each range gets executors of its own: neither what is used now nor what is in flight takes from the next."""
 
@@ -140,7 +166,57 @@ def sink_commit(latency_seconds: float | None, *, oldest_seconds: float | None, 
     utilisation = worst / threshold
     what = "oldest uncommitted range" if (oldest_seconds or 0.0) > (latency_seconds or 0.0) else "commit latency"
     sentence = f"{what} {worst:.1f} s {'>=' if utilisation >= 1 else '<'} {threshold:g} s"
-    return Signal(name="sink commit", utilisation=utilisation, sentence=sentence, learned=True)
+    return Signal(name=SINK_COMMIT, utilisation=utilisation, sentence=sentence, learned=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthReading:
+    """What was last seen of a declared signal."""
+
+    value: float | None = None
+    """``None`` where it was never seen."""
+    age_seconds: float = math.inf
+    note: str = ""
+    """What the look adds to the figure."""
+    trouble: str = ""
+    """Why the latest look saw nothing."""
+
+
+NEVER = HealthReading()
+
+
+def health(watched: Watched, reading: HealthReading, *, deadline: float) -> Signal:
+    """Return a declared signal: its value over its threshold, and 1.0 where it was not seen for ``deadline`` seconds.
+
+    One that counts down is the threshold over what is left. One that only warns is 0 where it is not seen: it has
+    nothing to tell.
+    """
+    facts: dict[str, Any] = {
+        "name": watched.name,
+        "declared": True,
+        "warns": watched.warns,
+        "measured": not watched.warns,
+    }
+    if reading.value is None or reading.age_seconds > deadline:
+        seen = "never seen" if reading.value is None else f"not seen for {reading.age_seconds:.0f} s"
+        why = f" ({reading.trouble.rstrip('.')})" if reading.trouble else ""
+        sentence = f"{watched.name} {seen}, deadline {deadline:g} s{why}"
+        return Signal(utilisation=0.0 if watched.warns else 1.0, sentence=sentence, **facts)
+    told = watched.tell(reading.value, reading.note)
+    if watched.counts_down:
+        return _counting_down(watched, reading.value, told, facts)
+    utilisation = reading.value / watched.threshold
+    sentence = f"{told} {'>=' if utilisation >= 1 else '<'} {watched.mark()}"
+    return Signal(utilisation=utilisation, sentence=sentence, **facts)
+
+
+def _counting_down(watched: Watched, left: float, told: str, facts: dict[str, Any]) -> Signal:
+    if left == math.inf:
+        return Signal(utilisation=0.0, sentence=told, **facts)
+    utilisation = watched.threshold / left if left > 0 else math.inf
+    return Signal(
+        utilisation=utilisation, sentence=f"{told} {'<=' if utilisation >= 1 else '>'} {watched.mark()}", **facts
+    )
 
 
 def hand(paused_by: str | None, why: str | None = None) -> Signal:
@@ -158,5 +234,28 @@ def credits_taken(in_flight: int, credits: int) -> Signal:
         name="credits",
         utilisation=1.0 if taken else 0.0,
         sentence=f"{in_flight} of {credits} credits in flight",
+        measured=False,
+    )
+
+
+def queued(place: QueuePlace) -> Signal:
+    """Return the place in the cluster's queue as a reason; it measures nothing."""
+    if place.granted:
+        return Signal(name=QUEUE, utilisation=0.0, sentence="its turn", measured=False)
+    sentence = (
+        f"number {place.position} in the queue of {place.cluster}: "
+        f"{place.running} of {place.concurrency} hydrations under way"
+    )
+    return Signal(name=QUEUE, utilisation=0.0 if may_start(place) else 1.0, sentence=sentence, measured=False)
+
+
+def sink_connections(taken: int, most: int | None) -> Signal:
+    """Return the connections that every hydration into one server of sinks shares."""
+    if most is None:
+        return Signal(name="connections", utilisation=0.0, sentence="sink connections without limit", measured=False)
+    return Signal(
+        name="connections",
+        utilisation=1.0 if taken >= most else 0.0,
+        sentence=f"{taken} of {most} connections to the sink's server in use",
         measured=False,
     )

@@ -15,6 +15,11 @@ from airflow_provider_backpressure.core.messages import (
     WriteSpec,
     columns_from_json,
 )
+from airflow_provider_backpressure.core.paths import REPLAY
+from airflow_provider_backpressure.core.replay import ReplayWindow
+
+LANDED = "landed"
+"""Kind of a source whose rows a hydration has landed in a table of files before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +47,10 @@ class Snapshot:
     """Size of the largest row that may have to be expected, where rows differ much in size; 0: they do not."""
     window: Window | None = None
     """What of a rising column this snapshot is about; ``None`` where there is none."""
+    logged: tuple[str, ...] = ()
+    """Under ``catch_up``: columns that the source's log tells of a row that is deleted."""
     position: str | None = None
-    """Where the source's log stood before anything was read (MySQL: a GTID set); ``None`` where none is kept."""
+    """Where the source's log stood before anything was read (an LSN, or a GTID set); ``None`` where none is kept."""
 
 
 def fingerprint(columns: tuple[Column, ...]) -> str:
@@ -56,7 +63,7 @@ def fingerprint(columns: tuple[Column, ...]) -> str:
 class Plan:
     """One plan: identity, fence and what every range of it shares.
 
-    Kept whole in the ledger; identity, fence, consistency, frontier and fingerprint also stand in the sink's plan row.
+    Kept whole in the ledger and in the sink's plan row, from which a lost ledger is rebuilt.
     """
 
     plan_id: str
@@ -72,19 +79,38 @@ class Plan:
     total: int | None
     total_exact: bool
     path: str
-    """``copy`` or ``frame``."""
+    """``copy``, ``frame`` or ``replay``."""
     read: ReadSpec
     write: WriteSpec
     transform: Transform | None = None
     clears: str | None = None
     """Id of the plan before, which was closed unfinished: what it wrote is removed when this one takes the target."""
     position: str | None = None
-    """Where the source's log stood before anything was read, so that what came later can be replayed."""
+    """Where the source's log stood before anything was read, so that what came later can be replayed.
+
+    Under ``catch_up`` a ``LogPosition``, the same in all plans of windows that follow."""
+    environment: str = ""
+    """The environment whose hydration it is, by which the target's plan row tells it from another one's."""
+    ranges: int | None = None
+    """How many ranges it has; ``None`` before they are counted."""
 
     @property
     def unit(self) -> str:
         """What its total and its progress count."""
+        replayed = ReplayWindow.of(self.read.window)
+        if replayed is not None:
+            return replayed.unit
         return "offsets" if self.consistency is Consistency.OFFSETS else "rows"
+
+    @property
+    def replays(self) -> bool:
+        """Whether it replays a piece of the source's log, see :mod:`..core.replay`."""
+        return self.path == REPLAY
+
+    @property
+    def landed(self) -> bool:
+        """Whether its rows come from files that a hydration has landed before."""
+        return self.read.kind == LANDED
 
     @property
     def increment(self) -> bool:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+PLAN_WORKER = "plan"
+"""Worker id of the row that holds the plan's total, the frontiers, and what earlier plans have received."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatistics:
@@ -19,9 +22,19 @@ class WorkerStatistics:
     """Committed by the sink."""
     snapshot_read: int = 0
     """Read from the source, committed or in flight."""
+    upstream_rate: float | None = None
+    """Offsets, bytes of log or transactions per second; on the plan's row only, as the next three."""
+    process_rate: float | None = None
+    offset_known: int | None = None
+    """The upstream frontier, summed over its keys."""
+    offset_committed: int | None = None
     messages_received: int = 0
+    """Rows; over all plans, so they never go back."""
     bytes_received: int = 0
     updated_at: datetime | None = None
+
+
+_NOTHING = WorkerStatistics(hydration_id="", worker_id=PLAN_WORKER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +45,13 @@ class Progress:
     total_exact: bool
     committed: int
     read: int
+    messages: int
+    """Rows received, over all plans."""
     bytes: int
+    upstream_rate: float | None = None
+    process_rate: float | None = None
+    offset_known: int | None = None
+    offset_committed: int | None = None
 
     @property
     def percent(self) -> float | None:
@@ -44,18 +63,22 @@ class Progress:
 
 def total_progress(workers: list[WorkerStatistics]) -> Progress:
     """Return the sum over workers."""
+    plan = next((worker for worker in workers if worker.worker_id == PLAN_WORKER), _NOTHING)
     totals = [worker.snapshot_total for worker in workers if worker.snapshot_total is not None]
     return Progress(
         total=sum(totals) if totals else None,
         total_exact=bool(totals) and all(worker.snapshot_total_exact for worker in workers),
         committed=sum(worker.snapshot_progress for worker in workers),
         read=sum(worker.snapshot_read for worker in workers),
+        messages=sum(worker.messages_received for worker in workers),
         bytes=sum(worker.bytes_received for worker in workers),
+        upstream_rate=plan.upstream_rate,
+        process_rate=plan.process_rate,
+        offset_known=plan.offset_known,
+        offset_committed=plan.offset_committed,
     )
 
 
-def eta_seconds(progress: Progress, rows_per_second: float) -> float | None:
-    """Return seconds until the total is committed at this rate; ``None`` where that cannot be said."""
-    if progress.total is None or rows_per_second <= 0:
-        return None
-    return max(0, progress.total - progress.committed) / rows_per_second
+def rows_received(workers: list[WorkerStatistics]) -> int:
+    """Return the rows that the sink has committed under the current plan."""
+    return sum(worker.messages_received for worker in workers if worker.worker_id != PLAN_WORKER)

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.messages import ChecksumSpec, ReadSpec, SliceResult
 from airflow_provider_backpressure.core.paths import COPY
 from airflow_provider_backpressure.core.ports import Marker, Runner, Sink, Source
-from airflow_provider_backpressure.core.ranges import RangeRecord
+from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 
@@ -83,7 +83,8 @@ class Verifier:
         """
         if how is Verify.FULL and self.plan.consistency is Consistency.SNAPSHOT:
             raise InvalidDeclaration(SOURCE_MOVED)
-        markers = self.sink.markers(self.plan.plan_id)
+        markers = {key: mark for key, mark in self.sink.markers(self.plan.plan_id).items() if not mark.revoked}
+        ranges = (record for record in ranges if record.state is not RangeState.REVOKED)
         if self.plan.write.ordered:
             return self._in_order(ranges, markers)
         if self.plan.transform is not None:

@@ -1,13 +1,22 @@
 """Waiting at the gate without running anything: what sensors and triggers do, while lanes acquire."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.hydration import GateState
-from airflow_provider_backpressure.core.limiter import RESERVATION_SECONDS, Limiter, gate_decision
-from airflow_provider_backpressure.core.ports import Ledger
+from airflow_provider_backpressure.core.ledger_port import Ledger, LedgerReader
+from airflow_provider_backpressure.core.limiter import (
+    NONE_SEEN,
+    RESERVATION_SECONDS,
+    Limiter,
+    Readings,
+    gate_decision,
+    read_gate,
+    stand_in_line,
+)
+from airflow_provider_backpressure.core.queue import NOT_QUEUED
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.signals import Decision, MemoryReading, decide
 
@@ -18,23 +27,28 @@ class Watch(StrEnum):
     GATE = "gate"
     """All of them, as for a lane."""
     COMMIT = "commit"
-    """The sink's commits, the credits and a person's hand: what the ledger alone can tell."""
+    """The sink's commits, the credits, a person's hand, and the declared health of source and sink."""
     MEMORY = "memory"
     """The executors' memory, predicted and live."""
+    QUEUE = "queue"
+    """The hydration's turn on its cluster. Looking takes the place, and the token in its turn."""
 
 
 SIGNALS = {
-    Watch.COMMIT: frozenset({"hand", "sink commit", "credits"}),
+    Watch.COMMIT: frozenset({"hand", "queue", "sink commit", "credits", "connections"}),
     Watch.MEMORY: frozenset({"predicted memory", "executor memory"}),
+    Watch.QUEUE: frozenset({"queue"}),
 }
-"""Names of the gate's signals that each part looks at."""
+"""Names of the gate's signals that each part looks at; those that a budget declares belong to the commit's part."""
 
 
 def part(decision: Decision, watch: Watch, *, in_flight: int) -> Decision:
     """Return the decision over the watched signals of the whole gate's decision: same readings, same sentences."""
     if watch is Watch.GATE:
         return decision
-    return decide((signal for signal in decision.signals if signal.name in SIGNALS[watch]), in_flight=in_flight)
+    names, declared = SIGNALS[watch], watch is Watch.COMMIT
+    watched = (each for each in decision.signals if each.name in names or (declared and each.declared))
+    return decide(watched, in_flight=in_flight)
 
 
 class Why(StrEnum):
@@ -57,7 +71,9 @@ class Watcher:
     budget: Budget
     watch: Watch
     memory: Callable[[], MemoryReading | None] | None = None
-    """The live reading; without it only the part that the ledger can tell is watched."""
+    """The live reading; without it only the part that needs none is watched."""
+    health: Callable[[], Readings] = lambda: NONE_SEEN
+    """What was last seen of the declared signals."""
     plan_id: str = ""
     seq: int | None = None
     """One range of the plan, where the waiter stands for that range only."""
@@ -65,10 +81,14 @@ class Watcher:
     """Reserve the range for this lane when the gate opens, so that each credit lets one waiter through, not all."""
     last: Decision | None = None
     """The latest decision, for its reasons."""
+    read_gate: Callable[[LedgerReader, str], GateState] = read_gate
+    """See ``Limiter.read_gate``."""
     _limiter: Limiter | None = field(default=None)
 
     def look(self) -> Why | None:
         """Return why to stop waiting, or ``None``."""
+        if self.watch is Watch.QUEUE:
+            return self._look_at_the_queue()
         record = None if self.seq is None else self.ledger.range(self.plan_id, self.seq)
         if record is not None and self._settled(record):
             return Why.SETTLED
@@ -77,6 +97,8 @@ class Watcher:
         if record is not None and record.state is RangeState.ADMITTED and record.lane != self.lane:
             return None
         state = self._decide()
+        if self.last is not None:
+            stand_in_line(self.ledger, self.hydration_id, self.last, run=self.lane or "")
         if record is None:
             if not state.waiting:
                 return Why.SETTLED
@@ -87,6 +109,14 @@ class Watcher:
             return None
         return Why.OPEN if self._reserve(state) else None
 
+    def _look_at_the_queue(self) -> Why | None:
+        state = self.ledger.gate(self.hydration_id)
+        # A pause is for the gate to tell, which also waits for the turn; who is paused gives way to those behind it.
+        place = NOT_QUEUED if state.paused_by else self.ledger.enqueue(self.hydration_id, run=self.lane or "")
+        whole = gate_decision(replace(state, place=place), None, self.budget)
+        self.last = part(whole, Watch.QUEUE, in_flight=state.in_flight)
+        return Why.OPEN if self.last.open else None
+
     def _settled(self, record: RangeRecord) -> bool:
         if record.state is RangeState.ADMITTED:
             return record.lane == self.lane and bool(record.session_id)
@@ -94,12 +124,18 @@ class Watcher:
 
     def _decide(self) -> GateState:
         if self.memory is None:
-            state = self.ledger.gate(self.hydration_id)
-            self.last = part(gate_decision(state, None, self.budget), Watch.COMMIT, in_flight=state.in_flight)
+            state = self.read_gate(self.ledger, self.hydration_id)
+            decision = gate_decision(state, None, self.budget, seen=self.health())
+            self.last = part(decision, Watch.COMMIT, in_flight=state.in_flight)
             return state
         if self._limiter is None:
             self._limiter = Limiter(
-                ledger=self.ledger, hydration_id=self.hydration_id, budget=self.budget, memory=self.memory
+                ledger=self.ledger,
+                hydration_id=self.hydration_id,
+                budget=self.budget,
+                memory=self.memory,
+                health=self.health,
+                read_gate=self.read_gate,
             )
         state, decision = self._limiter.look()
         self.last = part(decision, self.watch, in_flight=state.in_flight)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from airflow_provider_backpressure.core.config import Budget, Law
 from airflow_provider_backpressure.core.hydration import GateState
 from airflow_provider_backpressure.core.limiter import gate_decision
-from airflow_provider_backpressure.core.limits import FixedLimit, GradedLimit, limit_for
+from airflow_provider_backpressure.core.limits import FixedLimit, GradedLimit, PacedLimit, limit_for
+from airflow_provider_backpressure.core.pace import Pace
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.signals import (
     MemoryReading,
@@ -165,3 +166,62 @@ def test_laws_are_chosen_by_the_budget():
     assert Budget(law="fixed").law is Law.FIXED
     with pytest.raises(InvalidDeclaration):
         GradedLimit(grow=0.9, hold=0.5)
+
+
+@pytest.mark.parametrize(
+    ("credits", "each", "others", "after"),
+    [(4, 0.05, 0.0, 5), (4, 0.15, 0.0, 4), (4, 0.2, 0.0, 3), (4, 0.3, 0.0, 2), (4, 0.05, 0.8, 3), (1, 0.36, 0.0, 1)],
+)
+def test_a_step_goes_by_the_pressure_at_the_credits_there_are(credits, each, others, after):
+    """What was looked at before counts no more, other signals do; a credit that would be taken back is not given."""
+    assert PacedLimit(limit=GradedLimit(), each=each, others=others).after(credits, 9.0, maximum=8) == after
+
+
+def test_many_credits_go_by_an_eighth():
+    """A thousand of them one by one would take a thousand ranges."""
+    assert GradedLimit().after(1000, 0.9, maximum=1000) == 875
+    assert GradedLimit().after(7, 0.9, maximum=8) == 6
+
+
+def test_the_pace_relates_latency_to_those_who_shared_the_sink():
+    """Four together take 40 s, or each waits for those before it: ten seconds for each either way."""
+    together = Pace()
+    for seq in range(4):
+        together.admitted(seq, now=0.0)
+    together.committed(3, now=40.0)
+    assert together.seconds == pytest.approx(10.0)
+    queued = Pace()
+    queued.saw(3, now=0.0)
+    queued.admitted(3, now=0.0)
+    for left, now in ((3, 10.0), (2, 20.0), (1, 30.0)):
+        queued.saw(left, now=now)
+    queued.committed(3, now=40.0)
+    assert queued.seconds == pytest.approx(10.0)
+    queued.committed(99, now=50.0)
+    assert queued.seconds == pytest.approx(10.0), "nothing is learned from what another lane admitted"
+
+
+@pytest.mark.statement("T6")
+def test_ranges_admitted_before_anything_was_learned_count_as_much_as_the_next():
+    """T6: three that were admitted with no memory reserved are in flight all the same."""
+    early = state(in_flight=3, reserved_bytes=0, range_memory_bytes=210_000)
+    assert not gate_decision(early, reading(0.1), Budget()).open
+    assert gate_decision(replace(early, in_flight=2), reading(0.1), Budget()).open
+
+
+@pytest.mark.statement("T6")
+def test_no_more_ranges_take_memory_on_an_executor_than_it_has_slots():
+    """T6: others wait in Spark without memory; a stranger's larger range counts as one of them."""
+    busy = state(in_flight=8, credits=9, reserved_bytes=8_000)
+    budget = Budget()
+
+    def predicted(**reading):
+        found = MemoryReading(used_bytes=0, limit_bytes=4_000, age_seconds=0.0, **reading)
+        (signal,) = (each for each in gate_decision(busy, found, budget).signals if each.name == "predicted memory")
+        return signal
+
+    assert predicted().closed
+    assert not predicted(slots=12, slots_each=3).closed
+    assert predicted(slots=16, slots_each=4).closed
+    busy = state(in_flight=1, credits=9, reserved_bytes=3_000, largest_bytes=3_000)
+    assert predicted(slots=12, slots_each=3).closed

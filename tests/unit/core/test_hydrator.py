@@ -1,11 +1,13 @@
 """The lane's loop over the in-memory ports: admission, commit, retry, recovery, a closed gate."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.flow import Level, Stage, State
 from airflow_provider_backpressure.core.hydration import Permit, Refusal
 from airflow_provider_backpressure.core.hydrator import Hydrator, Outcome
 from airflow_provider_backpressure.core.limiter import Limiter
@@ -16,15 +18,18 @@ from airflow_provider_backpressure.core.polling import PollPolicy
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.steering import Change
 from airflow_provider_backpressure.core.verification import Verifier, Verify
 from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
+    OutOfMemory,
     PlanSuperseded,
     RangeFailed,
     RunnerRefused,
     SinkRefused,
     SinkUnavailable,
     SourceRefused,
+    SourceUnavailable,
 )
 from airflow_provider_backpressure.testing import ManualClock, MemoryLedger, MemoryRunner, MemorySink, MemorySource
 
@@ -148,6 +153,75 @@ def test_a_range_that_uses_up_its_attempts_stops_the_lane_and_a_retry_goes_on(be
         bench.ledger.finish(bench.id)
     bench.lane().run()
     assert sorted(bench.sink.rows) == list(range(100))
+
+
+def test_a_range_that_takes_too_much_memory_is_cut_until_it_fits(bench):
+    """Each half is a range of its own; nobody waits for the whole, whose late attempts the sink refuses."""
+    bench.runner.failures[0] = [OutOfMemory("java.lang.OutOfMemoryError")]
+    bench.runner.failures[10] = [OutOfMemory("java.lang.OutOfMemoryError")]
+    bench.lane().run()
+    assert sorted(bench.sink.rows) == list(range(100))
+    revoked = bench.ledger.ranges(bench.plan_id, states=[RangeState.REVOKED])
+    assert [(record.seq, record.error) for record in revoked] == [
+        (0, "cut into the ranges 10 to 11"),
+        (10, "cut into the ranges 12 to 13"),
+    ]
+    assert all(bench.sink.markers(bench.plan_id)[record.slice_id].revoked for record in revoked)
+    assert bench.states() == {RangeState.REVOKED: 2, RangeState.COMMITTED: 12}
+
+
+def test_a_cut_that_a_killed_lane_has_begun_is_done_by_the_next(bench):
+    """The sink refuses the range and the ledger does not know: nobody could ever bring it under its number."""
+    held = bench.ledger.admit(bench.id, lane="killed", session_id="s", lease_seconds=60, memory_bytes=0).range
+    bench.ledger.release(bench.plan_id, 0, attempt=1, error="killed")
+    assert bench.sink.revoke(bench.planned.plan, held.slice_id, held.bounds)
+    bench.lane().run()
+    assert sorted(bench.sink.rows) == list(range(100))
+    assert bench.states() == {RangeState.REVOKED: 1, RangeState.COMMITTED: 11}
+
+
+def test_a_range_stays_whole_where_the_source_does_not_answer_a_question_about_it(bench, monkeypatch):
+    """Its credit is not lost by that."""
+
+    def away(read, bounds, *, parts):
+        raise SourceUnavailable("the source is away")
+
+    monkeypatch.setattr(bench.source, "cut", away)
+    bench.ledger.steer(bench.id, Change(range_rows=4), who="ada")
+    bench.lane().run()
+    assert bench.states() == {RangeState.COMMITTED: 10}
+
+
+def test_a_range_that_cannot_be_cut_now_is_tried_again(bench, monkeypatch):
+    """The sink is away when it is to refuse the range: the others in flight are settled all the same."""
+
+    def away(plan, slice_id, bounds):
+        raise SinkUnavailable("the sink is away")
+
+    monkeypatch.setattr(bench.sink, "revoke", away)
+    bench.runner.failures[0] = [OutOfMemory("java.lang.OutOfMemoryError")]
+    bench.lane().run()
+    assert sorted(bench.sink.rows) == list(range(100))
+    assert bench.ledger.range(bench.plan_id, 0).attempt == 2
+
+
+def test_one_row_that_takes_too_much_memory_fails_as_any_range_does():
+    """There is nothing left to cut."""
+    bench = Bench(rows=2, range_rows=1)
+    bench.runner.failures[0] = [OutOfMemory("java.lang.OutOfMemoryError")] * 3
+    with pytest.raises(RangeFailed, match="Range 0 failed 3 times"):
+        bench.lane().run()
+
+
+def test_a_person_s_smaller_ranges_are_cut_from_what_is_left(bench):
+    """What is in flight stays as it is; every range that is admitted from then on holds what was asked for."""
+    lane = bench.lane()
+    lane.run_one(bench.ledger.admit(bench.id, lane="lane", session_id="s", lease_seconds=60, memory_bytes=0).range)
+    bench.ledger.steer(bench.id, Change(range_rows=4), who="ada")
+    bench.lane("next").run()
+    assert sorted(bench.sink.rows) == list(range(100))
+    sizes = [marker.rows for marker in bench.sink.markers(bench.plan_id).values() if not marker.revoked]
+    assert sorted(sizes) == [2] * 9 + [4] * 18 + [10]
 
 
 def test_a_terminal_error_is_not_tried_again(bench):
@@ -339,14 +413,16 @@ def test_what_cannot_work_is_refused_before_a_row_moves(bench):
     bench.sink.rows.clear()
     with pytest.raises(LedgerRefused, match="dag"):
         bench.planner(owner="another_dag").plan()
-    runner = replace(bench.runner, modules={"psycopg": None, "pyarrow": "15", "xxhash": None})
+    runner = replace(bench.runner, modules={"numpy": "2", "psycopg": None, "pyarrow": "15", "xxhash": None})
     with pytest.raises(RunnerRefused, match="psycopg, xxhash"):
         bench.planner(runner=runner).plan()
     bench.source.columns = (Column(name="id", type="text"),)
-    with pytest.raises(SinkRefused, match="bigint"):
+    with pytest.raises(SourceRefused, match="column id was bigint and is text"):
         bench.plan(restart=False)
+    with pytest.raises(SinkRefused, match="takes bigint columns only"):
+        bench.plan(restart=True)
     bench.source.columns = (Column(name="other", type="bigint"),)
-    with pytest.raises(SourceRefused, match="columns"):
+    with pytest.raises(SourceRefused, match="column id is gone"):
         bench.plan(restart=False)
     assert bench.runner.submitted == []
 
@@ -417,3 +493,34 @@ def test_a_refusal_is_a_value(bench):
     assert isinstance(refusal, Refusal)
     assert refusal.decision.reasons == ("3 of 3 credits in flight",)
     assert not refusal.exhausted
+
+
+def waiting_at_the_gate(bench, lane):
+    """Run a lane on a clock that moves at each look, with a commit at every third; return the time of its gate."""
+    bench.runner.held = True
+    looks = itertools.count(1)
+
+    def look() -> None:
+        lane.clock.now += 1.0
+        if next(looks) % 3 == 0:
+            bench.runner.complete(1)
+
+    during_waits(lane, look)
+    lane.run()
+    return bench.ledger.flow(bench.id, seconds=10_000)[Stage.ADMIT]
+
+
+@pytest.mark.statement("T5")
+def test_a_source_with_little_to_give_is_idleness_and_no_pressure():
+    """T5: everything that is there is in flight, so nothing waits at the gate."""
+    slow = Bench(rows=20, credits=3)
+    spent = waiting_at_the_gate(slow, slow.lane())
+    assert (spent.share(State.BACKPRESSURED), spent.share(State.IDLE) > 0.9) == (0.0, True)
+
+
+@pytest.mark.statement("F3", "F4")
+def test_what_waits_for_a_credit_is_held_back():
+    """F3, F4: until the last range is in flight the gate is held back, and then idle."""
+    spent = waiting_at_the_gate(full := Bench(rows=100, credits=3), full.lane())
+    assert spent.share(State.BACKPRESSURED) > 0.6
+    assert spent.level is Level.HIGH

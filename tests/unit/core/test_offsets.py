@@ -27,7 +27,7 @@ def test_packed_ranges_cover_the_window_once(
 ) -> None:
     """Every offset is in one range, none is larger than asked for, and a partition's pieces come in order."""
     whole = window(partitions)
-    ranges = list(packed(whole, offsets=offsets, most_pieces=most_pieces))
+    ranges = list(packed(whole.pieces(), offsets=offsets, most_pieces=most_pieces))
     seen = [(part, at) for bounds in ranges for part, start, end in bounds.pieces for at in range(start, end)]
     assert seen == [(part, at) for part, (start, end) in sorted(partitions.items()) for at in range(start, end)]
     assert all(bounds.offsets <= offsets and len(bounds.pieces) <= most_pieces for bounds in ranges)
@@ -36,7 +36,7 @@ def test_packed_ranges_cover_the_window_once(
 
 def test_short_partitions_share_a_range() -> None:
     """As few ranges as the bound allows."""
-    ranges = packed(window({0: (5, 12), 1: (0, 0), 2: (1, 4)}), offsets=5)
+    ranges = packed(window({0: (5, 12), 1: (0, 0), 2: (1, 4)}).pieces(), offsets=5)
     assert [bounds.pieces for bounds in ranges] == [((0, 5, 10),), ((0, 10, 12), (2, 1, 4))]
 
 

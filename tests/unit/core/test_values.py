@@ -22,10 +22,10 @@ from airflow_provider_backpressure.core.messages import (
     WriteSpec,
 )
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.planner import rows_per_range
 from airflow_provider_backpressure.core.polling import PollPolicy
 from airflow_provider_backpressure.core.ranges import RangeState, attempt_tag, numbered, slice_id
 from airflow_provider_backpressure.core.requests import Request
+from airflow_provider_backpressure.core.sizing import rows_per_range
 from airflow_provider_backpressure.exceptions import IllegalTransition, InvalidDeclaration
 from airflow_provider_backpressure.testing import ManualClock
 

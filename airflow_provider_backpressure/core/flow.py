@@ -1,0 +1,173 @@
+"""Flow accounting: for each stage of a range's way, how long it was busy, idle, or held back by the stage behind it.
+
+A stage's clock is switched where it hands over and where it takes: at the boundary between two stages. Each state is
+clocked by itself, none is what is left of the others.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Stage(StrEnum):
+    """The stages, in the order in which rows pass them."""
+
+    ADMIT = "admit"
+    """The gate: ranges that wait for a permit."""
+    READ = "read"
+    """The source, with the transform where there is one: Spark does both in one go."""
+    SINK = "sink"
+    """The target, up to its commit."""
+
+
+class State(StrEnum):
+    """What a stage does at a moment."""
+
+    BUSY = "busy"
+    IDLE = "idle"
+    """It has nothing to do: what is before it gives nothing."""
+    BACKPRESSURED = "backpressured"
+    """It has something, and what is behind it does not take it."""
+
+
+class Level(StrEnum):
+    """How much a stage is held back."""
+
+    OK = "OK"
+    LOW = "LOW"
+    HIGH = "HIGH"
+
+
+LOW_ABOVE, HIGH_ABOVE = 0.1, 0.5
+"""Shares of time above which a stage counts as held back a little, and much."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTime:
+    """Seconds that a stage has spent in each state, over all of its tasks."""
+
+    busy: float = 0.0
+    idle: float = 0.0
+    backpressured: float = 0.0
+
+    def __add__(self, other: "StageTime") -> "StageTime":
+        """Return the sum."""
+        return StageTime(
+            busy=self.busy + other.busy,
+            idle=self.idle + other.idle,
+            backpressured=self.backpressured + other.backpressured,
+        )
+
+    def __sub__(self, other: "StageTime") -> "StageTime":
+        """Return what has come since ``other``."""
+        return StageTime(
+            busy=self.busy - other.busy,
+            idle=self.idle - other.idle,
+            backpressured=self.backpressured - other.backpressured,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """All of them."""
+        return self.busy + self.idle + self.backpressured
+
+    def share(self, state: State) -> float:
+        """Return a state's share of the time, 0 to 1; 0 where there was none."""
+        part: float = getattr(self, state.value)
+        return part / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def level(self) -> Level:
+        """How much the stage is held back."""
+        share = self.share(State.BACKPRESSURED)
+        return Level.OK if share <= LOW_ABOVE else Level.LOW if share <= HIGH_ABOVE else Level.HIGH
+
+
+Flow = Mapping[Stage, StageTime]
+"""The time of each stage that is known."""
+
+
+def total(*flows: Flow) -> dict[Stage, StageTime]:
+    """Return the sum, stage by stage."""
+    found: dict[Stage, StageTime] = {}
+    for flow in flows:
+        for stage, spent in flow.items():
+            found[stage] = found.get(stage, StageTime()) + spent
+    return found
+
+
+def flow_of(times: Mapping[str, Sequence[float]]) -> dict[Stage, StageTime]:
+    """Read what :func:`times_of` gave."""
+    return {
+        Stage(stage): StageTime(busy=busy, idle=idle, backpressured=held) for stage, (busy, idle, held) in times.items()
+    }
+
+
+def times_of(flow: Flow) -> dict[str, tuple[float, float, float]]:
+    """Return the times as plain values: seconds busy, idle and held back by the name of the stage."""
+    return {stage.value: (spent.busy, spent.idle, spent.backpressured) for stage, spent in flow.items()}
+
+
+def bottleneck(flow: Flow) -> Stage | None:
+    """Return the stage that holds the others up: busy most of its time, not held back, one before it held back.
+
+    ``None`` where nothing is held up.
+    """
+    found, held_back = [], False
+    for stage in Stage:
+        own = flow.get(stage, StageTime())
+        if held_back and own.level is Level.OK and own.share(State.BUSY) > own.share(State.IDLE):
+            found.append(stage)
+        held_back = held_back or own.level is not Level.OK
+    return max(found, key=lambda stage: flow[stage].share(State.BUSY), default=None)
+
+
+@dataclass(kw_only=True)
+class StageClock:
+    """Clocks one stage in one thread."""
+
+    state: State = State.IDLE
+    clock: Callable[[], float] = time.perf_counter
+    _spent: dict[State, float] = field(default_factory=lambda: dict.fromkeys(State, 0.0))
+    _since: float | None = None
+
+    def to(self, state: State) -> None:
+        """Enter a state, which ends the one before."""
+        now = self.clock()
+        if self._since is not None:
+            self._spent[self.state] += now - self._since
+        self.state, self._since = state, now
+
+    def take(self) -> StageTime:
+        """Return what was spent since the last time, and go on in the same state."""
+        self.to(self.state)
+        spent, self._spent = self._spent, dict.fromkeys(State, 0.0)
+        return StageTime(**{state.value: seconds for state, seconds in spent.items()})
+
+
+@dataclass(kw_only=True)
+class Meter:
+    """Clocks the reader and the writer of a slice, who take turns in one thread."""
+
+    read: StageClock = field(default_factory=StageClock)
+    sink: StageClock = field(default_factory=StageClock)
+
+    def writing(self) -> None:
+        """The sink is at work, and the reader has to wait for it."""
+        self.read.to(State.BACKPRESSURED)
+        self.sink.to(State.BUSY)
+
+    def reading(self) -> None:
+        """The reader is at work, and the sink waits for rows."""
+        self.sink.to(State.IDLE)
+        self.read.to(State.BUSY)
+
+    def ending(self) -> None:
+        """Everything is read; the sink brings it to its end."""
+        self.read.to(State.IDLE)
+        self.sink.to(State.BUSY)
+
+    def take(self) -> dict[Stage, StageTime]:
+        """Return the times up to now."""
+        return {Stage.READ: self.read.take(), Stage.SINK: self.sink.take()}

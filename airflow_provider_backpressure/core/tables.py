@@ -1,0 +1,61 @@
+"""Sources of several tables: which they are, and where each goes."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+TABLE, SCHEMA = "{table}", "{schema}"
+"""What stands in a sink's name for the names of each table and of its schema (of MySQL the database)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableName:
+    """A table's names as the source's catalogue has them, and the whole as its SQL spells it."""
+
+    schema: str
+    """Empty where it is the connection's own."""
+    name: str
+    spelled: str
+
+
+def matching(tables: Iterable[TableName], pattern: str) -> list[TableName]:
+    """Return the tables whose ``schema.name`` matches: ``*`` is any text, ``?`` a character, ``[ab]`` one of these."""
+    return [table for table in tables if fnmatchcase(f"{table.schema}.{table.name}", pattern)]
+
+
+def placeholder(sink: Any) -> str:
+    """Return the field of a declared sink that names each table; :class:`InvalidDeclaration` where there is not one."""
+    fields = [name for name in sink.templated if TABLE in str(getattr(sink, name, ""))]
+    if len(fields) != 1:
+        raise InvalidDeclaration(
+            f"A source of several tables needs a sink that says where each goes: write {TABLE} into the name of the "
+            f"{type(sink).__name__}'s target, as in 'raw.{TABLE}'."
+        )
+    (field,) = fields
+    return str(field)
+
+
+def targets(tables: Iterable[TableName], name: str, *, spell: Callable[[str], str]) -> dict[str, str]:
+    """Return each table's target by the table. ``name``: with placeholders; ``spell``: how the sink spells a name.
+
+    Raises :class:`InvalidDeclaration` where two tables would go into one target, or a schema is not known.
+    """
+    found = {}
+    for table in tables:
+        if SCHEMA in name and not table.schema:
+            raise InvalidDeclaration(f"{table.spelled} names no schema that could stand for {SCHEMA} in {name!r}.")
+        found[table.spelled] = name.replace(SCHEMA, spell(table.schema)).replace(TABLE, spell(table.name))
+    twice = [target for target, number in Counter(found.values()).items() if number > 1]
+    if twice:
+        raise InvalidDeclaration(f"Several tables would go into {twice[0]}: write {SCHEMA} into the sink's name too.")
+    return found
+
+
+def one_of(table: Any, tables: tuple[str, ...] | str, what: str) -> None:
+    """Raise :class:`InvalidDeclaration` unless a source names either one table or several."""
+    if bool(table) == bool(tables):
+        raise InvalidDeclaration(f"{what} needs either table or tables{', not both' if table else ''}.")

@@ -1,0 +1,155 @@
+"""What follows a plan under ``catch_up``: windows until the goal, and no steady state before."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import pytest
+
+from airflow_provider_backpressure.core.bounds import KeyBounds, LogBounds
+from airflow_provider_backpressure.core.catching_up import check_replayable, next_windows, released, stand
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
+from airflow_provider_backpressure.core.messages import Column, ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.core.replay import ReplayWindow
+from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
+from airflow_provider_backpressure.exceptions import (
+    InvalidDeclaration,
+    SinkRefused,
+    SourceRefused,
+    SourceUnavailable,
+)
+
+COLUMNS = (Column(name="id", type="bigint"),)
+WRITE = WriteSpec(
+    kind="postgres",
+    conn_id="sink",
+    target="raw.t",
+    columns=COLUMNS,
+    mode="upsert",
+    key=("id",),
+    plan_table="p",
+    commit_table="c",
+    fence="raw.t",
+    frontier_table="f",
+)
+
+
+def at(number: int) -> LogPosition:
+    return LogPosition(at=number, text=f"0/{number:X}")
+
+
+RANGES = Plan(
+    plan_id="ranges",
+    epoch=1,
+    source_identity="s",
+    sink_identity="t",
+    consistency=Consistency.CATCH_UP,
+    mode=Mode.UPSERT,
+    frontier={"t": 3},
+    fingerprint="",
+    total=3,
+    total_exact=True,
+    path="copy",
+    read=ReadSpec(kind="postgres", conn_id="source", columns=COLUMNS, tells_position=True),
+    write=WRITE,
+    position=str(at(100)),
+)
+
+
+def marker(bounds: KeyBounds | LogBounds, read_at: LogPosition | None = None) -> Marker:
+    return Marker(
+        plan_id="p",
+        slice_id="0.0",
+        epoch=1,
+        attempt=1,
+        bounds=bounds.to_json(),
+        rows=1,
+        bytes=1,
+        checksum="",
+        committed_at=datetime.now(UTC),
+        read_at=str(read_at or ""),
+    )
+
+
+READ = [marker(KeyBounds.of(column="id", start=None, end=None), at(place)) for place in (130, 150)]
+
+
+@dataclass
+class Log:
+    """A log that stands somewhere."""
+
+    end: int
+    stream: str = "slot"
+    unit: str = "bytes of log"
+    asked: list[int] = field(default_factory=list)
+
+    def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
+        self.asked.append(start.at)
+        return [LogBounds(stream="slot", start=start, end=at(self.end))] if start.at < self.end else []
+
+
+@pytest.mark.statement("T8")
+def test_ranges_alone_are_not_consistent_until_the_log_is_replayed_to_what_was_read_last():
+    """T8: the formula."""
+    assert not stand(RANGES, READ).reached
+    plan, windows = next_windows(RANGES, Log(end=140), READ, budget=Budget(), hydrating=True)
+    assert [str(each) for each in windows] == ["log [0/64, 0/8C)"]
+    assert (plan.read.kind, plan.path, plan.unit, plan.total) == ("postgres_log", "replay", "bytes of log", 40)
+    assert plan.write.ordered
+    assert plan.increment
+    assert not stand(plan, []).reached
+    following, _ = next_windows(plan, Log(end=150), [], budget=Budget(), hydrating=True)
+    assert stand(following, []).reached
+    assert ReplayWindow.of(following.read.window) == ReplayWindow(
+        stream="slot", start=at(140), end=at(150), goal=at(150), hydrating=True
+    )
+
+
+@pytest.mark.statement("T8")
+def test_a_row_that_was_read_again_moves_the_goal():
+    """T8: the target holds something from later than its frontier."""
+    plan, windows = next_windows(RANGES, Log(end=160), READ, budget=Budget(), hydrating=True)
+    assert stand(plan, []).reached
+    assert not stand(plan, [marker(windows[0], at(170))]).reached
+
+
+def test_nothing_follows_where_nothing_was_written():
+    plan, _ = next_windows(RANGES, Log(end=160), READ, budget=Budget(), hydrating=True)
+    assert next_windows(plan, Log(end=160), [], budget=Budget(), hydrating=False) is None
+    with pytest.raises(SourceUnavailable, match="does not reach 0/96 yet"):
+        next_windows(RANGES, Log(end=100), READ, budget=Budget(), hydrating=True)
+
+
+def test_the_log_is_released_up_to_what_markers_tell_and_no_further():
+    windows = [LogBounds(stream="slot", start=at(n), end=at(n + 10)) for n in (100, 110)]
+    assert released([*map(marker, windows), *READ]) == at(120)
+    assert released(READ) is None
+    assert released([replace(marker(windows[1]), revoked=True)]) is None
+
+
+@pytest.mark.statement("X5")
+def test_what_cannot_be_replayed_into_is_refused():
+    """X5: by what is missing."""
+    snapshot = Snapshot(
+        source_identity="s",
+        columns=COLUMNS,
+        key=("id",),
+        split=("id",),
+        unique=True,
+        frontier={},
+        total=None,
+        total_exact=False,
+        row_bytes=8.0,
+        consistency=Consistency.CATCH_UP,
+        logged=("id",),
+    )
+    check_replayable(snapshot, WRITE, mode=Mode.UPSERT, transformed=False)
+    for declared, mode, transformed, error in (
+        (WRITE, Mode.APPEND, False, InvalidDeclaration),
+        (WRITE, Mode.UPSERT, True, InvalidDeclaration),
+        (replace(WRITE, kind="delta", frontier_table=""), Mode.UPSERT, False, SinkRefused),
+        (replace(WRITE, key=("code",)), Mode.UPSERT, False, SourceRefused),
+    ):
+        with pytest.raises(error):
+            check_replayable(snapshot, declared, mode=mode, transformed=transformed)

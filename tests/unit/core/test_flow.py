@@ -1,0 +1,117 @@
+"""Flow accounting: clocks of stages, levels, and the one stage that holds the others up."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from airflow_provider_backpressure.core.flow import (
+    Level,
+    Meter,
+    Stage,
+    StageClock,
+    StageTime,
+    State,
+    bottleneck,
+    flow_of,
+    times_of,
+    total,
+)
+from airflow_provider_backpressure.core.messages import SliceResult
+from airflow_provider_backpressure.spark import meter
+
+
+class Clock:
+    """A clock that is moved by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.statement("F4")
+def test_a_clock_adds_up_to_the_time_that_has_gone_by():
+    """F4: each state by itself, and together the whole second."""
+    clock = Clock()
+    stage = StageClock(clock=clock)
+    for state, seconds in ((State.BUSY, 0.3), (State.BACKPRESSURED, 0.6), (State.BUSY, 0.05), (State.IDLE, 0.05)):
+        stage.to(state)
+        clock.now += seconds
+    spent = stage.take()
+    assert (spent.busy, spent.backpressured, spent.idle) == pytest.approx((0.35, 0.6, 0.05))
+    assert spent.seconds == pytest.approx(1.0)
+    clock.now += 2.0
+    assert stage.take().idle == pytest.approx(2.0)
+    assert stage.take() == StageTime()
+
+
+def test_reader_and_writer_take_turns():
+    clock = Clock()
+    meter = Meter(read=StageClock(clock=clock), sink=StageClock(clock=clock))
+    for turn, seconds in ((meter.ending, 1.0), (meter.reading, 2.0), (meter.writing, 5.0), (meter.ending, 1.0)):
+        turn()
+        clock.now += seconds
+    flow = meter.take()
+    assert flow[Stage.READ] == StageTime(busy=2.0, idle=2.0, backpressured=5.0)
+    assert flow[Stage.SINK] == StageTime(busy=7.0, idle=2.0)
+    assert flow_of(times_of(flow)) == flow
+    assert total(flow, flow)[Stage.SINK].busy == 14.0
+
+
+@pytest.mark.statement("F4")
+def test_a_source_that_is_slow_to_answer_is_the_one_at_work(monkeypatch: pytest.MonkeyPatch):
+    """F4: it may sort for long before the first row; the target waits meanwhile."""
+    clock = Clock()
+    monkeypatch.setattr(meter, "Meter", lambda: Meter(read=StageClock(clock=clock), sink=StageClock(clock=clock)))
+
+    @contextmanager
+    def slow() -> Iterator[str]:
+        clock.now += 5.0
+        yield "rows"
+
+    def work() -> SliceResult:
+        clock.now += 1.0
+        with meter.opened(slow()) as rows:
+            clock.now += 0.5
+            assert rows == "rows"
+            for _ in meter.handed(["block"]):
+                clock.now += 2.0
+        return SliceResult(slice_id="0.0", rows=1, bytes=1, checksum="")
+
+    flow = flow_of(meter.clocked(work).times)
+    assert flow[Stage.READ] == StageTime(busy=5.0, idle=1.5, backpressured=2.0)
+    assert flow[Stage.SINK] == StageTime(busy=3.5, idle=5.0)
+
+
+@pytest.mark.statement("F5")
+@pytest.mark.parametrize(
+    ("share", "level"), [(0.0, Level.OK), (0.1, Level.OK), (0.11, Level.LOW), (0.5, Level.LOW), (0.51, Level.HIGH)]
+)
+def test_levels(share, level):
+    """F5: OK to a tenth, LOW to a half, HIGH above."""
+    assert StageTime(backpressured=share, busy=1 - share).level is level
+
+
+def test_nothing_known_is_no_pressure():
+    assert (StageTime().level, StageTime().share(State.BUSY)) == (Level.OK, 0.0)
+    assert bottleneck({}) is None
+
+
+HELD, BUSY, IDLE = StageTime(backpressured=9, busy=1), StageTime(busy=9, idle=1), StageTime(idle=9, busy=1)
+
+
+@pytest.mark.statement("F6")
+@pytest.mark.parametrize(
+    ("admit", "read", "sink", "expected"),
+    [
+        (HELD, HELD, BUSY, Stage.SINK),
+        (HELD, BUSY, IDLE, Stage.READ),
+        (IDLE, BUSY, IDLE, None),
+        (HELD, IDLE, IDLE, None),
+        (IDLE, IDLE, IDLE, None),
+    ],
+)
+def test_one_stage_is_the_bottleneck(admit, read, sink, expected):
+    """F6: not held back itself, hardly idle, and what is before it is held back."""
+    assert bottleneck({Stage.ADMIT: admit, Stage.READ: read, Stage.SINK: sink}) is expected

@@ -1,0 +1,69 @@
+"""What a lane keeps does not grow with what it has done."""
+
+import gc
+import tracemalloc
+
+import pytest
+
+from airflow_provider_backpressure import core
+from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.hydrator import Hydrator
+from airflow_provider_backpressure.core.limiter import Limiter
+from airflow_provider_backpressure.core.planner import Planner
+from airflow_provider_backpressure.testing import MemoryLedger, MemorySink, MemorySource
+from benchmarks.million import LeanRunner
+
+EARLY, LATE = 500, 2_500
+LANE = [tracemalloc.Filter(True, f"{core.__path__[0]}/{name}.py") for name in ("hydrator", "limiter", "pace", "limits")]
+
+
+def held() -> int:
+    """Return the bytes that the lane's own modules have allocated and not freed."""
+    gc.collect()
+    kept = tracemalloc.take_snapshot().filter_traces(LANE)
+    return sum(one.size for one in kept.statistics("filename"))
+
+
+@pytest.mark.statement("X8")
+def test_two_thousand_more_ranges_take_no_more_memory() -> None:
+    """X8: between range 500 and range 2,500 the lane's own memory grows by less than 8 bytes a range."""
+    source, sink, ledger = MemorySource(keys=range(LATE)), MemorySink(), MemoryLedger()
+    runner, budget = LeanRunner(source=source, sink=sink), Budget(range_rows=1)
+    planned = Planner(
+        source=source,
+        sink=sink,
+        runner=runner,
+        ledger=ledger,
+        budget=budget,
+        mode=Mode.APPEND,
+        owner="dag",
+        cluster="spark",
+    ).plan()
+    hydration_id = planned.hydration.id
+    sizes: list[int] = []
+    commits = iter(range(1, LATE + 1))
+
+    def measure() -> None:
+        if next(commits) in (EARLY, LATE):
+            sizes.append(held())
+
+    lane = Hydrator(
+        hydration_id=hydration_id,
+        plan=planned.plan,
+        lane="lane",
+        ledger=ledger,
+        source=source,
+        sink=sink,
+        runner=runner,
+        limiter=Limiter(ledger=ledger, hydration_id=hydration_id, budget=budget, memory=runner.memory),
+        budget=budget,
+        share=budget.credits,
+        on_commit=measure,
+    )
+    tracemalloc.start()
+    try:
+        assert lane.run().committed == LATE
+    finally:
+        tracemalloc.stop()
+    early, late = sizes
+    assert late - early < 8 * (LATE - EARLY)

@@ -1,0 +1,63 @@
+"""Positions, pieces and windows of a database's log."""
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_backpressure.core.bounds import LogBounds, bounds_from_json
+from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.core.replay import ReplayWindow, goal, numbered
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+
+def at(number: int) -> LogPosition:
+    return LogPosition(at=number, text=f"0/{number:X}")
+
+
+WINDOW = ReplayWindow(stream="s", start=at(10), end=at(30), goal=at(20), first=True, hydrating=True)
+
+
+def test_positions_are_ordered_by_where_they_stand_and_come_back_from_their_text():
+    assert at(9) < at(10)
+    assert at(10) == LogPosition(at=10, text="another name of it")
+    assert LogPosition.parse("10 uuid:1-5, uuid2:7").text == "uuid:1-5, uuid2:7"
+    assert str(at(10)) == "10 0/A"
+    with pytest.raises(InvalidDeclaration, match="-1"):
+        at(-1)
+
+
+def test_a_piece_comes_back_from_json_and_cannot_be_empty():
+    piece = LogBounds(stream="s", start=at(10), end=at(12))
+    assert bounds_from_json(piece.to_json()) == piece
+    assert (piece.length, str(piece)) == (2, "log [0/A, 0/C)")
+    with pytest.raises(InvalidDeclaration, match="empty"):
+        LogBounds(stream="s", start=at(10), end=at(10))
+
+
+@pytest.mark.statement("T8")
+def test_a_window_knows_whether_it_reaches_the_goal():
+    """T8: a formula."""
+    assert WINDOW.reached
+    assert not replace(WINDOW, goal=at(31)).reached
+    assert replace(WINDOW, goal=at(30)).reached
+    with pytest.raises(InvalidDeclaration, match="empty"):
+        replace(WINDOW, end=at(10))
+
+
+def test_a_window_travels_with_its_plan():
+    window = WINDOW.window("10 0/A")
+    assert window.after == "10 0/A"
+    assert ReplayWindow.of(window) == WINDOW
+    assert ReplayWindow.of(Window(column="id", after=None, upto="7")) is None
+    assert ReplayWindow.of(None) is None
+
+
+def test_the_goal_is_the_latest_position_that_a_marker_tells():
+    assert goal(at(10), ["", str(at(40)), str(at(20))]) == at(40)
+    assert goal(at(10), [""]) == at(10)
+
+
+def test_ranges_of_a_log_are_measured_in_its_bytes():
+    ranges = list(numbered([LogBounds(stream="s", start=at(n), end=at(n + 5)) for n in (0, 5)]))
+    assert [(each.seq, each.rows, each.bytes) for each in ranges] == [(0, 5, 5), (1, 5, 5)]
