@@ -6,6 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_backpressure.core.steering import Control
 from airflow_provider_backpressure.ledger.models import control
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
 
@@ -19,3 +20,22 @@ def add(
             hydration_id=hydration_id, at=utc_now(), who=who, action=action, why=why, values=json.dumps(values)
         )
     )
+
+
+def latest(connection: Connection, hydration_id: str | None, *, limit: int) -> list[Control]:
+    """Return the latest acts on a hydration, or on all, the newest first."""
+    query = sa.select(control).order_by(control.c.id.desc()).limit(limit)
+    if hydration_id is not None:
+        query = query.where(control.c.hydration_id == hydration_id)
+    return [
+        Control(
+            hydration_id=row.hydration_id,
+            at=row.at,
+            who=row.who,
+            action=row.action,
+            why=row.why,
+            # By its place: a row's own method has this name too.
+            values=json.loads(row._mapping["values"] or "{}"),
+        )
+        for row in connection.execute(query)
+    ]

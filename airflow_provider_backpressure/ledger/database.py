@@ -1,8 +1,10 @@
 """The database under the ledger: its engine, its transactions, and its errors in our words."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
@@ -10,11 +12,18 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable
-from airflow_provider_backpressure.ledger import mysql
+from airflow_provider_backpressure.ledger import mysql, versions
+
+log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 30
 """Longest wait for a lock, for SQLite's file, and for a client that fell silent within a transaction."""
 CONNECT_SECONDS = 10
+ATTEMPTS = 5
+"""How often a transaction is begun in all, if the database undoes it for a deadlock each time."""
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 
 _MISSING_TABLE = {"42P01", "1146"}
 _MISSING_COLUMN = {"42703", "1054"}
@@ -96,6 +105,7 @@ class Database:
 
     def __init__(self, source: str | URL | Engine) -> None:
         self._own = not isinstance(source, Engine)
+        self._checked = False
         self.engine = source if isinstance(source, Engine) else make_engine(source)
         self._reads: Engine
         self._writes: Engine
@@ -121,13 +131,13 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Give a connection for single statements, each of which sees one moment."""
-        with self.translated(), self._reads.connect() as connection:
+        with self.translated(), self._of_this_release(), self._reads.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Give a connection within one transaction: READ COMMITTED, or SQLite's write lock."""
-        with self.translated(), self._writes.begin() as connection:
+        with self.translated(), self._of_this_release(), self._writes.begin() as connection:
             yield connection
 
     def close(self) -> None:
@@ -142,6 +152,14 @@ class Database:
             yield
         except (SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error) as error:
             raise self._in_our_words(error) from error
+
+    @contextmanager
+    def _of_this_release(self) -> Iterator[None]:
+        """See once that the tables are those that this release knows."""
+        if not self._checked:
+            versions.refuse_other(versions.found(self._reads), address=self.address)
+            self._checked = True
+        yield
 
     def _in_our_words(self, error: Exception) -> BackpressureError:
         driver = (error.orig or error) if isinstance(error, DBAPIError) else error
@@ -180,3 +198,18 @@ def _code(error: BaseException) -> str | None:
 
 def _code_of_mysql(error: BaseException) -> str | None:
     return str(error.args[0]) if error.args and isinstance(error.args[0], int) else None
+
+
+def repeatable(method: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """Begin a method's one transaction again where a deadlock undid it; it must take nothing that can be read once."""
+
+    @wraps(method)
+    def run(*args: Arguments.args, **values: Arguments.kwargs) -> Answer:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return method(*args, **values)
+            except Deadlock as error:
+                log.debug("Once more: %s", error)
+        return method(*args, **values)
+
+    return run

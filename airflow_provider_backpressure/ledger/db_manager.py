@@ -1,9 +1,12 @@
 """The ledger's tables within Airflow's metadata database: ``airflow db migrate``, ``check-migrations``, ``reset``."""
 
+from typing import Any
+
 from airflow.utils.db_manager import BaseDBManager
 from alembic import command
 from alembic.config import Config
 
+from airflow_provider_backpressure.ledger import versions
 from airflow_provider_backpressure.ledger.migration import ALEMBIC_INI, MIGRATIONS
 from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
 
@@ -22,6 +25,11 @@ class BackpressureDBManager(BaseDBManager):
         config: Config = super().get_alembic_config()  # type: ignore[no-untyped-call]
         config.attributes["engine"] = self.session.get_bind().engine
         return config
+
+    def upgradedb(self, *args: Any, **values: Any) -> None:
+        """Bring the tables to the newest revision; ``LedgerRefused`` where a later release has been here."""
+        versions.refuse_newer(self.get_current_revision(), address="the metadata database")  # type: ignore[no-untyped-call]
+        super().upgradedb(*args, **values)  # type: ignore[no-untyped-call]
 
     def downgrade(self, to_revision: str, from_revision: str | None = None, show_sql_only: bool = False) -> None:
         """Go back to an earlier revision, or print the statements that would."""

@@ -1,4 +1,4 @@
-"""The gate's state, in one statement."""
+"""The gate's state: one statement, and one more for the place in the queue while it counts."""
 
 from typing import Any
 
@@ -7,21 +7,51 @@ from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_backpressure.core.hydration import GateState
 from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.queue import NOT_QUEUED, QueuePlace
 from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.ledger.decisions import memory_closed
 from airflow_provider_backpressure.ledger.law import unknown
-from airflow_provider_backpressure.ledger.models import hydration, range_
-from airflow_provider_backpressure.ledger.ranges import held_by, is_in
+from airflow_provider_backpressure.ledger.models import hydration, limit, range_
+from airflow_provider_backpressure.ledger.ranges import BY_STATE, held_by, is_in
 from airflow_provider_backpressure.ledger.sqltypes import UtcDateTime, utc_now
+from airflow_provider_backpressure.ledger.turns import stands
 
 _HELD = (
     sa.select(
         sa.func.count().label("in_flight"),
-        sa.func.coalesce(sa.func.sum(range_.c.memory_bytes), 0).label("reserved_bytes"),
         sa.func.min(range_.c.admitted_at, type_=UtcDateTime()).label("oldest"),
     )
     .where(held_by(sa.bindparam("id")))
     .subquery("held")
+)
+_OTHERS, _THEIRS = hydration.alias("others"), range_.alias("theirs")
+_SHARING = _OTHERS.join(_THEIRS, held_by(_OTHERS.c.id, _THEIRS))
+_RESERVED = (
+    sa.select(sa.func.coalesce(sa.func.sum(_THEIRS.c.memory_bytes), 0))
+    .select_from(_SHARING)
+    .with_hint(_THEIRS, BY_STATE, "mysql")
+    .where(_OTHERS.c.cluster == hydration.c.cluster)
+    .scalar_subquery()
+)
+_LARGEST = (
+    sa.select(sa.func.coalesce(sa.func.max(_THEIRS.c.memory_bytes), 0))
+    .select_from(_SHARING)
+    .with_hint(_THEIRS, BY_STATE, "mysql")
+    .where(_OTHERS.c.cluster == hydration.c.cluster)
+    .scalar_subquery()
+)
+_CONNECTIONS = (
+    sa.select(sa.func.count())
+    .select_from(_SHARING)
+    .with_hint(_THEIRS, BY_STATE, "mysql")
+    .where(_OTHERS.c.sink_server == hydration.c.sink_server)
+    .scalar_subquery()
+)
+_MOST_CONNECTIONS = (
+    sa.select(limit.c.most)
+    .where(limit.c.kind == Shared.CONNECTIONS.value, limit.c.name == hydration.c.sink_server)
+    .scalar_subquery()
 )
 # Ordered, so that no planner looks for the first planned range among a million committed ones.
 _WAITING = (
@@ -35,17 +65,25 @@ _WAITING = (
     .limit(1)
     .scalar_subquery()
 )
-_GATE = (
+_GATE: sa.Select[Any] = (
     sa.select(
         hydration.c.phase,
+        hydration.c.cluster,
         hydration.c.credits,
+        hydration.c.slots,
         hydration.c.commit_seconds,
         hydration.c.range_memory_bytes,
+        hydration.c.range_rows_set,
         hydration.c.paused_by,
         hydration.c.paused_why,
         hydration.c.decision,
+        hydration.c.gate_changes,
         _HELD,
         _WAITING.label("waiting"),
+        _RESERVED.label("reserved_bytes"),
+        _LARGEST.label("largest_bytes"),
+        _CONNECTIONS.label("connections"),
+        _MOST_CONNECTIONS.label("connections_max"),
         utc_now().label("now"),
     )
     .select_from(hydration.join(_HELD, sa.true()))
@@ -55,23 +93,31 @@ _GATE = (
 
 def state(connection: Connection, hydration_id: str) -> GateState:
     """Return the gate's state at one moment; ``LedgerRefused`` for an unknown id."""
-    row = connection.execute(_GATE, {"id": hydration_id}).one_or_none()
+    row: Any = connection.execute(_GATE, {"id": hydration_id}).one_or_none()
     if row is None:
         raise unknown(hydration_id)
-    return _state(row)
+    settled = Phase(row.phase) is Phase.STEADY_STATE
+    return _state(row, NOT_QUEUED if settled else stands(connection, hydration_id, row.cluster))
 
 
-def _state(row: Row[Any]) -> GateState:
+def _state(row: Row[Any], place: QueuePlace) -> GateState:
     return GateState(
         phase=Phase(row.phase),
+        place=place,
         credits=row.credits,
+        slots=row.slots,
         in_flight=row.in_flight,
         waiting=int(row.waiting is not None),
         reserved_bytes=int(row.reserved_bytes),
+        largest_bytes=int(row.largest_bytes),
+        connections=row.connections,
+        connections_max=row.connections_max,
         oldest_seconds=None if row.oldest is None else max(0.0, (row.now - row.oldest).total_seconds()),
         commit_seconds=row.commit_seconds,
         range_memory_bytes=row.range_memory_bytes,
+        range_rows=row.range_rows_set,
         paused_by=row.paused_by,
         paused_why=row.paused_why,
         memory_closed=memory_closed(row.decision),
+        number=row.gate_changes,
     )

@@ -4,27 +4,36 @@ Pure functions from values to values, taken under the hydration's lock: the ledg
 differ in where values are kept, never in what becomes of them.
 """
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
+from airflow_provider_backpressure.core.bounds import Bounds
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.course import Course
+from airflow_provider_backpressure.core.diffs import Diff
 from airflow_provider_backpressure.core.limits import Limit
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.phases import advance as advance_phase
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState, advance, attempt_tag
+from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord, RangeState, advance, attempt_tag
+from airflow_provider_backpressure.core.samples import Sample
+from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.statistics import WorkerStatistics, total_progress
-from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.core.statistics import PLAN_WORKER, WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.steering import Change
+from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
 
-ALPHA = 0.3
-"""Weight of the newest commit in the moving mean of commit latency."""
+ALPHA = 0.5
+"""Weight of the newest commit in the moving mean of commit latency: one from before a fall is forgotten after five."""
 DECAY = 0.98
 """How much of the largest memory seen is still expected after each further range: half of it after 34."""
 SAMPLE_SECONDS = 1.0
 """Least time between two samples of a hydration."""
 ERROR_LENGTH = 4000
-PLAN_WORKER = "plan"
-"""Worker id of the statistics row that holds the plan's total."""
+REINDEX_WORKER = "reindex"
+"""Worker id of what was found committed in the sink by a ledger that had lost it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +46,31 @@ class Figures:
     next_seq: int
     """Every planned range of the plan has this sequence number or a higher one: looking for one begins here."""
     credits: int
-    credits_max: int
+    credits_declared: int
+    """Most ranges in flight as the DAG has it."""
+    credits_set: int | None
+    """The same as a person has it, which goes before."""
+    slots: int | None
+    """Tasks that the cluster runs at once; ``None`` where it does not tell."""
+    cluster: str
+    sink_server: str
     paused_by: str | None
     commit_seconds: float | None
     range_memory_bytes: int | None
     sampled_at: datetime | None
     hydrated_at: datetime | None
+    number: int
+    """Of the latest change of the gate."""
+
+    @property
+    def credits_max(self) -> int:
+        """The maximum that holds: what is wanted, and no more than the cluster has tasks for."""
+        return most_credits(self.credits_set or self.credits_declared, self.slots)
+
+    @property
+    def queues(self) -> bool:
+        """Whether its ranges need a token of the cluster: it hydrates, or does so anew."""
+        return self.phase is not Phase.STEADY_STATE
 
     @property
     def shut(self) -> bool:
@@ -62,6 +90,8 @@ class Request:
     session_id: str
     lease_seconds: float
     memory_bytes: int
+    memory_limit: int | None
+    """Executor memory that all ranges on the cluster may reserve; ``None`` where each has executors of its own."""
     seq: int | None
 
     def admitted(
@@ -143,14 +173,17 @@ def after_commit(
 
 
 def released(record: RangeRecord, *, attempt: int, error: str, fail: bool) -> RangeRecord | None:
-    """Return the range without its credit; ``None`` where this attempt does not hold it."""
+    """Return the range without its credit; ``None`` where this attempt does not hold it.
+
+    One that has failed keeps what leads to the attempt's log.
+    """
     if record.state is not RangeState.ADMITTED or record.attempt != attempt:
         return None
     return replace(
         record,
         state=advance(record.state, RangeState.FAILED if fail else RangeState.PLANNED),
-        lane=None,
-        session_id=None,
+        lane=record.lane if fail else None,
+        session_id=record.session_id if fail else None,
         lease_until=None,
         error=error.replace("\x00", "")[:ERROR_LENGTH],  # what every database takes
     )
@@ -202,9 +235,26 @@ def planned_anew(figures: Figures, plan: Plan) -> Figures:
     anew = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None)
     if figures.phase is Phase.STEADY_STATE and plan.increment:
         return anew
-    rebuilt = figures.phase is Phase.STEADY_STATE
+    # What was landed before is brought back rather than read for the first time.
+    rebuilt = figures.phase is Phase.STEADY_STATE or (plan.landed and figures.phase is Phase.HYDRATION)
     phase = advance_phase(figures.phase, Phase.REHYDRATION) if rebuilt else figures.phase
     return replace(anew, phase=phase, hydrated_at=None)
+
+
+def restored(figures: Figures, plan: Plan) -> Figures:
+    """Return the figures under a plan that was taken over from the sink: trust was lost, and is won back."""
+    lost = figures.phase is not Phase.REHYDRATION
+    phase = advance_phase(figures.phase, Phase.REHYDRATION) if lost else figures.phase
+    return replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, phase=phase, hydrated_at=None)
+
+
+def found_committed(hydration_id: str, records: Iterable[RangeRecord]) -> WorkerStatistics:
+    """Return the statistics of what was committed before the ledger knew of it."""
+    own = WorkerStatistics(hydration_id=hydration_id, worker_id=REINDEX_WORKER)
+    for record in records:
+        if record.state is RangeState.COMMITTED:
+            own = worked(own, record.progress(record.rows or 0), rows=record.rows or 0, bytes=record.bytes or 0)
+    return own
 
 
 def finished(figures: Figures, now: datetime) -> Figures:
@@ -214,7 +264,7 @@ def finished(figures: Figures, now: datetime) -> Figures:
     return replace(figures, phase=advance_phase(figures.phase, Phase.STEADY_STATE), hydrated_at=now)
 
 
-def registered(hydration_id: str, credits: int) -> Figures:
+def registered(hydration_id: str, credits: int, *, cluster: str, sink_server: str) -> Figures:
     """Return the figures of a new hydration."""
     return Figures(
         id=hydration_id,
@@ -222,17 +272,58 @@ def registered(hydration_id: str, credits: int) -> Figures:
         plan_id=None,
         next_seq=0,
         credits=credits,
-        credits_max=credits,
+        credits_declared=credits,
+        credits_set=None,
+        slots=None,
+        cluster=cluster,
+        sink_server=sink_server,
         paused_by=None,
         commit_seconds=None,
         range_memory_bytes=None,
         sampled_at=None,
         hydrated_at=None,
+        number=0,
     )
 
 
-def totals(hydration_id: str, plan: Plan) -> WorkerStatistics:
-    """Return the row that holds the plan's total."""
+TOLD = ("phase", "credits", "slots", "commit_seconds", "range_memory_bytes", "paused_by")
+"""Figures that are part of the gate's state."""
+
+
+def told(
+    before: Figures,
+    after: Figures,
+    *,
+    in_flight: int = 0,
+    seq: int | None = None,
+    known: bool = True,
+    **changes: Any,
+) -> tuple[Figures, Diff]:
+    """Return the figures with the number of this change of the gate, and what others are told of it.
+
+    ``in_flight``: how many more ranges hold a credit. ``changes``: what else of the gate's state is known to be new.
+    ``known``: whether that is all; else others have to read it.
+    """
+    new = {name: getattr(after, name) for name in TOLD if getattr(after, name) != getattr(before, name)}
+    numbered = replace(after, number=before.number + 1)
+    return numbered, Diff(
+        hydration_id=after.id,
+        number=numbered.number,
+        moment=0.0,
+        changes={**new, **changes} if known else None,
+        in_flight=in_flight,
+        seq=seq,
+    )
+
+
+def credits_back(record: RangeRecord) -> int:
+    """Return what the end of an attempt does to the number of ranges in flight."""
+    return -1 if record.state is RangeState.ADMITTED else 0
+
+
+def totals(hydration_id: str, plan: Plan, before: list[WorkerStatistics]) -> WorkerStatistics:
+    """Return the row that holds the plan's total, and what goes on from the plan ``before``: counters and frontiers."""
+    earlier = total_progress(before)
     return WorkerStatistics(
         hydration_id=hydration_id,
         worker_id=PLAN_WORKER,
@@ -240,6 +331,58 @@ def totals(hydration_id: str, plan: Plan) -> WorkerStatistics:
         # A transform may drop rows or make more of them: how many will be committed is known at the end. Offsets it
         # leaves alone.
         snapshot_total_exact=plan.total_exact and (plan.transform is None or plan.consistency is Consistency.OFFSETS),
+        upstream_rate=earlier.upstream_rate,
+        process_rate=earlier.process_rate,
+        offset_known=earlier.offset_known,
+        offset_committed=earlier.offset_committed,
+        messages_received=earlier.messages,
+        bytes_received=earlier.bytes,
+    )
+
+
+def before_restored(figures: Figures, plan: Plan, workers: list[WorkerStatistics]) -> list[WorkerStatistics]:
+    """Return what goes on from when a plan is taken over from the sink, which tells itself what that plan received."""
+    if figures.plan_id != plan.plan_id:
+        return workers
+    return [worker for worker in workers if worker.worker_id == PLAN_WORKER]
+
+
+def observed(plan_row: WorkerStatistics, course: Course) -> WorkerStatistics:
+    """Return the plan's row with the frontiers and rates of a course."""
+    latest = course.latest
+    return replace(
+        plan_row,
+        upstream_rate=course.upstream_rate,
+        process_rate=course.process_rate,
+        offset_known=sum(latest.known.values()),
+        offset_committed=None if latest.committed is None else sum(latest.committed.values()),
+    )
+
+
+def sample(
+    now: datetime,
+    workers: list[WorkerStatistics],
+    *,
+    in_flight: int,
+    credits: int,
+    pressure: float | None = None,
+    memory: MemoryReading | None = None,
+) -> Sample:
+    """Return the sample of what stands in the tables."""
+    progress = total_progress(workers)
+    return Sample(
+        at=now,
+        committed=progress.committed,
+        read=progress.read,
+        in_flight=in_flight,
+        credits=credits,
+        pressure=pressure if pressure is not None and math.isfinite(pressure) else None,
+        memory_used=memory.used_bytes if memory else None,
+        memory_limit=memory.limit_bytes if memory else None,
+        offset_known=progress.offset_known,
+        offset_committed=progress.offset_committed,
+        upstream_rate=progress.upstream_rate,
+        process_rate=progress.process_rate,
     )
 
 
@@ -299,10 +442,68 @@ def still_open(seq: int, state: RangeState) -> LedgerRefused:
     return LedgerRefused(f"Range {seq} is still {state}: the hydration is complete when every range is committed.")
 
 
-def rescaled(figures: Figures, configured: int) -> Figures:
-    """Return the figures under another configured maximum: a raised one is given at once, a lowered one binds."""
-    credits = configured if configured > figures.credits_max else min(figures.credits, configured)
-    return replace(figures, credits=credits, credits_max=configured)
+def in_flight_still(hydration_id: str, number: int) -> LedgerUnavailable:
+    """Return the error for a hydration whose ranges must not be taken from under its lanes."""
+    return LedgerUnavailable(
+        f"{number} ranges of hydration {hydration_id} are in flight: it can be rebuilt when they are over."
+    )
+
+
+def still_held(hydration_id: str, number: int) -> LedgerRefused:
+    """Return the error for a hydration that cannot be forgotten yet."""
+    return LedgerRefused(f"{number} ranges of hydration {hydration_id} are in flight: it cannot be forgotten yet.")
+
+
+def most_credits(wanted: int, slots: int | None) -> int:
+    """Return the maximum of credits on a cluster of so many slots: for each a range that runs and one that is ready."""
+    return wanted if not slots else max(1, min(wanted, 2 * slots))
+
+
+def rescaled(figures: Figures, **changes: Any) -> Figures:
+    """Return the figures under what else bounds the credits: a raised maximum is given at once, a lowered one binds."""
+    changed = replace(figures, **changes)
+    raised = changed.credits_max > figures.credits_max
+    return replace(changed, credits=changed.credits_max if raised else min(figures.credits, changed.credits_max))
+
+
+def steered(figures: Figures, change: Change) -> Figures:
+    """Return the figures after a person's change of the credits."""
+    return figures if change.credits is None else rescaled(figures, credits_set=change.credits or None)
+
+
+def recut(record: RangeRecord, *, attempt: int, first: int, number: int) -> RangeRecord | None:
+    """Return a range in whose place others come, numbered from ``first`` on; ``None`` where it is not to be had."""
+    held = record.state is RangeState.ADMITTED and record.attempt == attempt
+    if not held and record.state is not RangeState.PLANNED:
+        return None
+    return replace(
+        record,
+        state=advance(record.state, RangeState.REVOKED),
+        lane=None,
+        session_id=None,
+        lease_until=None,
+        error=f"cut into the ranges {first} to {first + number - 1}",
+    )
+
+
+def pieces_of(record: RangeRecord, pieces: Sequence[Bounds], *, first: int) -> list[PlannedRange]:
+    """Return what comes in a range's place; each is expected to hold its share."""
+    rows, bytes = (-(-size // len(pieces)) for size in (record.planned_rows, record.planned_bytes))
+    return [PlannedRange(seq=first + at, bounds=piece, rows=rows, bytes=bytes) for at, piece in enumerate(pieces)]
+
+
+def skipped(record: RangeRecord, *, why: str) -> RangeRecord | None:
+    """Return a range that is left out for good; ``None`` where it is neither planned nor failed."""
+    if record.state not in (RangeState.PLANNED, RangeState.FAILED):
+        return None
+    return replace(record, state=advance(record.state, RangeState.REVOKED), error=f"skipped: {why}"[:ERROR_LENGTH])
+
+
+def fits(*, reserved_bytes: int, request: "Request") -> bool:
+    """Whether the cluster has the memory for one more range; the only one of a cluster always has."""
+    if request.memory_limit is None or not reserved_bytes:
+        return True
+    return reserved_bytes + request.memory_bytes <= request.memory_limit
 
 
 def _lease_runs(record: RangeRecord, now: datetime) -> bool:
@@ -324,14 +525,6 @@ def _range_memory(maximum: int | None, seen: int | None) -> int | None:
     return max(seen, int(maximum * DECAY))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """Committed rows of a plan at one moment."""
-
-    at: datetime
-    rows: int
-
-
 def rate_between(base: Sample, latest: Sample, *, now: datetime, seconds: float) -> float | None:
     """Return rows per second from ``base`` to ``latest``; ``None`` where they are not apart.
 
@@ -339,4 +532,4 @@ def rate_between(base: Sample, latest: Sample, *, now: datetime, seconds: float)
     still goes towards 0.
     """
     span = (max(latest.at, now - timedelta(seconds=seconds)) - base.at).total_seconds()
-    return max(0, latest.rows - base.rows) / span if latest.at > base.at and span > 0 else None
+    return max(0, latest.committed - base.committed) / span if latest.at > base.at and span > 0 else None

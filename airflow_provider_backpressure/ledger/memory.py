@@ -6,25 +6,33 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from airflow_provider_backpressure.core.bounds import Bounds
+from airflow_provider_backpressure.core.flow import Flow, Stage, StageTime, total
 from airflow_provider_backpressure.core.hydration import GateState, Hydration, Permit, RangeCounts
 from airflow_provider_backpressure.core.limits import Limit
-from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.phases import Phase, Span
+from airflow_provider_backpressure.core.queue import NOT_QUEUED
 from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.signals import Decision
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.statistics import PLAN_WORKER, WorkerStatistics
+from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger import decisions, law
-from airflow_provider_backpressure.ledger.memory_tables import Control, Entry, Tables
+from airflow_provider_backpressure.ledger.memory_observing import MemoryObserving
+from airflow_provider_backpressure.ledger.memory_pruning import MemoryPruning
+from airflow_provider_backpressure.ledger.memory_steering import MemorySteering
+from airflow_provider_backpressure.ledger.memory_tables import Entry, Tables
+from airflow_provider_backpressure.ledger.memory_viewing import MemoryViews
+from airflow_provider_backpressure.ledger.telling import Publish, nobody
 
 
-class MemoryLedger:
-    """Keeps the contract of ``core.ports.Ledger`` within one process. ``now`` is its database's clock."""
+class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
+    """Keeps the contract of ``core.ledger_port.Ledger`` within one process. ``now`` is its database's clock."""
 
-    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self.controls: list[Control] = []
-        """Every pause and resume, as the control table has them."""
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, publish: Publish = nobody) -> None:
         self._tables = Tables(now)
+        self._publish = publish
         self._lock = threading.RLock()
 
     # Reading
@@ -54,16 +62,23 @@ class MemoryLedger:
             ages = [(now - record.admitted_at).total_seconds() for record in held if record.admitted_at]
             return GateState(
                 phase=figures.phase,
+                place=self._tables.stands(entry) if figures.queues else NOT_QUEUED,
                 credits=figures.credits,
+                slots=figures.slots,
                 in_flight=len(held),
                 waiting=int(self._tables.next_planned(figures) is not None),
-                reserved_bytes=sum(record.memory_bytes for record in held),
+                reserved_bytes=self._tables.reserved(figures.cluster),
+                largest_bytes=self._tables.largest(figures.cluster),
+                connections=self._tables.connections(figures.sink_server),
+                connections_max=self._tables.limit(Shared.CONNECTIONS, figures.sink_server),
                 oldest_seconds=max(ages, default=None),
                 commit_seconds=figures.commit_seconds,
                 range_memory_bytes=figures.range_memory_bytes,
+                range_rows=entry.range_rows_set,
                 paused_by=figures.paused_by,
                 paused_why=entry.paused_why,
                 memory_closed=decisions.memory_closed(entry.decision),
+                number=figures.number,
             )
 
     def counts(self, plan_id: str) -> RangeCounts:
@@ -85,10 +100,7 @@ class MemoryLedger:
     def range(self, plan_id: str, seq: int) -> RangeRecord:
         """See ``LedgerReader.range``."""
         with self._lock:
-            record = self._tables.ranges.get(plan_id, {}).get(seq)
-        if record is None:
-            raise law.unknown_range(plan_id, seq)
-        return record
+            return self._tables.range(plan_id, seq)
 
     def abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
         """See ``LedgerReader.abandoned``."""
@@ -118,13 +130,45 @@ class MemoryLedger:
             base = older[-1] if older else samples[0]
             return law.rate_between(base, latest, now=self._tables.now(), seconds=seconds)
 
+    def flow(self, hydration_id: str, *, seconds: float = 60.0) -> dict[Stage, StageTime]:
+        """See ``LedgerReader.flow``."""
+        with self._lock:
+            since = self._tables.now() - timedelta(seconds=seconds)
+            flows = self._tables.entry(hydration_id).flows
+            return total(*(times for at, times in flows if at >= since))
+
+    def probe(self, hydration_id: str) -> str | None:
+        """See ``LedgerReader.probe``."""
+        with self._lock:
+            return self._tables.entry(hydration_id).probe
+
+    def spans(self, hydration_id: str) -> list[Span]:
+        """See ``LedgerReader.spans``."""
+        with self._lock:
+            return list(self._tables.entry(hydration_id).spans)
+
+    def push_counts(self) -> list[str]:
+        """See ``LedgerReader.push_counts``."""
+        with self._lock:
+            since = self._tables.now() - timedelta(hours=1)
+            return [counts for at, counts in self._tables.pushes.values() if at >= since]
+
     # Writing
 
     def register(
-        self, *, environment: str, source_identity: str, sink_identity: str, owner: str, cluster: str, credits: int
+        self,
+        *,
+        environment: str,
+        source_identity: str,
+        sink_identity: str,
+        owner: str,
+        cluster: str,
+        credits: int,
+        sink_server: str = "",
+        connections: int | None = None,
     ) -> Hydration:
         """See ``Ledger.register``."""
-        with self._lock:
+        with self._writing() as told:
             entry = self._tables.find(environment, source_identity, sink_identity)
             if entry is None:
                 now = self._tables.now()
@@ -133,19 +177,21 @@ class MemoryLedger:
                     source_identity=source_identity,
                     sink_identity=sink_identity,
                     owner=owner,
-                    cluster=cluster,
-                    figures=law.registered(uuid.uuid4().hex, credits),
+                    figures=law.registered(uuid.uuid4().hex, credits, cluster=cluster, sink_server=sink_server),
                     created_at=now,
                     updated_at=now,
                 )
                 self._tables.entries[entry.figures.id] = entry
+                self._tables.enter(entry, entry.figures.phase, now)
             if entry.owner != owner:
                 raise law.owned(
                     source_identity=source_identity, sink_identity=sink_identity, owner=entry.owner, asking=owner
                 )
-            if (entry.figures.credits_max, entry.cluster) != (credits, cluster):
-                entry.cluster = cluster
-                self._tables.save(entry, law.rescaled(entry.figures, credits))
+            declared = law.rescaled(entry.figures, credits_declared=credits, cluster=cluster, sink_server=sink_server)
+            if declared != entry.figures:
+                self._tables.save(entry, told.of(entry.figures, declared))
+            if connections is not None:
+                self._tables.set_limit(Shared.CONNECTIONS, sink_server, connections, who=None)
             return entry.hydration()
 
     def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
@@ -166,29 +212,42 @@ class MemoryLedger:
 
     def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
         """See ``Ledger.save_plan``."""
-        records = [
-            RangeRecord(
-                hydration_id=hydration_id,
-                plan_id=plan.plan_id,
-                seq=planned.seq,
-                bounds=planned.bounds,
-                state=RangeState.PLANNED,
-                planned_rows=planned.rows,
-                planned_bytes=planned.bytes,
-            )
-            for planned in ranges
-        ]
-        with self._lock:
+        records = [_planned(planned, hydration_id, plan.plan_id) for planned in ranges]
+        with self._writing() as told:
             entry = self._tables.entry(hydration_id)
             if plan.plan_id in self._tables.ranges:
                 raise LedgerRefused(f"The ledger has the plan {plan.plan_id} already.")
             self._tables.ranges[plan.plan_id] = {record.seq: record for record in records}
             self._tables.order[plan.plan_id] = sorted(self._tables.ranges[plan.plan_id])
             entry.plan, entry.samples = plan, []
-            total = replace(law.totals(hydration_id, plan), updated_at=self._tables.now())
+            now, before = self._tables.now(), list(entry.statistics.values())
+            total = replace(law.totals(hydration_id, plan, before), updated_at=now)
             entry.statistics = {total.worker_id: total}
-            self._tables.save(entry, law.planned_anew(entry.figures, plan))
+            anew = law.planned_anew(entry.figures, plan)
+            self._tables.save(entry, told.of(entry.figures, anew, waiting=int(bool(records))))
         return len(records)
+
+    def restore(self, hydration_id: str, plan: Plan, records: Iterable[RangeRecord], *, who: str, why: str) -> None:
+        """See ``Ledger.restore``."""
+        every = list(records)
+        with self._writing() as told:
+            entry, now = self._tables.entry(hydration_id), self._tables.now()
+            leased = [each for each in self._tables.held(hydration_id) if each.lease_until and each.lease_until > now]
+            if leased:
+                raise law.in_flight_still(hydration_id, len(leased))
+            for key in [key for key in entry.in_flight | entry.failed if key[0] == plan.plan_id]:
+                entry.in_flight.discard(key)
+                entry.failed.discard(key)
+            self._tables.ranges[plan.plan_id] = {}
+            for record in every:
+                self._tables.put(entry, record)
+            self._tables.order[plan.plan_id] = sorted(self._tables.ranges[plan.plan_id])
+            entry.plan, entry.samples = plan, []
+            before = law.before_restored(entry.figures, plan, list(entry.statistics.values()))
+            found = (law.totals(hydration_id, plan, before), law.found_committed(hydration_id, every))
+            entry.statistics = {each.worker_id: replace(each, updated_at=now) for each in found}
+            self._tables.save(entry, told.of(entry.figures, law.restored(entry.figures, plan), known=False))
+            self._act(hydration_id, who, "reindex", why, {"plan_id": plan.plan_id, "epoch": plan.epoch})
 
     def take_over(self, hydration_id: str, plan: Plan) -> None:
         """See ``Ledger.take_over``."""
@@ -205,29 +264,38 @@ class MemoryLedger:
         session_id: str,
         lease_seconds: float,
         memory_bytes: int = 0,
+        memory_limit: int | None = None,
         seq: int | None = None,
     ) -> Permit | None:
         """See ``Ledger.admit``."""
         request = law.Request(
-            lane=lane, session_id=session_id, lease_seconds=lease_seconds, memory_bytes=memory_bytes, seq=seq
+            lane=lane,
+            session_id=session_id,
+            lease_seconds=lease_seconds,
+            memory_bytes=memory_bytes,
+            memory_limit=memory_limit,
+            seq=seq,
         )
-        with self._lock:
+        with self._writing() as told:
             entry, now = self._tables.entry(hydration_id), self._tables.now()
             figures, plan = entry.figures, self._tables.ranges.get(entry.figures.plan_id or "", {})
             candidate = self._tables.next_planned(figures) if seq is None else plan.get(seq)
-            if figures.shut or candidate is None:
+            if figures.shut or candidate is None or not self._tables.take_turn(entry).granted:
                 return None
             before = plan.get(candidate.seq - 1)
             ready = not candidate.ordered or law.settles(before.state if before else None)
             record = request.admitted(
                 candidate, in_flight=len(entry.in_flight), credits=figures.credits, now=now, ready=ready
             )
-            if record is None:
+            if record is None or (candidate.state is RangeState.PLANNED and not self._room(figures, request)):
                 return None
             self._tables.put(entry, record)
             if figures.sampled_at is None:
                 figures = self._tables.sampled(entry, now)
-            self._tables.save(entry, law.after_admission(figures, record.seq, first=seq is None))
+            after = law.after_admission(figures, record.seq, first=seq is None)
+            if candidate.state is RangeState.PLANNED:
+                after = told.of(entry.figures, after, in_flight=1, seq=record.seq)
+            self._tables.save(entry, after)
             return Permit(range=record)
 
     def renew(self, hydration_id: str, *, lane: str, lease_seconds: float) -> int:
@@ -237,6 +305,8 @@ class MemoryLedger:
             mine = [record for record in self._tables.held(hydration_id) if record.lane == lane]
             for record in mine:
                 self._tables.put(entry, replace(record, lease_until=until))
+            if mine:
+                self._tables.take_turn(entry)
             return len(mine)
 
     def commit(
@@ -254,76 +324,97 @@ class MemoryLedger:
         memory_bytes: int | None = None,
     ) -> bool:
         """See ``Ledger.commit``."""
-        with self._lock:
+        with self._writing() as told:
             record, now = self.range(plan_id, seq), self._tables.now()
-            entry = self._tables.entry(record.hydration_id)
+            entry, back = self._tables.entry(record.hydration_id), law.credits_back(record)
             if record.state is RangeState.COMMITTED:
                 return False
             self._tables.put(
                 entry, law.committed(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now)
             )
-            if entry.figures.plan_id != plan_id:
+            before = entry.figures
+            if before.plan_id != plan_id:
+                self._tables.save(entry, told.of(before, before, in_flight=back, seq=seq))
                 return True
             own = law.worked(self._tables.worker(entry, worker), record.progress(rows), rows=rows, bytes=bytes)
             entry.statistics[worker] = replace(own, updated_at=now)
-            self._tables.save(
-                entry,
-                law.after_commit(
-                    self._tables.sampled(entry, now) if entry.figures.sample_due(now) else entry.figures,
-                    record,
-                    attempt=attempt,
-                    limit=limit,
-                    pressure=pressure,
-                    memory_bytes=memory_bytes,
-                    now=now,
-                ),
+            after = law.after_commit(
+                self._tables.sampled(entry, now) if before.sample_due(now) else before,
+                record,
+                attempt=attempt,
+                limit=limit,
+                pressure=pressure,
+                memory_bytes=memory_bytes,
+                now=now,
             )
+            self._tables.save(entry, told.of(before, after, in_flight=back, seq=seq))
             return True
 
     def release(self, plan_id: str, seq: int, *, attempt: int, error: str, fail: bool = False) -> bool:
         """See ``Ledger.release``."""
-        with self._lock:
+        with self._writing() as told:
             held = self.range(plan_id, seq)
             entry = self._tables.entry(held.hydration_id)
             record = law.released(held, attempt=attempt, error=error, fail=fail)
             if record is None:
                 return False
             self._tables.put(entry, record)
-            if entry.figures.plan_id == plan_id and record.state is RangeState.PLANNED:
-                self._tables.save(entry, law.planned_again(entry.figures, seq))
+            again = entry.figures.plan_id == plan_id and record.state is RangeState.PLANNED
+            after = law.planned_again(entry.figures, seq) if again else entry.figures
+            news = {"waiting": 1} if again else {}
+            self._tables.save(entry, told.of(entry.figures, after, in_flight=-1, seq=seq, **news))
             return True
+
+    def recut(self, plan_id: str, seq: int, *, attempt: int, pieces: Sequence[Bounds]) -> list[int]:
+        """See ``Ledger.recut``."""
+        with self._writing() as told:
+            before, order = self.range(plan_id, seq), self._tables.order[plan_id]
+            entry, first = self._tables.entry(before.hydration_id), order[-1] + 1
+            record = law.recut(before, attempt=attempt, first=first, number=len(pieces))
+            if record is None or entry.figures.plan_id != plan_id:
+                return []
+            self._tables.put(entry, record)
+            made = [
+                _planned(piece, before.hydration_id, plan_id) for piece in law.pieces_of(before, pieces, first=first)
+            ]
+            for piece in made:
+                self._tables.put(entry, piece)
+            order += [piece.seq for piece in made]
+            recut = told.of(entry.figures, entry.figures, in_flight=law.credits_back(before), seq=seq, waiting=1)
+            self._tables.save(entry, recut)
+            return [piece.seq for piece in made]
 
     def retry_failed(self, plan_id: str) -> int:
         """See ``Ledger.retry_failed``."""
-        with self._lock:
+        with self._writing() as told:
             entry = next((entry for entry in self._tables.entries.values() if entry.figures.plan_id == plan_id), None)
             failed = self.ranges(plan_id, states=[RangeState.FAILED]) if entry else []
-            for record in failed:
-                assert entry is not None
-                self._tables.put(entry, replace(record, state=RangeState.PLANNED))
-                self._tables.save(entry, law.planned_again(entry.figures, record.seq))
+            if entry is not None and failed:
+                for record in failed:
+                    self._tables.put(entry, replace(record, state=RangeState.PLANNED, lane=None, session_id=None))
+                after = law.planned_again(entry.figures, min(record.seq for record in failed))
+                self._tables.save(entry, told.of(entry.figures, after, waiting=1))
             return len(failed)
 
     def reopen(self, plan_id: str, seq: int, *, who: str, why: str | None = None) -> bool:
         """See ``Ledger.reopen``."""
-        with self._lock:
+        with self._writing() as told:
             before, now = self.range(plan_id, seq), self._tables.now()
             entry = self._tables.entry(before.hydration_id)
             record = law.reopened(before) if entry.figures.plan_id == plan_id else None
             if record is None:
                 return False
             self._tables.put(entry, record)
-            self._tables.save(entry, law.planned_again(entry.figures, seq))
+            again = law.planned_again(entry.figures, seq)
+            self._tables.save(entry, told.of(entry.figures, again, seq=seq, waiting=1))
             for row in law.taken_back(list(entry.statistics.values()), before.lane, before.rows or 0):
                 entry.statistics[row.worker_id] = replace(row, updated_at=now)
-            self.controls.append(
-                Control(hydration_id=before.hydration_id, at=now, who=who, action="retry-range", why=why)
-            )
+            self._act(before.hydration_id, who, "retry-range", why, {"seq": seq})
             return True
 
     def finish(self, hydration_id: str) -> Hydration:
         """See ``Ledger.finish``."""
-        with self._lock:
+        with self._writing() as told:
             entry, now = self._tables.entry(hydration_id), self._tables.now()
             increment = entry.plan is not None and entry.plan.increment
             if entry.figures.phase is Phase.STEADY_STATE and not increment:
@@ -335,14 +426,21 @@ class MemoryLedger:
                     raise law.still_open(record.seq, record.state)
             totals = law.made_exact(list(entry.statistics.values()))
             if totals is not None:
-                entry.statistics[law.PLAN_WORKER] = replace(totals, updated_at=now)
-            self._tables.save(entry, law.finished(self._tables.sampled(entry, now), now))
+                entry.statistics[PLAN_WORKER] = replace(totals, updated_at=now)
+            finished = law.finished(self._tables.sampled(entry, now), now)
+            self._tables.save(entry, told.of(entry.figures, finished))
+            self._tables.turns.pop(hydration_id, None)
             return entry.hydration()
 
     def record_decision(self, hydration_id: str, decision: Decision) -> None:
         """See ``Ledger.record_decision``."""
         with self._lock:
             self._tables.entry(hydration_id).decision = decisions.to_json(decision)
+
+    def record_flow(self, hydration_id: str, *, worker: str, times: Flow) -> None:
+        """See ``Ledger.record_flow``."""
+        with self._lock:
+            self._tables.entry(hydration_id).flows.append((self._tables.now(), dict(times)))
 
     def record_read(self, hydration_id: str, *, worker: str, in_flight_rows: int) -> None:
         """See ``Ledger.record_read``."""
@@ -351,31 +449,52 @@ class MemoryLedger:
             own = law.reading(self._tables.worker(entry, worker), in_flight_rows)
             entry.statistics[worker] = replace(own, updated_at=self._tables.now())
 
-    def pause(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
-        """See ``Ledger.pause``."""
-        self._steer(hydration_id, "pause", who, why, paused_by=who, paused_why=why)
+    def keep_probe(self, hydration_id: str, curve: str) -> None:
+        """See ``Ledger.keep_probe``."""
+        with self._lock:
+            self._tables.entry(hydration_id).probe = curve
 
-    def resume(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
-        """See ``Ledger.resume``."""
-        self._steer(hydration_id, "resume", who, why, paused_by=None, paused_why=None)
+    def preview(self, hydration_id: str) -> str | None:
+        """See ``LedgerReader.preview``."""
+        with self._lock:
+            return self._tables.entry(hydration_id).preview
+
+    def keep_preview(self, hydration_id: str, facts: str) -> None:
+        """See ``Ledger.keep_preview``."""
+        with self._lock:
+            self._tables.entry(hydration_id).preview = facts
+
+    def keep_push(self, process: str, counts: str) -> None:
+        """See ``Ledger.keep_push``."""
+        with self._lock:
+            self._tables.pushes[process] = (self._tables.now(), counts)
+
+    def forget(self, hydration_id: str) -> None:
+        """See ``Ledger.forget``."""
+        with self._lock:
+            held = self._tables.held(hydration_id)
+            if held:
+                raise law.still_held(hydration_id, len(held))
+            self._tables.forget(hydration_id)
 
     def close(self) -> None:
         """See ``Ledger.close``."""
 
-    def _steer(
-        self,
-        hydration_id: str,
-        action: str,
-        who: str,
-        why: str | None,
-        *,
-        paused_by: str | None,
-        paused_why: str | None,
-    ) -> None:
-        with self._lock:
-            entry = self._tables.entry(hydration_id)
-            entry.paused_why = paused_why
-            self._tables.save(entry, replace(entry.figures, paused_by=paused_by))
-            self.controls.append(
-                Control(hydration_id=hydration_id, at=self._tables.now(), who=who, action=action, why=why)
-            )
+    def _room(self, figures: law.Figures, request: law.Request) -> bool:
+        """Whether what hydrations share has room for one more range."""
+        most = self._tables.limit(Shared.CONNECTIONS, figures.sink_server)
+        if most is not None and self._tables.connections(figures.sink_server) >= most:
+            return False
+        return law.fits(reserved_bytes=self._tables.reserved(figures.cluster), request=request)
+
+
+def _planned(planned: PlannedRange, hydration_id: str, plan_id: str) -> RangeRecord:
+    return RangeRecord(
+        hydration_id=hydration_id,
+        plan_id=plan_id,
+        seq=planned.seq,
+        bounds=planned.bounds,
+        state=RangeState.PLANNED,
+        planned_rows=planned.rows,
+        planned_bytes=planned.bytes,
+    )

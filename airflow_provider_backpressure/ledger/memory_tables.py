@@ -3,24 +3,30 @@
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from airflow_provider_backpressure.core.course import Course
+from airflow_provider_backpressure.core.events import Occurring
+from airflow_provider_backpressure.core.flow import Stage, StageTime
 from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.phases import Phase, Span
+from airflow_provider_backpressure.core.queue import (
+    NOT_QUEUED,
+    REMEMBERED_SECONDS,
+    TOKEN_SECONDS,
+    QueueEntry,
+    QueuePlace,
+    may_start,
+    place,
+)
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.samples import Sample
+from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.statistics import WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.steering import Control, Shared
+from airflow_provider_backpressure.core.upstream import Seen
 from airflow_provider_backpressure.ledger import decisions, law
-
-
-@dataclass(frozen=True, kw_only=True)
-class Control:
-    """One act of a person."""
-
-    hydration_id: str
-    at: datetime
-    who: str
-    action: str
-    why: str | None
 
 
 @dataclass(kw_only=True)
@@ -31,17 +37,25 @@ class Entry:
     source_identity: str
     sink_identity: str
     owner: str
-    cluster: str
     figures: law.Figures
     created_at: datetime
     updated_at: datetime
     plan: Plan | None = None
     holder: str | None = None
     paused_why: str | None = None
+    priority: int = 0
+    range_rows_set: int | None = None
     decision: str | None = None
+    probe: str | None = None
+    preview: str | None = None
+    course: Course | None = None
+    occurring: Occurring = field(default_factory=dict)
     in_flight: set[tuple[str, int]] = field(default_factory=set)
+    failed: set[tuple[str, int]] = field(default_factory=set)
     statistics: dict[str, WorkerStatistics] = field(default_factory=dict)
-    samples: list[law.Sample] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    flows: list[tuple[datetime, dict[Stage, StageTime]]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
 
     def hydration(self) -> Hydration:
         """Return the value that the port gives."""
@@ -52,12 +66,18 @@ class Entry:
             source_identity=self.source_identity,
             sink_identity=self.sink_identity,
             owner=self.owner,
-            cluster=self.cluster,
+            cluster=figures.cluster,
             phase=figures.phase,
             plan=self.plan,
             holder=self.holder,
             credits=figures.credits,
             credits_max=figures.credits_max,
+            credits_declared=figures.credits_declared,
+            credits_set=figures.credits_set,
+            range_rows_set=self.range_rows_set,
+            priority=self.priority,
+            slots=figures.slots,
+            sink_server=figures.sink_server,
             paused_by=figures.paused_by,
             paused_why=self.paused_why,
             decision=decisions.from_json(self.decision),
@@ -67,14 +87,35 @@ class Entry:
         )
 
 
+@dataclass(kw_only=True)
+class Turn:
+    """A place in a cluster's queue."""
+
+    ready_at: datetime
+    lease_until: datetime
+    running: bool = False
+    run: str | None = None
+
+    def end(self, now: datetime) -> None:
+        """Give the token back, and the place with it."""
+        if self.running:
+            self.running, self.lease_until = False, now
+
+
 class Tables:
-    """Hydrations and their ranges."""
+    """Hydrations and their ranges, the queue, and what hydrations share."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self.now = now
         self.entries: dict[str, Entry] = {}
         self.ranges: dict[str, dict[int, RangeRecord]] = {}
         self.order: dict[str, list[int]] = {}
+        self.turns: dict[str, Turn] = {}
+        self.limits: dict[tuple[Shared, str], tuple[int | None, str | None]] = {}
+        self.controls: list[Control] = []
+        self.asked: dict[str, datetime] = {}
+        self.upstreams: dict[str, Seen] = {}
+        self.pushes: dict[str, tuple[datetime, str]] = {}
 
     def entry(self, hydration_id: str) -> Entry:
         """Return a hydration; ``LedgerRefused`` for an unknown id."""
@@ -88,6 +129,23 @@ class Tables:
             if (entry.environment, entry.source_identity, entry.sink_identity) == key:
                 return entry
         return None
+
+    def forget(self, hydration_id: str) -> None:
+        """Remove a hydration with all that belongs to it but the acts of people."""
+        entry = self.entries.pop(hydration_id, None)
+        if entry is not None and all(entry.source_identity != one.source_identity for one in self.entries.values()):
+            self.asked.pop(entry.source_identity, None)
+            self.upstreams.pop(entry.source_identity, None)
+        self.turns.pop(hydration_id, None)
+        for plan_id in [plan_id for plan_id, plan in self.ranges.items() if _belongs(plan, hydration_id)]:
+            del self.ranges[plan_id], self.order[plan_id]
+
+    def range(self, plan_id: str, seq: int) -> RangeRecord:
+        """Return one range; ``LedgerRefused`` where there is none."""
+        record = self.ranges.get(plan_id, {}).get(seq)
+        if record is None:
+            raise law.unknown_range(plan_id, seq)
+        return record
 
     def held(self, hydration_id: str) -> list[RangeRecord]:
         """Return the ranges that hold a credit, in the order of plan and number."""
@@ -108,17 +166,114 @@ class Tables:
         key = (record.plan_id, record.seq)
         self.ranges[record.plan_id][record.seq] = record
         (entry.in_flight.add if record.state is RangeState.ADMITTED else entry.in_flight.discard)(key)
+        (entry.failed.add if record.state is RangeState.FAILED else entry.failed.discard)(key)
 
     def save(self, entry: Entry, figures: law.Figures) -> None:
         """Write the figures back."""
-        entry.figures, entry.updated_at = figures, self.now()
+        now = self.now()
+        if figures.phase is not entry.figures.phase:
+            self.enter(entry, figures.phase, now)
+        entry.figures, entry.updated_at = figures, now
+
+    def enter(self, entry: Entry, phase: Phase, now: datetime) -> None:
+        """End the phase that a hydration is in, if any, and begin another."""
+        if entry.spans:
+            entry.spans[-1] = replace(entry.spans[-1], ended_at=now)
+        entry.spans.append(Span(phase=phase, started_at=now))
 
     def worker(self, entry: Entry, worker: str) -> WorkerStatistics:
         """Return a worker's statistics, or zeros."""
         return entry.statistics.get(worker) or WorkerStatistics(hydration_id=entry.figures.id, worker_id=worker)
 
-    def sampled(self, entry: Entry, now: datetime) -> law.Figures:
+    def sampled(self, entry: Entry, now: datetime, *, memory: MemoryReading | None = None) -> law.Figures:
         """Keep a sample and return the figures after it."""
-        committed = total_progress(list(entry.statistics.values())).committed
-        entry.samples.append(law.Sample(at=now, rows=committed))
+        row = law.sample(
+            now,
+            list(entry.statistics.values()),
+            in_flight=len(entry.in_flight),
+            credits=entry.figures.credits,
+            memory=memory,
+        )
+        entry.samples.append(row)
         return replace(entry.figures, sampled_at=now)
+
+    def reserved(self, cluster: str) -> int:
+        """Return the executor memory reserved on a cluster."""
+        return sum(record.memory_bytes for record in self._every_held(lambda figures: figures.cluster == cluster))
+
+    def largest(self, cluster: str) -> int:
+        """Return the most executor memory that one range in flight on a cluster has reserved."""
+        held = self._every_held(lambda figures: figures.cluster == cluster)
+        return max((record.memory_bytes for record in held), default=0)
+
+    def connections(self, sink_server: str) -> int:
+        """Count the ranges in flight into a server of sinks."""
+        return len(self._every_held(lambda figures: figures.sink_server == sink_server))
+
+    def limit(self, kind: Shared, name: str) -> int | None:
+        """Return what hydrations may have of what they share."""
+        return self.limits.get((kind, name), (None, None))[0]
+
+    def set_limit(self, kind: Shared, name: str, most: int, *, who: str | None) -> None:
+        """Change it; what is only declared changes nothing that a person has said."""
+        if who is not None or self.limits.get((kind, name), (None, None))[1] is None:
+            self.limits[kind, name] = (most, who)
+
+    def queue(self, cluster: str | None = None) -> list[QueueEntry]:
+        """Return what waits or has a token, and something to do."""
+        return [
+            QueueEntry(
+                hydration_id=hydration_id,
+                cluster=entry.figures.cluster,
+                priority=entry.priority,
+                ready_at=turn.ready_at,
+                running=turn.running,
+                run=turn.run,
+            )
+            for hydration_id, turn in self.turns.items()
+            if turn.lease_until > self.now()
+            and (entry := self.entry(hydration_id)).figures.queues
+            and cluster in (None, entry.figures.cluster)
+            and (not turn.running or self._open(entry))
+        ]
+
+    def stands(self, entry: Entry) -> QueuePlace:
+        """Return a hydration's place as it is now."""
+        figures = entry.figures
+        return place(
+            self.queue(figures.cluster),
+            figures.id,
+            concurrency=self.limit(Shared.HYDRATIONS, figures.cluster),
+            cluster=figures.cluster,
+        )
+
+    def take_turn(self, entry: Entry, *, seconds: float = TOKEN_SECONDS, run: str | None = None) -> QueuePlace:
+        """Take or keep a place, and the token where it is this hydration's turn."""
+        hydration_id, now = entry.figures.id, self.now()
+        if not entry.figures.queues:
+            return NOT_QUEUED
+        turn = self.turns.get(hydration_id)
+        if turn is None or turn.lease_until + timedelta(seconds=REMEMBERED_SECONDS) <= now:
+            turn = self.turns[hydration_id] = Turn(ready_at=now, lease_until=now)
+        turn.running = turn.running and turn.lease_until > now
+        turn.lease_until, turn.run = now + timedelta(seconds=seconds), run or turn.run
+        found = self.stands(entry)
+        turn.running = turn.running or may_start(found)
+        return NOT_QUEUED if turn.running else found
+
+    def _open(self, entry: Entry) -> bool:
+        plan_id = entry.figures.plan_id
+        unsettled = any(plan == plan_id for plan, _ in entry.in_flight | entry.failed)
+        return plan_id is None or unsettled or self.next_planned(entry.figures) is not None
+
+    def _every_held(self, meant: Callable[[law.Figures], bool]) -> list[RangeRecord]:
+        return [
+            record
+            for entry in self.entries.values()
+            if entry.in_flight and meant(entry.figures)
+            for record in self.held(entry.figures.id)
+        ]
+
+
+def _belongs(plan: dict[int, RangeRecord], hydration_id: str) -> bool:
+    return any(record.hydration_id == hydration_id for record in plan.values())

@@ -42,6 +42,7 @@ hydration = sa.Table(
     # Every planned range of the plan has this sequence number or a higher one.
     sa.Column("next_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("credits", sa.Integer, nullable=False),
+    # As declared; a person's maximum goes before, and the cluster's slots bound both.
     sa.Column("credits_max", sa.Integer, nullable=False),
     sa.Column("paused_by", sa.String(512)),
     sa.Column("paused_why", sa.Text),
@@ -53,6 +54,21 @@ hydration = sa.Table(
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.Column("hydrated_at", UtcDateTime),
     sa.Column("holder", sa.String(512)),
+    sa.Column("credits_set", sa.Integer),
+    sa.Column("slots", sa.Integer),
+    sa.Column("range_rows_set", sa.BigInteger),
+    sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("sink_server", sa.String(512), nullable=False, server_default=sa.text("''"), index=True),
+    sa.Column("probe", LongText),
+    # Rates and verdict beside the source, as JSON.
+    sa.Column("course", LongText),
+    # Events that go on, as JSON.
+    sa.Column("occurring", sa.Text),
+    # Number of the gate's latest change, by which those that are told of changes see that they missed none.
+    sa.Column("gate_changes", sa.BigInteger, nullable=False, server_default="0"),
+    # What a plan would be, as JSON.
+    sa.Column("preview", LongText),
+    sa.Index("ix_backpressure_hydration_cluster", "cluster"),
     **ON_MYSQL,
 )
 
@@ -85,8 +101,13 @@ UNSETTLED = (RangeState.ADMITTED, RangeState.FAILED)
 """States in which few ranges are at a time. The index holds only these, and all others where a database has no partial
 indexes: work per range does not grow with the plan, and planning fills the primary key alone."""
 
-is_unsettled = range_.c.state.in_([sa.literal_column(f"'{state.value}'") for state in UNSETTLED])
-"""Constants, not parameters: a planner has to prove that the index serves."""
+
+def unsettled(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Return the index's condition. Constants, not parameters: a planner has to prove that the index serves."""
+    return table.c.state.in_([sa.literal_column(f"'{state.value}'") for state in UNSETTLED])
+
+
+is_unsettled = unsettled(range_)
 
 sa.Index(
     "ix_backpressure_range_unsettled",
@@ -128,6 +149,10 @@ sample = sa.Table(
     sa.Column("pressure", sa.Double),
     sa.Column("memory_used", sa.BigInteger),
     sa.Column("memory_limit", sa.BigInteger),
+    sa.Column("offset_known", Unsigned64),
+    sa.Column("offset_committed", Unsigned64),
+    sa.Column("upstream_rate", sa.Double),
+    sa.Column("process_rate", sa.Double),
     **ON_MYSQL,
 )
 
@@ -141,5 +166,73 @@ control = sa.Table(
     sa.Column("action", sa.String(64), nullable=False),
     sa.Column("why", sa.Text),
     sa.Column("values", sa.Text),
+    **ON_MYSQL,
+)
+
+queue = sa.Table(
+    "backpressure_queue",
+    metadata,
+    sa.Column("hydration_id", sa.String(32), primary_key=True),
+    sa.Column("run", sa.String(512)),
+    sa.Column("ready_at", UtcDateTime, nullable=False),
+    # NULL while it waits.
+    sa.Column("started_at", UtcDateTime),
+    sa.Column("lease_until", UtcDateTime, nullable=False),
+    **ON_MYSQL,
+)
+
+limit = sa.Table(
+    "backpressure_limit",
+    metadata,
+    sa.Column("kind", sa.String(32), primary_key=True),
+    sa.Column("name", sa.String(512), primary_key=True),
+    # NULL: no limit; the row is the lock under which what is shared is counted.
+    sa.Column("most", sa.BigInteger),
+    # Whoever said so; what is declared does not change it then.
+    sa.Column("set_by", sa.String(512)),
+    **ON_MYSQL,
+)
+
+push = sa.Table(
+    "backpressure_push",
+    metadata,
+    sa.Column("process", sa.String(64), primary_key=True),
+    sa.Column("at", UtcDateTime, nullable=False),
+    sa.Column("counts", sa.Text, nullable=False),
+    **ON_MYSQL,
+)
+
+flow = sa.Table(
+    "backpressure_flow",
+    metadata,
+    sa.Column("hydration_id", sa.String(32), primary_key=True),
+    sa.Column("at", UtcDateTime, primary_key=True),
+    sa.Column("worker_id", sa.String(512), primary_key=True),
+    sa.Column("times", sa.Text, nullable=False),
+    **ON_MYSQL,
+)
+
+phase = sa.Table(
+    "backpressure_phase",
+    metadata,
+    sa.Column("hydration_id", sa.String(32), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("phase", sa.String(16), nullable=False),
+    sa.Column("started_at", UtcDateTime, nullable=False),
+    # NULL while it goes on.
+    sa.Column("ended_at", UtcDateTime),
+    **ON_MYSQL,
+)
+
+upstream = sa.Table(
+    "backpressure_upstream",
+    metadata,
+    # Digest of the source's identity: several hydrations may read the same source.
+    sa.Column("source", sa.String(64), primary_key=True),
+    sa.Column("source_identity", sa.Text, nullable=False),
+    # When somebody last set out to ask the source; the row is the lock under which that is decided.
+    sa.Column("asked_at", UtcDateTime, nullable=False),
+    sa.Column("seen_at", UtcDateTime),
+    sa.Column("frontier", LongText),
     **ON_MYSQL,
 )

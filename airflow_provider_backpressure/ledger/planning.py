@@ -3,13 +3,15 @@
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.ranges import PlannedRange
+from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord
 from airflow_provider_backpressure.ledger.models import range_
+
+T = TypeVar("T")
 
 BATCH = 5_000
 """Ranges per statement, or per piece of a COPY stream (about 1 MiB)."""
@@ -23,7 +25,35 @@ def add_ranges(connection: Connection, ranges: Iterable[PlannedRange], *, hydrat
     return _insert(connection, batches, hydration_id=hydration_id, plan_id=plan_id)
 
 
-def _batches(ranges: Iterable[PlannedRange]) -> Iterator[list[PlannedRange]]:
+def put_records(connection: Connection, records: Iterable[RangeRecord], *, plan_id: str) -> None:
+    """Store the ranges of a plan as they are, in the place of those that are there."""
+    connection.execute(sa.delete(range_).where(range_.c.plan_id == plan_id))
+    for batch in _batches(records):
+        connection.execute(sa.insert(range_), [_values(record) for record in batch])
+
+
+def _values(record: RangeRecord) -> dict[str, Any]:
+    return {
+        "plan_id": record.plan_id,
+        "seq": record.seq,
+        "hydration_id": record.hydration_id,
+        "bounds": json.dumps(record.bounds.to_json()),
+        "state": record.state.value,
+        "planned_rows": record.planned_rows,
+        "planned_bytes": record.planned_bytes,
+        "attempt": record.attempt,
+        "lane": record.lane,
+        "tag": record.tag,
+        "committed_rows": record.rows,
+        "committed_bytes": record.bytes,
+        "checksum": record.checksum,
+        "error": record.error,
+        "admitted_at": record.admitted_at,
+        "committed_at": record.committed_at,
+    }
+
+
+def _batches(ranges: Iterable[T]) -> Iterator[list[T]]:
     iterator = iter(ranges)
     while batch := list(islice(iterator, BATCH)):
         yield batch

@@ -13,24 +13,26 @@ from airflow_provider_backpressure.core.bounds import bounds_from_json
 from airflow_provider_backpressure.core.hydration import RangeCounts
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.ledger.law import Figures, unknown_range
-from airflow_provider_backpressure.ledger.models import UNSETTLED, is_unsettled, range_
+from airflow_provider_backpressure.ledger.models import UNSETTLED, is_unsettled, range_, unsettled
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
 
 
-def is_in(state: RangeState) -> sa.ColumnElement[bool]:
+def is_in(state: RangeState, table: sa.FromClause = range_) -> sa.ColumnElement[bool]:
     """Compare with a constant rather than a parameter, so that a partial index can be proved to serve.
 
-    SQLite needs to see the index's own condition for that, word for word.
+    SQLite needs to see the index's own condition for that, word for word. ``table``: the ranges, or an alias of them.
     """
-    condition = range_.c.state == sa.literal_column(f"'{state.value}'")
-    return sa.and_(is_unsettled, condition) if state in UNSETTLED else condition
+    condition = table.c.state == sa.literal_column(f"'{state.value}'")
+    return sa.and_(unsettled(table), condition) if state in UNSETTLED else condition
 
 
-def held_by(hydration: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+def held_by(hydration: sa.ColumnElement[str], table: sa.FromClause = range_) -> sa.ColumnElement[bool]:
     """Ranges of any of its plans that hold a credit: an older plan's jobs take their place until they are reaped."""
-    return sa.and_(range_.c.hydration_id == hydration, is_in(RangeState.ADMITTED))
+    return sa.and_(table.c.hydration_id == hydration, is_in(RangeState.ADMITTED, table))
 
 
+BY_STATE = "FORCE INDEX (ix_backpressure_range_unsettled)"
+"""For MySQL, which by the statistics of a small table would read every range there is."""
 _IN_FLIGHT = sa.select(sa.func.count()).select_from(range_).where(held_by(sa.bindparam("hydration_id")))
 _NOW = utc_now().label("now")
 
@@ -111,6 +113,13 @@ def in_flight(connection: Connection, hydration_id: str) -> int:
     return connection.execute(_IN_FLIGHT, {"hydration_id": hydration_id}).scalar_one()
 
 
+def leased(connection: Connection, hydration_id: str) -> int:
+    """Count the ranges in flight whose lease has not run out."""
+    held = held_by(sa.literal(hydration_id))
+    query = sa.select(sa.func.count()).select_from(range_).where(held, range_.c.lease_until > utc_now())
+    return connection.execute(query).scalar_one()
+
+
 def renew(connection: Connection, *, hydration_id: str, lane: str, seconds: float) -> int:
     """Renew the leases of what a lane has in flight and return how many there are."""
     until = now(connection) + timedelta(seconds=seconds)
@@ -138,18 +147,28 @@ def retry_failed(connection: Connection, *, hydration_id: str, plan_id: str) -> 
     failed = sa.and_(range_.c.hydration_id == hydration_id, is_in(RangeState.FAILED), range_.c.plan_id == plan_id)
     seqs = list(connection.scalars(sa.select(range_.c.seq).where(failed)))
     if seqs:
-        connection.execute(sa.update(range_).where(failed).values(state=RangeState.PLANNED.value))
+        again = {"state": RangeState.PLANNED.value, "lane": None, "session_id": None}
+        connection.execute(sa.update(range_).where(failed).values(again))
     return seqs
 
 
-def any_open(connection: Connection, figures: Figures) -> tuple[int, RangeState] | None:
+def last_seq(connection: Connection, plan_id: str) -> int:
+    """Return the number of the plan's last range; looks into the key only."""
+    newest = sa.select(range_.c.seq).where(range_.c.plan_id == plan_id).order_by(range_.c.seq.desc()).limit(1)
+    last: int = connection.execute(newest).scalar_one()
+    return last
+
+
+def any_open(
+    connection: Connection, *, hydration_id: str, plan_id: str | None, next_seq: int
+) -> tuple[int, RangeState] | None:
     """Return a range of the plan that is still to be committed, and its state; reads no more than that one."""
     unsettled = sa.select(range_.c.seq, range_.c.state).where(
-        range_.c.hydration_id == figures.id, is_unsettled, range_.c.plan_id == figures.plan_id
+        range_.c.hydration_id == hydration_id, is_unsettled, range_.c.plan_id == plan_id
     )
     planned = (
         sa.select(range_.c.seq, range_.c.state)
-        .where(range_.c.plan_id == figures.plan_id, range_.c.seq >= figures.next_seq, is_in(RangeState.PLANNED))
+        .where(range_.c.plan_id == plan_id, range_.c.seq >= next_seq, is_in(RangeState.PLANNED))
         .order_by(range_.c.seq)
     )
     for query in (unsettled, planned):
@@ -161,12 +180,16 @@ def any_open(connection: Connection, figures: Figures) -> tuple[int, RangeState]
 
 def count(connection: Connection, plan_id: str) -> RangeCounts:
     """Count a plan's ranges by state; reads the whole plan."""
-    rows = connection.execute(
-        sa.select(range_.c.state, sa.func.count().label("number"))
-        .where(range_.c.plan_id == plan_id)
-        .group_by(range_.c.state)
-    )
-    return RangeCounts(**{row.state: row.number for row in rows})
+    row = connection.execute(sa.select(*by_state(range_)).where(range_.c.plan_id == plan_id)).one()
+    return RangeCounts(**{name: int(number or 0) for name, number in row._mapping.items()})
+
+
+def by_state(table: sa.FromClause) -> list[sa.Label[int]]:
+    """Return sums that count ranges by state, named as the states are.
+
+    To group by the state would have the database sort them by a text, which takes most of the time.
+    """
+    return [sa.func.sum(sa.case((table.c.state == state.value, 1), else_=0)).label(state.value) for state in RangeState]
 
 
 def page(

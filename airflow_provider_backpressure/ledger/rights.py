@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from airflow_provider_backpressure.ledger.database import Database, MissingRight
-from airflow_provider_backpressure.ledger.models import metadata
+from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
 
 RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 TABLES = tuple(sorted(metadata.tables))
@@ -26,12 +26,14 @@ def granted(role: str, *, schema: str) -> list[str]:
         f"GRANT USAGE ON SCHEMA {schema} TO {role}",
         f"GRANT {', '.join(RIGHTS)} ON {', '.join(f'{schema}.{table}' for table in TABLES)} TO {role}",
         f"GRANT USAGE ON SEQUENCE {', '.join(f'{schema}.{name}' for name in SEQUENCES)} TO {role}",
+        f"GRANT SELECT ON {schema}.{VERSION_TABLE} TO {role}",
     ]
 
 
 def granted_on_mysql(account: str, *, schema: str) -> list[str]:
     """Return MySQL's statements that give the rights; its GRANT takes one table at a time. Names as in ``granted``."""
-    return [f"GRANT {', '.join(RIGHTS)} ON {schema}.{table} TO {account}" for table in TABLES]
+    written = [f"GRANT {', '.join(RIGHTS)} ON {schema}.{table} TO {account}" for table in TABLES]
+    return [*written, f"GRANT SELECT ON {schema}.{VERSION_TABLE} TO {account}"]
 
 
 def missing(url: str | URL) -> list[str]:

@@ -1,43 +1,40 @@
 """Statements on ``backpressure_sample``: the course of a hydration over time, for rates and charts."""
 
-import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.statistics import Progress
-from airflow_provider_backpressure.ledger.law import Sample, rate_between
+from airflow_provider_backpressure.core.samples import Sample
+from airflow_provider_backpressure.ledger.law import rate_between
 from airflow_provider_backpressure.ledger.models import hydration, sample
-from airflow_provider_backpressure.ledger.sqltypes import utc_now
+from airflow_provider_backpressure.ledger.sqltypes import UtcDateTime, seconds_between, utc_now
+
+_COLUMNS = {"committed": "committed_rows", "read": "read_rows"}
+"""Columns that are called otherwise than the field."""
+FIELDS = {field.name: sample.c[_COLUMNS.get(field.name, field.name)] for field in fields(Sample)}
+_OF_PLAN = sa.and_(hydration.c.id == sample.c.hydration_id, hydration.c.plan_id == sample.c.plan_id)
 
 
-def add(
-    connection: Connection,
-    *,
-    hydration_id: str,
-    plan_id: str,
-    at: datetime,
-    progress: Progress,
-    in_flight: int,
-    credits: int,
-    pressure: float | None,
-) -> None:
+def add(connection: Connection, *, hydration_id: str, plan_id: str, row: Sample) -> None:
     """Keep one sample."""
-    connection.execute(
-        sa.insert(sample),
-        {
-            "hydration_id": hydration_id,
-            "plan_id": plan_id,
-            "at": at,
-            "committed_rows": progress.committed,
-            "read_rows": progress.read,
-            "in_flight": in_flight,
-            "credits": credits,
-            "pressure": pressure if pressure is not None and math.isfinite(pressure) else None,
-        },
+    values = {_COLUMNS.get(name, name): value for name, value in asdict(row).items()}
+    connection.execute(sa.insert(sample), {"hydration_id": hydration_id, "plan_id": plan_id, **values})
+
+
+def latest(connection: Connection, hydration_id: str, *, seconds: float) -> list[Sample]:
+    """Return the current plan's samples of the last seconds, the oldest first."""
+    since = connection.execute(sa.select(utc_now())).scalar_one() - timedelta(seconds=seconds)
+    rows = connection.execute(
+        sa.select(*(column.label(name) for name, column in FIELDS.items()))
+        .join(hydration, _OF_PLAN)
+        .where(hydration.c.id == hydration_id, sample.c.hydration_id == hydration_id, sample.c.at >= since)
+        .order_by(sample.c.at)
     )
+    return [Sample(**row._mapping) for row in rows]
 
 
 def rate(connection: Connection, hydration_id: str, *, seconds: float) -> float | None:
@@ -48,12 +45,85 @@ def rate(connection: Connection, hydration_id: str, *, seconds: float) -> float 
     newest = _one(connection, hydration_id, order=sample.c.at.desc())
     if newest is None:
         return None
-    latest, now = newest
-    cut = latest.at - timedelta(seconds=seconds)
+    last, now = newest
+    cut = last.at - timedelta(seconds=seconds)
     base = _one(connection, hydration_id, sample.c.at <= cut, order=sample.c.at.desc()) or _one(
         connection, hydration_id, order=sample.c.at
     )
-    return rate_between(base[0], latest, now=now, seconds=seconds) if base else None
+    return rate_between(base[0], last, now=now, seconds=seconds) if base else None
+
+
+def prune(connection: Connection, hydration_id: str, *, seconds: float, rows: int, most: int) -> int:
+    """Forget at most so many samples that are older, or more, than is kept; return how many went."""
+    mine = sample.c.hydration_id == hydration_id
+    now: datetime = connection.execute(sa.select(utc_now())).scalar_one()
+    ats = sa.select(sample.c.at).where(mine)
+    beyond = connection.execute(ats.order_by(sample.c.at.desc()).offset(rows).limit(1)).scalar_one_or_none()
+    cut = max(filter(None, (now - timedelta(seconds=seconds), beyond)))
+    old = [row.at for row in connection.execute(ats.where(sample.c.at <= cut).order_by(sample.c.at).limit(most))]
+    if old:
+        connection.execute(sa.delete(sample).where(mine, sample.c.at <= old[-1]))
+    return len(old)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latest:
+    """What the latest samples of a hydration tell."""
+
+    rate: float | None = None
+    memory_used: int | None = None
+    memory_limit: int | None = None
+
+
+def latest_of_many(connection: Connection, hydration_ids: Sequence[str], *, seconds: float) -> dict[str, Latest]:
+    """Return what the latest samples tell, by hydration, in one statement; the rate as :func:`rate` gives it."""
+    rows = connection.execute(_LATEST, {"ids": list(hydration_ids), "seconds": seconds})
+    return {
+        row.id: Latest(
+            rate=rate_between(
+                Sample(at=row.base_at, committed=row.base_rows),
+                Sample(at=row.at, committed=row.rows),
+                now=row.now,
+                seconds=seconds,
+            ),
+            memory_used=row.memory_used,
+            memory_limit=row.memory_limit,
+        )
+        for row in rows
+    }
+
+
+def _times(of: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> Any:
+    same = sa.and_(sample.c.hydration_id == of.c.id, sample.c.plan_id == of.c.plan_id)
+    return sa.select(sample.c.at).where(same, *conditions)
+
+
+def _latest() -> Any:
+    chosen = hydration.c.id.in_(sa.bindparam("ids", expanding=True))
+    newest = _times(hydration).order_by(sample.c.at.desc()).limit(1).scalar_subquery()
+    late = sa.select(hydration.c.id, hydration.c.plan_id, newest.label("at")).where(chosen).subquery("late")
+    apart = seconds_between(sample.c.at, late.c.at) >= sa.bindparam("seconds")
+    before = _times(late, apart).order_by(sample.c.at.desc()).limit(1).scalar_subquery()
+    oldest = _times(late).order_by(sample.c.at).limit(1).scalar_subquery()
+    pair = sa.select(late, sa.func.coalesce(before, oldest, type_=UtcDateTime()).label("base_at")).subquery("pair")
+    last, base = sample.alias("last"), sample.alias("base")
+
+    def joined(table: sa.FromClause, at: Any) -> sa.ColumnElement[bool]:
+        return sa.and_(table.c.hydration_id == pair.c.id, table.c.plan_id == pair.c.plan_id, table.c.at == at)
+
+    return sa.select(
+        pair.c.id,
+        pair.c.at,
+        pair.c.base_at,
+        last.c.committed_rows.label("rows"),
+        base.c.committed_rows.label("base_rows"),
+        last.c.memory_used,
+        last.c.memory_limit,
+        utc_now().label("now"),
+    ).select_from(pair.join(last, joined(last, pair.c.at)).join(base, joined(base, pair.c.base_at)))
+
+
+_LATEST = _latest()
 
 
 def _one(
@@ -61,12 +131,9 @@ def _one(
 ) -> tuple[Sample, datetime] | None:
     row = connection.execute(
         sa.select(sample.c.at, sample.c.committed_rows, utc_now().label("now"))
-        .join(
-            hydration,
-            sa.and_(hydration.c.id == sample.c.hydration_id, hydration.c.plan_id == sample.c.plan_id),
-        )
+        .join(hydration, _OF_PLAN)
         .where(hydration.c.id == hydration_id, sample.c.hydration_id == hydration_id, *conditions)
         .order_by(order)
         .limit(1)
     ).one_or_none()
-    return None if row is None else (Sample(at=row.at, rows=row.committed_rows), row.now)
+    return None if row is None else (Sample(at=row.at, committed=row.committed_rows), row.now)

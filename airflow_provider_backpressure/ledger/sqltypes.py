@@ -96,3 +96,29 @@ def _sqlite_now(element: utc_now, compiler: SQLCompiler, **_: Any) -> str:
 @compiles(utc_now, "mariadb")
 def _mysql_now(element: utc_now, compiler: SQLCompiler, **_: Any) -> str:
     return "utc_timestamp(6)"
+
+
+class seconds_between(FunctionElement[float]):
+    """Seconds from the first of two times to the second; NULL where one of them is."""
+
+    type = sa.Double()
+    inherit_cache = True
+
+
+@compiles(seconds_between, "postgresql")
+def _postgresql_between(element: seconds_between, compiler: SQLCompiler, **options: Any) -> str:
+    start, end = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"CAST(extract(epoch FROM ({end} - {start})) AS double precision)"
+
+
+@compiles(seconds_between, "sqlite")
+def _sqlite_between(element: seconds_between, compiler: SQLCompiler, **options: Any) -> str:
+    start, end = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"((julianday({end}) - julianday({start})) * 86400.0)"
+
+
+@compiles(seconds_between, "mysql")
+@compiles(seconds_between, "mariadb")
+def _mysql_between(element: seconds_between, compiler: SQLCompiler, **options: Any) -> str:
+    start, end = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"(timestampdiff(MICROSECOND, {start}, {end}) / 1000000.0)"

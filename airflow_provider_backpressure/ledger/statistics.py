@@ -3,6 +3,7 @@
 Sums are made in Python, under the hydration's lock: SQLite has no unsigned 64-bit arithmetic.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,6 +23,10 @@ _COUNTED = (
     "snapshot_total_exact",
     "snapshot_progress",
     "snapshot_read",
+    "upstream_rate",
+    "process_rate",
+    "offset_known",
+    "offset_committed",
     "messages_received",
     "bytes_received",
 )
@@ -31,6 +36,15 @@ def of(connection: Connection, hydration_id: str) -> list[WorkerStatistics]:
     """Return the rows of a hydration, in the order of their workers."""
     rows = connection.execute(_OF.order_by(statistics.c.worker_id), {"hydration": hydration_id})
     return [_statistics(row) for row in rows.mappings()]
+
+
+def of_many(connection: Connection, hydration_ids: Sequence[str]) -> dict[str, list[WorkerStatistics]]:
+    """Return the rows of some hydrations, by their id."""
+    found: dict[str, list[WorkerStatistics]] = {one: [] for one in hydration_ids}
+    rows = connection.execute(sa.select(statistics).where(statistics.c.hydration_id.in_(hydration_ids)))
+    for row in rows.mappings():
+        found[row["hydration_id"]].append(_statistics(row))
+    return found
 
 
 def worker(connection: Connection, hydration_id: str, worker_id: str) -> WorkerStatistics:

@@ -6,68 +6,61 @@ register at once, a cluster of them at any commit.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from datetime import datetime
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
+from airflow_provider_backpressure.core.bounds import Bounds
+from airflow_provider_backpressure.core.flow import Flow, Stage, StageTime
 from airflow_provider_backpressure.core.hydration import GateState, Hydration, Permit, RangeCounts
 from airflow_provider_backpressure.core.limits import Limit
-from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.phases import Phase, Span
+from airflow_provider_backpressure.core.queue import TOKEN_SECONDS
 from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.signals import Decision
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.statistics import WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.ledger import (
     controls,
     decisions,
+    flows,
     gate,
     hydrations,
     law,
+    phases,
     planning,
+    pushes,
     ranges,
     samples,
     statistics,
+    turns,
+    upstreams,
 )
-from airflow_provider_backpressure.ledger.database import Database, Deadlock
+from airflow_provider_backpressure.ledger.database import Database, repeatable
+from airflow_provider_backpressure.ledger.observing import SqlObserving
+from airflow_provider_backpressure.ledger.pruning import SqlPruning
+from airflow_provider_backpressure.ledger.sampling import taken
+from airflow_provider_backpressure.ledger.steering import SqlSteering
+from airflow_provider_backpressure.ledger.telling import Publish, Told, nobody
+from airflow_provider_backpressure.ledger.viewing import SqlViews
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 5
-"""How often a transaction is begun in all, if the database undoes it for a deadlock each time."""
 
-Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
-
-
-def repeatable(method: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """Begin a method's one transaction again where a deadlock undid it; it must take nothing that can be read once."""
-
-    @wraps(method)
-    def run(*args: Arguments.args, **values: Arguments.kwargs) -> Answer:
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return method(*args, **values)
-            except Deadlock as error:
-                log.debug("Once more: %s", error)
-        return method(*args, **values)
-
-    return run
-
-
-class SqlLedger:
-    """The ledger on PostgreSQL, SQLite or MySQL. See ``core.ports.Ledger`` for what each method promises.
+class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
+    """The ledger on PostgreSQL, SQLite or MySQL. See ``core.ledger_port.Ledger`` for what each method promises.
 
     ``source`` is a URL or an engine; an engine stays the caller's to dispose of. Nothing is opened before the first
     call. Threads may share one; after a fork make a new one.
+
+    ``publish`` is told of each change of a gate, after it was committed; it must neither raise nor wait.
     """
 
-    def __init__(self, source: str | URL | Engine) -> None:
+    def __init__(self, source: str | URL | Engine, *, publish: Publish = nobody) -> None:
         self._database = Database(source)
+        self._publish = publish
 
     # Reading
 
@@ -126,22 +119,57 @@ class SqlLedger:
         with self._database.read() as connection:
             return samples.rate(connection, hydration_id, seconds=seconds)
 
+    def flow(self, hydration_id: str, *, seconds: float = 60.0) -> dict[Stage, StageTime]:
+        """See ``LedgerReader.flow``."""
+        with self._database.read() as connection:
+            return flows.of(connection, hydration_id, seconds=seconds)
+
+    def probe(self, hydration_id: str) -> str | None:
+        """See ``LedgerReader.probe``."""
+        with self._database.read() as connection:
+            return hydrations.probe(connection, hydration_id)
+
+    def spans(self, hydration_id: str) -> list[Span]:
+        """See ``LedgerReader.spans``."""
+        with self._database.read() as connection:
+            return phases.of(connection, hydration_id)
+
+    def push_counts(self) -> list[str]:
+        """See ``LedgerReader.push_counts``."""
+        with self._database.read() as connection:
+            return pushes.latest(connection)
+
     # Writing
 
     @repeatable
     def register(
-        self, *, environment: str, source_identity: str, sink_identity: str, owner: str, cluster: str, credits: int
+        self,
+        *,
+        environment: str,
+        source_identity: str,
+        sink_identity: str,
+        owner: str,
+        cluster: str,
+        credits: int,
+        sink_server: str = "",
+        connections: int | None = None,
     ) -> Hydration:
         """See ``Ledger.register``."""
         key = {"environment": environment, "source_identity": source_identity, "sink_identity": sink_identity}
         digest = hydrations.identity(**key)
-        with self._database.write() as connection:
+        with self._writing() as (connection, told):
             found = hydrations.by_identity(connection, digest)
             if found is None:
                 try:
                     with connection.begin_nested():
                         hydrations.add(
-                            connection, identity=digest, owner=owner, cluster=cluster, credits=credits, **key
+                            connection,
+                            identity=digest,
+                            owner=owner,
+                            cluster=cluster,
+                            credits=credits,
+                            sink_server=sink_server,
+                            **key,
                         )
                 except IntegrityError:
                     log.debug("Another process registered the same hydration at this very moment.")
@@ -152,9 +180,11 @@ class SqlLedger:
                     source_identity=source_identity, sink_identity=sink_identity, owner=found.owner, asking=owner
                 )
             figures = hydrations.lock(connection, found.id)
-            if (figures.credits_max, found.cluster) != (credits, cluster):
-                hydrations.save(connection, law.rescaled(figures, credits))
-                hydrations.change(connection, found.id, cluster=cluster)
+            declared = law.rescaled(figures, credits_declared=credits, cluster=cluster, sink_server=sink_server)
+            if declared != figures:
+                hydrations.save(connection, told.of(figures, declared))
+            if connections is not None:
+                turns.set_limit(connection, Shared.CONNECTIONS, sink_server, connections, who=None)
             return hydrations.by_id(connection, found.id)
 
     @repeatable
@@ -183,14 +213,32 @@ class SqlLedger:
 
         Not repeatable: the ranges come from an iterator.
         """
-        with self._database.write() as connection:
+        with self._writing() as (connection, told):
             hydrations.by_id(connection, hydration_id)
             number = planning.add_ranges(connection, ranges, hydration_id=hydration_id, plan_id=plan.plan_id)
-            figures = law.planned_anew(hydrations.lock(connection, hydration_id), plan)
-            hydrations.save(connection, figures)
+            before = hydrations.lock(connection, hydration_id)
+            _save_moved(connection, before, told.of(before, law.planned_anew(before, plan), waiting=int(number > 0)))
             hydrations.change(connection, hydration_id, plan=plan.to_json())
-            statistics.begin(connection, law.totals(hydration_id, plan))
+            statistics.begin(connection, law.totals(hydration_id, plan, statistics.of(connection, hydration_id)))
         return number
+
+    @repeatable
+    def restore(self, hydration_id: str, plan: Plan, records: Iterable[RangeRecord], *, who: str, why: str) -> None:
+        """See ``Ledger.restore``."""
+        every = list(records)
+        with self._writing() as (connection, told):
+            before = hydrations.lock(connection, hydration_id)
+            leased = ranges.leased(connection, hydration_id)
+            if leased:
+                raise law.in_flight_still(hydration_id, leased)
+            planning.put_records(connection, every, plan_id=plan.plan_id)
+            _save_moved(connection, before, told.of(before, law.restored(before, plan), known=False))
+            hydrations.change(connection, hydration_id, plan=plan.to_json())
+            earlier = law.before_restored(before, plan, statistics.of(connection, hydration_id))
+            statistics.begin(connection, law.totals(hydration_id, plan, earlier))
+            statistics.save(connection, law.found_committed(hydration_id, every))
+            values = {"plan_id": plan.plan_id, "epoch": plan.epoch}
+            controls.add(connection, hydration_id=hydration_id, who=who, action="reindex", why=why, values=values)
 
     @repeatable
     def take_over(self, hydration_id: str, plan: Plan) -> None:
@@ -208,22 +256,31 @@ class SqlLedger:
         session_id: str,
         lease_seconds: float,
         memory_bytes: int = 0,
+        memory_limit: int | None = None,
         seq: int | None = None,
     ) -> Permit | None:
         """See ``Ledger.admit``."""
         request = law.Request(
-            lane=lane, session_id=session_id, lease_seconds=lease_seconds, memory_bytes=memory_bytes, seq=seq
+            lane=lane,
+            session_id=session_id,
+            lease_seconds=lease_seconds,
+            memory_bytes=memory_bytes,
+            memory_limit=memory_limit,
+            seq=seq,
         )
-        with self._database.write() as connection:
+        with self._writing() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
-            return None if figures.shut else _admit(connection, figures, request)
+            return None if figures.shut else _admit(connection, figures, request, told)
 
     @repeatable
     def renew(self, hydration_id: str, *, lane: str, lease_seconds: float) -> int:
         """See ``Ledger.renew``."""
         with self._database.write() as connection:
-            hydrations.lock(connection, hydration_id)
-            return ranges.renew(connection, hydration_id=hydration_id, lane=lane, seconds=lease_seconds)
+            figures = hydrations.lock(connection, hydration_id)
+            held = ranges.renew(connection, hydration_id=hydration_id, lane=lane, seconds=lease_seconds)
+            if held:
+                turns.take_turn(connection, figures, seconds=TOKEN_SECONDS)
+            return held
 
     @repeatable
     def commit(
@@ -241,9 +298,10 @@ class SqlLedger:
         memory_bytes: int | None = None,
     ) -> bool:
         """See ``Ledger.commit``. A range of an earlier plan is written down, and nothing is learned from it."""
-        with self._database.write() as connection:
-            figures = hydrations.lock_by_range(connection, plan_id, seq)
+        with self._writing() as (connection, told):
+            figures = before = hydrations.lock_by_range(connection, plan_id, seq)
             record, now = ranges.one(connection, plan_id, seq)
+            back = law.credits_back(record)
             if record.state is RangeState.COMMITTED:
                 return False
             ranges.save(
@@ -251,6 +309,7 @@ class SqlLedger:
                 law.committed(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now),
             )
             if figures.plan_id != plan_id:
+                hydrations.save(connection, told.of(before, figures, in_flight=back, seq=seq))
                 return True
             own = law.worked(
                 statistics.worker(connection, figures.id, worker), record.progress(rows), rows=rows, bytes=bytes
@@ -260,46 +319,65 @@ class SqlLedger:
                 figures, record, attempt=attempt, limit=limit, pressure=pressure, memory_bytes=memory_bytes, now=now
             )
             if figures.sample_due(now):
-                figures = _sampled(connection, figures, now, pressure=pressure)
-            hydrations.save(connection, figures)
+                figures = taken(connection, figures, now, pressure=pressure)
+            hydrations.save(connection, told.of(before, figures, in_flight=back, seq=seq))
             return True
 
     @repeatable
     def release(self, plan_id: str, seq: int, *, attempt: int, error: str, fail: bool = False) -> bool:
         """See ``Ledger.release``."""
-        with self._database.write() as connection:
+        with self._writing() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
             record = law.released(ranges.one(connection, plan_id, seq)[0], attempt=attempt, error=error, fail=fail)
             if record is None:
                 return False
             ranges.save(connection, record)
-            if figures.plan_id == plan_id and record.state is RangeState.PLANNED:
-                hydrations.save(connection, law.planned_again(figures, seq))
+            again = figures.plan_id == plan_id and record.state is RangeState.PLANNED
+            after = law.planned_again(figures, seq) if again else figures
+            news = {"waiting": 1} if again else {}
+            hydrations.save(connection, told.of(figures, after, in_flight=-1, seq=seq, **news))
             return True
 
     @repeatable
     def retry_failed(self, plan_id: str) -> int:
         """See ``Ledger.retry_failed``. Ranges of an earlier plan stay as they are: nobody would run them."""
-        with self._database.write() as connection:
+        with self._writing() as (connection, told):
             figures = hydrations.lock_by_plan(connection, plan_id)
             if figures is None:
                 return 0
             seqs = ranges.retry_failed(connection, hydration_id=figures.id, plan_id=plan_id)
             if seqs:
-                hydrations.save(connection, law.planned_again(figures, min(seqs)))
+                hydrations.save(connection, told.of(figures, law.planned_again(figures, min(seqs)), waiting=1))
             return len(seqs)
+
+    @repeatable
+    def recut(self, plan_id: str, seq: int, *, attempt: int, pieces: Sequence[Bounds]) -> list[int]:
+        """See ``Ledger.recut``."""
+        with self._writing() as (connection, told):
+            figures = hydrations.lock_by_range(connection, plan_id, seq)
+            before, first = ranges.one(connection, plan_id, seq)[0], ranges.last_seq(connection, plan_id) + 1
+            record = law.recut(before, attempt=attempt, first=first, number=len(pieces))
+            if record is None or figures.plan_id != plan_id:
+                return []
+            ranges.save(connection, record)
+            made = law.pieces_of(before, pieces, first=first)
+            planning.add_ranges(connection, made, hydration_id=figures.id, plan_id=plan_id)
+            hydrations.save(
+                connection, told.of(figures, figures, in_flight=law.credits_back(before), seq=seq, waiting=1)
+            )
+            return [piece.seq for piece in made]
 
     @repeatable
     def reopen(self, plan_id: str, seq: int, *, who: str, why: str | None = None) -> bool:
         """See ``Ledger.reopen``."""
-        with self._database.write() as connection:
+        with self._writing() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
             before = ranges.one(connection, plan_id, seq)[0]
             record = law.reopened(before) if figures.plan_id == plan_id else None
             if record is None:
                 return False
             ranges.save(connection, record)
-            hydrations.save(connection, law.planned_again(figures, seq))
+            hydrations.save(connection, told.of(figures, law.planned_again(figures, seq), seq=seq, waiting=1))
             for row in law.taken_back(statistics.of(connection, figures.id), before.lane, before.rows or 0):
                 statistics.save(connection, row)
             controls.add(
@@ -310,11 +388,11 @@ class SqlLedger:
     @repeatable
     def finish(self, hydration_id: str) -> Hydration:
         """See ``Ledger.finish``."""
-        with self._database.write() as connection:
+        with self._writing() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
             plan = hydrations.by_id(connection, hydration_id).plan
             if figures.phase is not Phase.STEADY_STATE or (plan is not None and plan.increment):
-                _finish(connection, figures)
+                _finish(connection, figures, told)
             return hydrations.by_id(connection, hydration_id)
 
     @repeatable
@@ -324,6 +402,12 @@ class SqlLedger:
             hydrations.keep_decision(connection, hydration_id, decisions.to_json(decision))
 
     @repeatable
+    def record_flow(self, hydration_id: str, *, worker: str, times: Flow) -> None:
+        """See ``Ledger.record_flow``."""
+        with self._database.write() as connection:
+            flows.add(connection, hydration_id, worker=worker, times=times)
+
+    @repeatable
     def record_read(self, hydration_id: str, *, worker: str, in_flight_rows: int) -> None:
         """See ``Ledger.record_read``."""
         with self._database.write() as connection:
@@ -331,65 +415,83 @@ class SqlLedger:
             own = statistics.worker(connection, hydration_id, worker)
             statistics.save(connection, law.reading(own, in_flight_rows))
 
-    def pause(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
-        """See ``Ledger.pause``."""
-        self._steer(hydration_id, "pause", who, why, paused_by=who, paused_why=why)
+    @repeatable
+    def keep_probe(self, hydration_id: str, curve: str) -> None:
+        """See ``Ledger.keep_probe``."""
+        with self._database.write() as connection:
+            hydrations.keep_probe(connection, hydration_id, curve)
 
-    def resume(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
-        """See ``Ledger.resume``."""
-        self._steer(hydration_id, "resume", who, why, paused_by=None, paused_why=None)
+    def preview(self, hydration_id: str) -> str | None:
+        """See ``LedgerReader.preview``."""
+        with self._database.read() as connection:
+            return hydrations.preview(connection, hydration_id)
+
+    @repeatable
+    def keep_preview(self, hydration_id: str, facts: str) -> None:
+        """See ``Ledger.keep_preview``."""
+        with self._database.write() as connection:
+            hydrations.keep_preview(connection, hydration_id, facts)
+
+    @repeatable
+    def keep_push(self, process: str, counts: str) -> None:
+        """See ``Ledger.keep_push``."""
+        with self._database.write() as connection:
+            pushes.keep(connection, process, counts)
+
+    @repeatable
+    def forget(self, hydration_id: str) -> None:
+        """See ``Ledger.forget``."""
+        with self._database.write() as connection:
+            if hydrations.locked(connection, hydration_id):
+                held = ranges.in_flight(connection, hydration_id)
+                if held:
+                    raise law.still_held(hydration_id, held)
+                source = hydrations.by_id(connection, hydration_id).source_identity
+                hydrations.forget(connection, hydration_id)
+                upstreams.forget(connection, source)
 
     def close(self) -> None:
         """See ``Ledger.close``."""
         self._database.close()
 
-    @repeatable
-    def _steer(self, hydration_id: str, action: str, who: str, why: str | None, **values: Any) -> None:
-        with self._database.write() as connection:
-            hydrations.lock(connection, hydration_id)
-            hydrations.change(connection, hydration_id, **values)
-            controls.add(connection, hydration_id=hydration_id, who=who, action=action, why=why, values=values)
 
-
-def _admit(connection: Connection, figures: law.Figures, request: law.Request) -> Permit | None:
+def _admit(connection: Connection, before: law.Figures, request: law.Request, told: Told) -> Permit | None:
+    figures = before
     found = ranges.candidate(connection, figures, seq=request.seq)
-    if found is None:
+    if found is None or not turns.take_turn(connection, figures, seconds=TOKEN_SECONDS).granted:
         return None
     ready = not found.range.ordered or law.settles(ranges.state_before(connection, found.range))
     record = request.admitted(
         found.range, in_flight=found.in_flight, credits=figures.credits, now=found.now, ready=ready
     )
-    if record is None:
+    if record is None or (found.range.state is RangeState.PLANNED and not _room(connection, figures, request)):
         return None
     ranges.save(connection, record)
     figures = law.after_admission(figures, record.seq, first=request.seq is None)
     if figures.sampled_at is None:
-        figures = _sampled(connection, figures, found.now)
+        figures = taken(connection, figures, found.now)
+    if found.range.state is RangeState.PLANNED:
+        figures = told.of(before, figures, in_flight=1, seq=record.seq)
     hydrations.save(connection, figures)
     return Permit(range=record)
 
 
-def _sampled(
-    connection: Connection, figures: law.Figures, now: datetime, *, pressure: float | None = None
-) -> law.Figures:
-    """Keep a sample of what stands in the tables at this point of the transaction."""
-    samples.add(
-        connection,
-        hydration_id=figures.id,
-        plan_id=figures.plan_id or "",
-        at=now,
-        progress=total_progress(statistics.of(connection, figures.id)),
-        in_flight=ranges.in_flight(connection, figures.id),
-        credits=figures.credits,
-        pressure=pressure,
-    )
-    return replace(figures, sampled_at=now)
+def _room(connection: Connection, figures: law.Figures, request: law.Request) -> bool:
+    """Whether what hydrations share has room for one more range; locks it, so that it still has at the commit."""
+    if turns.read_limit(connection, Shared.CONNECTIONS, figures.sink_server) is not None:
+        most = turns.lock_limit(connection, Shared.CONNECTIONS, figures.sink_server)
+        if most is not None and turns.held_into(connection, figures.sink_server) >= most:
+            return False
+    if request.memory_limit is None or not request.memory_bytes:
+        return True
+    turns.lock_limit(connection, Shared.MEMORY, figures.cluster)
+    return law.fits(reserved_bytes=turns.held_on_cluster(connection, figures.cluster), request=request)
 
 
-def _finish(connection: Connection, figures: law.Figures) -> None:
+def _finish(connection: Connection, figures: law.Figures, told: Told) -> None:
     if figures.plan_id is None:
         raise law.without_plan(figures.id)
-    found = ranges.any_open(connection, figures)
+    found = ranges.any_open(connection, hydration_id=figures.id, plan_id=figures.plan_id, next_seq=figures.next_seq)
     if found is not None:
         raise law.still_open(*found)
     totals = law.made_exact(statistics.of(connection, figures.id))
@@ -397,5 +499,13 @@ def _finish(connection: Connection, figures: law.Figures) -> None:
         statistics.save(connection, totals)
     now = ranges.now(connection)
     if figures.sampled_at is None or now > figures.sampled_at:
-        figures = _sampled(connection, figures, now)
-    hydrations.save(connection, law.finished(figures, now))
+        figures = taken(connection, figures, now)
+    _save_moved(connection, figures, told.of(figures, law.finished(figures, now)))
+    turns.forget(connection, figures.id)
+
+
+def _save_moved(connection: Connection, before: law.Figures, after: law.Figures) -> None:
+    """Write figures back, and when a phase began that they are in now."""
+    hydrations.save(connection, after)
+    if after.phase is not before.phase:
+        phases.enter(connection, after.id, after.phase)

@@ -19,6 +19,7 @@ from airflow_provider_backpressure.ledger.database import normalised
 from airflow_provider_backpressure.ledger.migration import downgrade, migrate
 from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
 from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.versions import REVISION
 from tests.support import mysql
 
 pytestmark = pytest.mark.integration
@@ -158,7 +159,7 @@ def test_airflows_own_commands_handle_our_tables(tmp_path):
     airflow = Airflow(tmp_path)
     airflow.must("db", "migrate")
     assert airflow.tables() >= NAMES | {VERSION_TABLE, "dag"}
-    assert airflow.query(f"SELECT version_num FROM {VERSION_TABLE}") == ["0002"]
+    assert airflow.query(f"SELECT version_num FROM {VERSION_TABLE}") == [REVISION]
     ledger = SqlLedger(f"sqlite:///{airflow.database}")
     found = ledger.register(
         environment="test", source_identity="s", sink_identity="k", owner="dag", cluster="spark", credits=1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.ports import Ledger
+from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import Subject, address, opened_sql
 from tests.support import mysql
@@ -19,7 +19,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
     """Each ledger there is, empty."""
     if request.param == "memory":
         memory = MemoryLedger()
-        acts = lambda: [(act.who, act.action, act.why) for act in memory.controls]  # noqa: E731
+        acts = lambda: [(act.who, act.action, act.why) for act in reversed(memory.controls())]  # noqa: E731
         yield Subject(ledger=memory, another=lambda: memory, audit=acts)
     else:
         yield from _on_tables(request, tmp_path)

@@ -14,9 +14,9 @@ from airflow_provider_backpressure.core.bounds import KeyBounds, OffsetBounds
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.hydration import Permit
+from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.limits import FixedLimit
 from airflow_provider_backpressure.core.messages import Column, ReadSpec, WriteSpec
-from airflow_provider_backpressure.core.ports import Ledger
 from airflow_provider_backpressure.core.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.ledger import models

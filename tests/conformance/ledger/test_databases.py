@@ -4,12 +4,14 @@ import uuid
 
 import pytest
 import sqlalchemy as sa
+from alembic.script import ScriptDirectory
 
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.database import normalised
-from airflow_provider_backpressure.ledger.migration import migrate
+from airflow_provider_backpressure.ledger.migration import MIGRATIONS, migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.versions import REVISION
 from tests.conformance.ledger.support import address, planned, register, take
 
 
@@ -118,3 +120,27 @@ def test_a_lost_connection_is_unavailable_and_the_next_call_goes_well(database):
         assert ended[0] > 0
     assert ledger.hydration(hydration_id).id == hydration_id
     ledger.close()
+
+
+@pytest.mark.parametrize(("version", "said"), [("0000", "run `airflow db migrate`"), ("9999", "upgrade airflow-prov")])
+def test_a_ledger_of_another_version_is_refused_at_the_first_use(url, version, said):
+    """A later release may have given rows a meaning that this one does not know; ``migrate`` leaves it alone too."""
+    migrate(url)
+    engine = sa.create_engine(normalised(url), poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE alembic_version_backpressure SET version_num = '{version}'"))
+    ledger = SqlLedger(url)
+    for ask in (ledger.hydrations, lambda: register(ledger)):
+        with pytest.raises(LedgerRefused, match=f"is of version {version}, and this release .*{REVISION}.*{said}"):
+            ask()
+    if version > REVISION:
+        with pytest.raises(LedgerRefused, match=said):
+            migrate(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE alembic_version_backpressure SET version_num = '{REVISION}'"))
+    assert ledger.hydrations() == [], "a process that lives on goes on once it is migrated"
+    ledger.close()
+
+
+def test_the_version_is_that_of_the_newest_migration():
+    assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [REVISION]

@@ -229,3 +229,45 @@ def test_closing_twice_is_no_error(ledger):
     register(ledger)
     ledger.close()
     ledger.close()
+
+
+def test_a_probe_is_kept_until_the_next_one(ledger):
+    hydration_id = register(ledger)
+    assert ledger.probe(hydration_id) is None
+    for curve in ('{"ä": 1}', '{"steps": []}'):
+        ledger.keep_probe(hydration_id, curve)
+        assert ledger.probe(hydration_id) == curve
+    for ask in (lambda: ledger.probe("0" * 32), lambda: ledger.keep_probe("0" * 32, "{}")):
+        with pytest.raises(LedgerRefused, match="0" * 32):
+            ask()
+
+
+def test_what_a_plan_would_be_is_kept_until_the_next_time(ledger):
+    hydration_id = register(ledger)
+    assert ledger.preview(hydration_id) is None
+    for facts in ('{"ä": 1}', '{"rows": null}'):
+        ledger.keep_preview(hydration_id, facts)
+        assert ledger.preview(hydration_id) == facts
+    for ask in (lambda: ledger.preview("0" * 32), lambda: ledger.keep_preview("0" * 32, "{}")):
+        with pytest.raises(LedgerRefused, match="0" * 32):
+            ask()
+
+
+def test_a_hydration_is_forgotten_with_all_that_belongs_to_it(ledger):
+    """But the acts of people; not while a range of it is in flight, and never another one's."""
+    hydration_id, plan_id = planned(ledger, 3)
+    other_id = register(ledger, sink_identity="other")
+    ledger.save_plan(other_id, make_plan(), cut(2))
+    other = ledger.hydration(other_id)
+    seq = take(ledger, hydration_id).seq
+    ledger.pause(hydration_id, who="ada")
+    with pytest.raises(LedgerRefused, match=r"1 ranges of hydration .* are in flight"):
+        ledger.forget(hydration_id)
+    assert commit(ledger, plan_id, seq)
+    for _ in range(2):
+        ledger.forget(hydration_id)
+    assert [one.id for one in ledger.hydrations()] == [other_id]
+    assert (ledger.ranges(plan_id), ledger.statistics(hydration_id)) == ([], [])
+    assert [act.action for act in ledger.controls(hydration_id)] == ["pause"]
+    assert ledger.counts(other.plan.plan_id).planned == 2
+    assert register(ledger) != hydration_id

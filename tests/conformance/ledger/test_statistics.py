@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from airflow_provider_backpressure.core.flow import Stage, StageTime
 from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.statistics import WorkerStatistics, total_progress
@@ -159,3 +160,19 @@ def test_a_log_is_counted_in_offsets(ledger):
     progress = total_progress(statistics)
     assert (progress.total, progress.total_exact, progress.committed, progress.percent) == (20, True, 20, 100.0)
     assert sum(worker.messages_received for worker in statistics) == 3
+
+
+@pytest.mark.statement("F4")
+def test_what_the_stages_did_is_summed_over_workers_and_time(ledger):
+    """F4: of the seconds that are asked for only."""
+    hydration_id, _ = planned(ledger)
+    assert ledger.flow(hydration_id) == {}
+    ledger.record_flow(hydration_id, worker="a", times={Stage.ADMIT: StageTime(busy=1, backpressured=3)})
+    ledger.record_flow(
+        hydration_id, worker="b", times={Stage.ADMIT: StageTime(idle=2), Stage.SINK: StageTime(busy=0.5)}
+    )
+    assert ledger.flow(hydration_id) == {
+        Stage.ADMIT: StageTime(busy=1, idle=2, backpressured=3),
+        Stage.SINK: StageTime(busy=0.5),
+    }
+    eventually(lambda: ledger.flow(hydration_id, seconds=0.01) == {})

@@ -7,6 +7,8 @@ import pytest
 
 from airflow_provider_backpressure.core.bounds import KeyBounds
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.samples import Sample
+from airflow_provider_backpressure.core.steering import AS_DECLARED, Change
 from airflow_provider_backpressure.exceptions import IllegalTransition
 from airflow_provider_backpressure.ledger import law
 
@@ -25,6 +27,10 @@ ADMITTED = replace(
 )
 
 
+def registered(credits: int) -> law.Figures:
+    return law.registered("h", credits, cluster="spark", sink_server="postgres://warehouse:5432")
+
+
 def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
 
@@ -34,16 +40,35 @@ def seconds(number: float) -> timedelta:
     [(2, 4, 4, 2), (2, 4, 8, 8), (4, 4, 3, 3), (2, 4, 3, 2), (1, 4, 1, 1)],
 )
 def test_credits_follow_their_configuration(credits, maximum, configured, expected):
-    figures = replace(law.registered("h", maximum), credits=credits)
-    changed = law.rescaled(figures, configured)
+    figures = replace(registered(maximum), credits=credits)
+    changed = law.rescaled(figures, credits_declared=configured)
     assert (changed.credits, changed.credits_max) == (expected, configured)
 
 
+def test_a_persons_maximum_goes_before_the_declared_one_until_it_is_taken_back():
+    figures = law.steered(registered(4), Change(credits=2))
+    assert (figures.credits, figures.credits_max) == (2, 2)
+    assert law.rescaled(figures, credits_declared=8).credits_max == 2
+    back = law.steered(figures, Change(credits=AS_DECLARED))
+    assert (back.credits, back.credits_max) == (4, 4)
+
+
+@pytest.mark.statement("T11")
+def test_credits_follow_the_clusters_slots_at_once_and_stay_within_what_is_wanted():
+    """T11: two ranges for each task that the cluster can run, never more than was asked for, never none."""
+    figures = registered(6)
+    found = []
+    for slots in (1, 3, 2, 100, 1):
+        figures = law.rescaled(figures, slots=slots)
+        found.append((figures.credits, figures.credits_max))
+    assert found == [(2, 2), (6, 6), (4, 4), (6, 6), (2, 2)]
+
+
 def test_samples_are_at_least_a_second_apart_whatever_the_clock_does():
-    figures = replace(law.registered("h", 1), sampled_at=NOON)
+    figures = replace(registered(1), sampled_at=NOON)
     due = [figures.sample_due(NOON + seconds(offset)) for offset in (0, 0.9, 1, 3600, -0.9, -3600)]
     assert due == [False, False, True, True, False, True]
-    assert law.registered("h", 1).sample_due(NOON)
+    assert registered(1).sample_due(NOON)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +82,12 @@ def test_samples_are_at_least_a_second_apart_whatever_the_clock_does():
     ],
 )
 def test_the_rate_of_a_run_that_stands_still_goes_towards_zero(base, latest, now, expected):
-    first, last = (law.Sample(at=NOON + seconds(at), rows=rows) for at, rows in (base, latest))
+    first, last = (Sample(at=NOON + seconds(at), committed=rows) for at, rows in (base, latest))
     assert law.rate_between(first, last, now=NOON + seconds(now), seconds=60) == expected
 
 
 def test_the_first_planned_range_is_looked_for_where_it_can_be():
-    figures = law.registered("h", 1)
+    figures = registered(1)
     assert law.after_admission(figures, 0, first=True).next_seq == 1
     assert law.after_admission(figures, 7, first=True).next_seq == 8
     assert law.after_admission(figures, 7, first=False).next_seq == 0, "those before it are still planned"

@@ -64,7 +64,7 @@ def test_every_table_can_be_spelled_in_every_dialect(dialect):
         for table in models.metadata.sorted_tables
         for index in table.indexes
     )
-    assert spelled.count("CREATE TABLE backpressure_") == 5
+    assert spelled.count("CREATE TABLE backpressure_") == len(models.metadata.tables)
     if dialect.name == "mysql":
         assert "DATETIME(6)" in spelled
         assert "MEDIUMTEXT" in spelled

@@ -1,0 +1,132 @@
+"""How many hydrations stand, in a number of statements that does not depend on how many they are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_backpressure.core.course import Course
+from airflow_provider_backpressure.core.glance import Glance
+from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.queue import NOT_QUEUED, QueueEntry, QueuePlace, place
+from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.ledger import flows, samples, statistics, turns
+from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
+from airflow_provider_backpressure.ledger.ranges import BY_STATE, held_by, is_in
+from airflow_provider_backpressure.ledger.sqltypes import utc_now
+
+NO_SAMPLE = samples.Latest()
+RECENT_SECONDS = 60.0
+"""Over how long rates and flow are taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Queues:
+    """What a place in a queue is told from."""
+
+    entries: Mapping[str, Sequence[QueueEntry]]
+    """By cluster."""
+    limits: Mapping[str, int | None]
+    tokens: set[str]
+    """Hydrations that have one."""
+
+    def place(self, one: Hydration) -> QueuePlace:
+        """Return where a hydration stands."""
+        if one.phase is Phase.STEADY_STATE or one.id in self.tokens:
+            return NOT_QUEUED
+        entries, most = self.entries.get(one.cluster, ()), self.limits.get(one.cluster)
+        return place(entries, one.id, concurrency=most, cluster=one.cluster)
+
+
+def of(connection: Connection, hydrations: Sequence[Hydration]) -> list[Glance]:
+    """Return how each of them stands, in the same order."""
+    if not hydrations:
+        return []
+    ids = [one.id for one in hydrations]
+    rows = statistics.of_many(connection, ids)
+    sampled = samples.latest_of_many(connection, ids, seconds=RECENT_SECONDS)
+    held, failed = _held(connection, ids), _failed(connection, hydrations)
+    spent, queues = flows.of_many(connection, ids, seconds=RECENT_SECONDS), _queues(connection)
+    most, courses = _limits(connection, Shared.CONNECTIONS), _courses(connection, ids)
+    taken = _into_servers(connection, most)
+    return [
+        Glance(
+            hydration=one,
+            progress=total_progress(rows[one.id]),
+            speed=sampled.get(one.id, NO_SAMPLE).rate,
+            memory_used=sampled.get(one.id, NO_SAMPLE).memory_used,
+            memory_limit=sampled.get(one.id, NO_SAMPLE).memory_limit,
+            in_flight=held.get(one.id, 0),
+            failed=failed.get(one.id, 0),
+            place=queues.place(one),
+            connections=taken.get(one.sink_server, 0),
+            connections_max=most.get(one.sink_server),
+            flow=spent[one.id],
+            course=courses.get(one.id),
+        )
+        for one in hydrations
+    ]
+
+
+def _held(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
+    query = (
+        sa.select(range_.c.hydration_id, sa.func.count().label("number"))
+        .with_hint(range_, BY_STATE, "mysql")
+        .where(range_.c.hydration_id.in_(ids), is_in(RangeState.ADMITTED))
+        .group_by(range_.c.hydration_id)
+    )
+    return {row.hydration_id: row.number for row in connection.execute(query)}
+
+
+def _failed(connection: Connection, hydrations: Sequence[Hydration]) -> dict[str, int]:
+    plans = [one.plan.plan_id for one in hydrations if one.plan]
+    query = (
+        sa.select(range_.c.hydration_id, sa.func.count().label("number"))
+        .with_hint(range_, BY_STATE, "mysql")
+        .where(
+            range_.c.hydration_id.in_([one.id for one in hydrations]),
+            range_.c.plan_id.in_(plans),
+            is_in(RangeState.FAILED),
+        )
+        .group_by(range_.c.hydration_id)
+    )
+    return {row.hydration_id: row.number for row in connection.execute(query)}
+
+
+def _courses(connection: Connection, ids: Sequence[str]) -> dict[str, Course]:
+    query = sa.select(hydration.c.id, hydration.c.course).where(
+        hydration.c.id.in_(ids), hydration.c.course.is_not(None)
+    )
+    return {row.id: Course.from_json(row.course) for row in connection.execute(query)}
+
+
+def _queues(connection: Connection) -> _Queues:
+    by_cluster: dict[str, list[QueueEntry]] = {}
+    for entry in turns.entries(connection, None):
+        by_cluster.setdefault(entry.cluster, []).append(entry)
+    has_token = sa.select(queue.c.hydration_id).where(queue.c.started_at.is_not(None), queue.c.lease_until > utc_now())
+    tokens = set(connection.scalars(has_token))
+    return _Queues(entries=by_cluster, limits=_limits(connection, Shared.HYDRATIONS), tokens=tokens)
+
+
+def _limits(connection: Connection, kind: Shared) -> dict[str, int | None]:
+    query = sa.select(limit.c.name, limit.c.most).where(limit.c.kind == kind.value, limit.c.most.is_not(None))
+    return {row.name: row.most for row in connection.execute(query)}
+
+
+def _into_servers(connection: Connection, servers: Mapping[str, int | None]) -> dict[str, int]:
+    """Count what is in flight into servers that have a limit."""
+    if not servers:
+        return {}
+    query = (
+        sa.select(hydration.c.sink_server, sa.func.count().label("number"))
+        .join(range_, held_by(hydration.c.id))
+        .with_hint(range_, BY_STATE, "mysql")
+        .where(hydration.c.sink_server.in_(servers))
+        .group_by(hydration.c.sink_server)
+    )
+    return {row.sink_server: row.number for row in connection.execute(query)}

@@ -1,0 +1,85 @@
+"""What the ledger forgets, and what never."""
+
+import pytest
+
+from airflow_provider_backpressure.core.observer import Kept
+from airflow_provider_backpressure.core.retention import Pruned, age, prune
+from airflow_provider_backpressure.core.upstream import Unit, Upstream
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from tests.conformance.ledger.support import commit, cut, make_plan, planned, register, replan, take
+
+LONG = 3600.0
+SAMPLES = Kept()
+
+
+def test_only_ranges_of_earlier_plans_go(ledger):
+    """Not those of the plan that a run resumes by, however old; and not before their time."""
+    hydration_id, first = planned(ledger, 5)
+    take(ledger, hydration_id)
+    commit(ledger, first, 0)
+    assert ledger.superseded(seconds=0) == []
+    second = replan(ledger, hydration_id, 4)
+    assert ledger.superseded(seconds=LONG) == [], "something happened in it within the hour"
+    assert ledger.superseded(seconds=0) == [first]
+    assert [ledger.prune_plan(first, most=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert (ledger.ranges(first), ledger.prune_plan(second)) == ([], 0)
+    assert take(ledger, hydration_id).seq == 0
+    assert commit(ledger, second, 0)
+    assert ledger.counts(second).committed == 1
+
+
+def test_a_range_that_holds_a_credit_keeps_its_plan(ledger):
+    """An older plan's job takes its place until it is reaped."""
+    hydration_id, first = planned(ledger, 3)
+    attempt = take(ledger, hydration_id).attempt
+    replan(ledger, hydration_id, 3)
+    assert (ledger.superseded(seconds=0), ledger.prune_plan(first)) == ([], 0)
+    assert ledger.gate(hydration_id).in_flight == 1
+    assert ledger.release(first, 0, attempt=attempt, error="reaped")
+    assert prune(ledger, seconds=0, samples=SAMPLES) == Pruned(plans=1, ranges=3, rows=0)
+
+
+def test_a_plan_that_was_never_begun_goes_once_no_run_is_under_way(ledger):
+    hydration_id, first = planned(ledger, 3)
+    ledger.hold(hydration_id, run="run")
+    replan(ledger, hydration_id, 3)
+    assert ledger.superseded(seconds=0) == []
+    ledger.let_go(hydration_id, run="run")
+    assert ledger.superseded(seconds=LONG) == [first]
+
+
+def test_another_hydration_s_plans_stay(ledger):
+    hydration_id, first = planned(ledger, 2)
+    other = register(ledger, sink_identity="other")
+    ledger.save_plan(other, make_plan(), cut(2))
+    replan(ledger, hydration_id, 2)
+    assert prune(ledger, seconds=0, samples=SAMPLES).ranges == 2
+    assert ledger.counts(ledger.hydration(other).plan.plan_id).planned == 2
+    assert ledger.ranges(first) == []
+
+
+def test_acts_of_people_go_only_when_asked(ledger):
+    hydration_id = register(ledger)
+    ledger.pause(hydration_id, who="ada")
+    assert (ledger.sweep(seconds=0), len(ledger.controls(hydration_id))) == (0, 1)
+    assert (ledger.sweep(seconds=LONG, acts=True), len(ledger.controls(hydration_id))) == (0, 1)
+    assert (ledger.sweep(seconds=0, acts=True), ledger.controls(hydration_id)) == (1, [])
+
+
+def test_a_source_is_forgotten_with_the_last_hydration_that_reads_it(ledger):
+    source, seen = "postgres://shop:5432/shop/public.orders", Upstream(unit=Unit.OFFSETS, at={0: 7})
+    first, second = register(ledger), register(ledger, sink_identity="other")
+    ledger.claim_look(source, seconds=60)
+    ledger.keep_upstream(source, seen)
+    ledger.forget(first)
+    assert ledger.upstream(source).upstream == Upstream.from_json(seen.to_json())
+    ledger.forget(second)
+    assert ledger.upstream(source) is None
+    assert ledger.claim_look(source, seconds=60), "nothing of it is left"
+
+
+def test_an_age_is_a_number_and_a_unit():
+    assert [age(text) for text in ("30m", "12h", "90d", "8w")] == [1800, 43200, 90 * 86400, 56 * 86400]
+    for text in ("90", "d", "-1d", "1y", "1.5d"):
+        with pytest.raises(InvalidDeclaration, match="such as 90d"):
+            age(text)
