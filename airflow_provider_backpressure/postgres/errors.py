@@ -9,9 +9,12 @@ import psycopg
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import Terminal, Transient
 
-_PASSING = ("08", "40", "53", "55P03", "57014", "57P", "58")
+_PASSING = ("08", "40", "53", "55006", "55P03", "57014", "57P", "58")
 """Classes and codes of SQLSTATE that may be gone the next time: connection, conflict, resources, lock, shutdown."""
-_REFUSED_AT_THE_DOOR = ("authentication failed", "no password supplied", "does not exist", "pg_hba.conf", "permission")
+_REFUSED_AT_THE_DOOR = (
+    *("authentication failed", "no password supplied", "does not exist", "pg_hba.conf", "permission"),
+    *("certificate", "does not support SSL"),
+)
 """At the door there is no SQLSTATE yet, only libpq's words."""
 
 

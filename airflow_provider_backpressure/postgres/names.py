@@ -41,7 +41,7 @@ class QualifiedName:
 
     def __str__(self) -> str:
         """Return ``schema.table`` such that :meth:`parse` reads it back."""
-        return f"{_shown(self.schema)}.{_shown(self.name)}"
+        return f"{shown(self.schema)}.{shown(self.name)}"
 
     @property
     def sql(self) -> str:
@@ -58,13 +58,14 @@ def quote(identifier: str) -> str:
 
 def listed(names: tuple[str, ...] | list[str]) -> str:
     """Return names for a sentence: ``a, "B" and c``."""
-    shown = [_shown(name) for name in names]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    every = [shown(name) for name in names]
+    return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
 
 
 def _unquoted(part: str) -> str:
     return part[1:-1].replace('""', '"') if part.startswith('"') else part.translate(_FOLD)
 
 
-def _shown(part: str) -> str:
+def shown(part: str) -> str:
+    """Return a part of a name as SQL needs it: quoted where it has to be."""
     return part if _PLAIN.fullmatch(part) else quote(part)

@@ -1,7 +1,10 @@
 """One connection of the control side, shared by threads under a lock and made anew after a loss."""
 
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -38,25 +41,30 @@ class Session:
         self._lock = threading.RLock()
         self._connection: Connection | None = None
 
-    def rows(self, query: Query, params: Params | None = None) -> list[Row]:
-        """Return the rows of one statement, in a transaction of its own."""
-        return self._run(lambda connection: connection.execute(query, params).fetchall())
+    def rows(self, query: Query, params: Params | None = None, *, seconds: float | None = None) -> list[Row]:
+        """Return the rows of one statement, in a transaction of its own; ``seconds`` as in :meth:`transaction`."""
+        return self._run(lambda connection: connection.execute(query, params).fetchall(), seconds)
 
     def value(self, query: Query, params: Params | None = None) -> Any:
         """Return the only value of the first row."""
         return self.rows(query, params)[0][0]
 
-    def transaction(self, work: Callable[[Connection], T]) -> T:
+    def first(self, text: str) -> Row | None:
+        """Return the first row of a user's statement, by the protocol that takes no second one behind it."""
+        return self._run(lambda connection: connection.execute(text.encode(), binary=True).fetchone())
+
+    def transaction(self, work: Callable[[Connection], T], *, seconds: float | None = None) -> T:
         """Return what ``work`` makes of the connection inside one transaction.
 
         It runs a second time where the connection turns out to have been lost before, so it has to be idempotent.
+        ``seconds``: how long a server may say nothing at all, as behind a link that is stuck, until it counts as away.
         """
 
         def transacted(connection: Connection) -> T:
             with connection.transaction():
                 return work(connection)
 
-        return self._run(transacted)
+        return self._run(transacted, seconds)
 
     def stream(self, query: Query) -> Iterator[Row]:
         """Yield the rows of one statement as the server finds them, over a connection of its own."""
@@ -81,15 +89,19 @@ class Session:
                 self._connection.close()
                 self._connection = None
 
-    def _run(self, work: Callable[[Connection], T]) -> T:
+    def _run(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
         with self._lock, self.errors.translated(self.endpoint):
             used_before = self._connection is not None
+            connection = self._opened()
             try:
-                return work(self._opened())
+                with _hung_up(connection, seconds):
+                    return work(connection)
             except psycopg.Error as error:
                 if not (used_before and is_lost(error)):
                     raise
-                return work(self._opened())
+                connection = self._opened()
+                with _hung_up(connection, seconds):
+                    return work(connection)
 
     def _opened(self) -> Connection:
         if self._connection is None or self._connection.closed:
@@ -100,3 +112,24 @@ class Session:
         return connect(
             self.endpoint, errors=self.errors, application_name=self._application_name, settings=self._settings
         )
+
+
+@contextmanager
+def _hung_up(connection: Connection, seconds: float | None) -> Iterator[None]:
+    """Hang up on a server that lets us wait for longer: neither libpq nor TCP would ever give up on it."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, _hang_up, (connection.pgconn.socket,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _hang_up(descriptor: int) -> None:
+    # It is closed by then where the work has ended at this very moment.
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as own:
+        own.shutdown(socket.SHUT_RDWR)

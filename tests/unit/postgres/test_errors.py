@@ -58,6 +58,11 @@ def test_what_stays_wrong_is_terminal(error: psycopg.Error) -> None:
             SourceUnavailable,
             f"PostgreSQL at {PLACE} cannot be reached: Connection refused.",
         ),
+        (
+            f"{DOOR}SSL error: certificate verify failed",
+            SourceRefused,
+            f"PostgreSQL at {PLACE} does not let reader in: SSL error: certificate verify failed.",
+        ),
     ],
 )
 def test_the_door_speaks_without_a_code(words: str, kind: type[Exception], sentence: str) -> None:
