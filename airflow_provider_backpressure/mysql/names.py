@@ -32,15 +32,12 @@ class TableName:
 
         A part in backticks is taken as it stands.
         """
-        match = _QUALIFIED.fullmatch(text)
-        if match is None:
-            raise InvalidDeclaration(f"{text!r} is not a table's name: write database.table, or `data base`.`table`.")
-        named, name = match.groups()
-        if named is None and not database:
+        named, name = parts(text)
+        if not named and not database:
             raise InvalidDeclaration(
                 f"The table {text!r} names no database, and neither does its connection: write database.table."
             )
-        return cls(database=database if named is None else _unquoted(named), name=_unquoted(name))
+        return cls(database=named or database, name=name)
 
     def __str__(self) -> str:
         """Return ``database.table`` such that :meth:`parse` reads it back."""
@@ -50,6 +47,15 @@ class TableName:
     def sql(self) -> str:
         """The name for a statement, each part quoted."""
         return f"{quote(self.database)}.{quote(self.name)}"
+
+
+def parts(text: str) -> tuple[str, str]:
+    """Return the database, empty where none is named, and the table that a text names."""
+    match = _QUALIFIED.fullmatch(text)
+    if match is None:
+        raise InvalidDeclaration(f"{text!r} is not a table's name: write database.table, or `data base`.`table`.")
+    named, name = match.groups()
+    return "" if named is None else _unquoted(named), _unquoted(name)
 
 
 def quote(identifier: str) -> str:

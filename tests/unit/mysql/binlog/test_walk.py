@@ -1,0 +1,169 @@
+"""A walk over events that a server sent: an insert, an update of the key, a delete, each a transaction."""
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_backpressure.exceptions import LogLost, SourceRefused
+from airflow_provider_backpressure.mysql.binlog.charsets import Charset
+from airflow_provider_backpressure.mysql.binlog.events import Event, Kind
+from airflow_provider_backpressure.mysql.binlog.rows import Wanted
+from airflow_provider_backpressure.mysql.binlog.tables import table_of
+from airflow_provider_backpressure.mysql.binlog.walk import Change, Done, Walk
+from airflow_provider_backpressure.mysql.gtids import GtidSet
+from airflow_provider_backpressure.mysql.names import TableName
+
+SERVER = "b626de1d-e614-11f1-a149-02fc00000001"
+GTID = (
+    "00b626de1de61411f1a14902fc00000001{:02x}00000000000000024b000000000000004c0000000000000091d921c8d36006fcdd019f38"
+)
+SAID = "b10200000000000004000025000000000000012000a04500000000060373746404ff00ff00ff0005062b30303a303012ff00706c617900"
+MAP = (
+    "810000000000010004706c61790003726177000b03f6f61312110af510fe0f0e0f02411e030206040201f8010500fe0701010002010804170269"
+    "64016101620163016401650166016701680169016a0a03fcff00050502017801790801000c02ffe0"
+)
+VALUES = (
+    "80000000000000000000000000000{}1dcd6500000000000000000000007fef7cf63c99b2bb7efa0c7fffffff0f423f22d00736000000000200"
+    "3500120001001300020002150000310061626204001c000501000b10000400000c180000000000000004c003c3a90a0000040002010301e9"
+).format("001")
+FIRST = "0000010000007ffffffffffffe" + VALUES
+SECOND = "020002000000" + VALUES
+TYPES = {
+    "id": "integer",
+    "a": "numeric(15,2)",
+    "b": "numeric(65,30)",
+    "c": "interval",
+    "d": "timestamp without time zone",
+    "e": "timestamp with time zone",
+    "f": "date",
+    "g": "json",
+    "h": "bit(10)",
+    "i": "text",
+    "j": "character varying(5)",
+}
+LATIN = Charset(name="latin1", longest=1, table=bytes(range(256)).decode("latin-1"))
+CHARSETS = {8: LATIN, 255: Charset(name="utf8mb4", longest=4)}
+SHOWN = [
+    b"1",
+    b"-0.01",
+    b"1.5" + b"0" * 29,
+    b"-01:02:03.250",
+    b"2024-02-29 23:59:58.12",
+    b"2038-01-19 03:14:07.999999+00",
+    b"1000-01-02",
+    '{"a": [1, -2.5, null, "é\\n"], "bb": {}}'.encode(),
+    b"1000000001",
+    b"x,y",
+    "é".encode(),
+]
+
+
+def gtid(number: int) -> Event:
+    return Event(Kind.GTID, bytes.fromhex(GTID.format(number)))
+
+
+def said(text: str) -> Event:
+    return Event(Kind.QUERY, bytes.fromhex(SAID) + text.encode())
+
+
+def rows(kind: Kind, *images: str) -> Event:
+    bitmaps = "ffff" * (2 if kind is Kind.UPDATE else 1)
+    return Event(kind, bytes.fromhex("810000000000010002000b" + bitmaps + "".join(images)))
+
+
+BEGIN, TABLE = said("BEGIN"), Event(Kind.TABLE_MAP, bytes.fromhex(MAP))
+INSERT, UPDATE, DELETE = rows(Kind.WRITE, FIRST), rows(Kind.UPDATE, FIRST, SECOND), rows(Kind.DELETE, SECOND)
+LOG = [gtid(76), BEGIN, TABLE, INSERT, gtid(77), BEGIN, TABLE, UPDATE, gtid(78), BEGIN, TABLE, DELETE]
+
+
+def walked(*events: Event, first: int = 76, last: int = 78, **changes: object) -> list[Change]:
+    walk = Walk(
+        table=TableName(database="play", name="raw"),
+        wanted=Wanted(types=TYPES, key=("id",)),
+        charsets=CHARSETS,
+        start=GtidSet.parse(f"{SERVER}:1-{first - 1}"),
+        end=GtidSet.parse(f"{SERVER}:1-{last}"),
+    )
+    return list(replace(walk, **changes).changes(events))
+
+
+def test_every_change_is_told_in_the_logs_order():
+    inserted, deleted, updated, gone = walked(*LOG)
+    assert inserted == (Done.WRITTEN, SHOWN)
+    assert deleted == (Done.DELETED, [b"1", *[None] * 10]), "the row of the old key"
+    assert updated == (Done.WRITTEN, [b"2", None, *SHOWN[2:]])
+    assert (gone[0], gone[1][0]) == (Done.DELETED, b"2")
+
+
+def test_it_stops_at_the_first_transaction_behind_its_end():
+    assert len(walked(*LOG, last=76)) == 1
+    assert len(walked(*LOG, last=77)) == 3
+
+
+def test_columns_come_in_the_plans_order_and_others_are_passed_over():
+    wanted = Wanted(types={"j": TYPES["j"], "id": "integer"}, key=("id",))
+    assert walked(*LOG, last=76, wanted=wanted) == [(Done.WRITTEN, ["é".encode(), b"1"])]
+
+
+def test_other_tables_are_passed_over():
+    assert walked(*LOG, table=TableName(database="play", name="other")) == []
+
+
+def test_names_are_compared_as_the_server_compares_them():
+    capitals = TableName(database="Play", name="RAW")
+    assert walked(*LOG, table=capitals) == []
+    assert len(walked(*LOG, table=capitals, folded=True)) == 4
+
+
+def test_a_log_that_ends_too_early_is_lost():
+    with pytest.raises(LogLost, match="ended 1 transactions before"):
+        walked(*LOG[:8])
+
+
+def test_transactions_out_of_order_are_refused():
+    with pytest.raises(SourceRefused, match="binlog_order_commits"):
+        walked(gtid(79), *LOG)
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (Event(Kind.ANONYMOUS, b""), "without a GTID"),
+        (Event(Kind.TAGGED, b""), "with a tag"),
+        (Event(Kind.INCIDENT, b""), "lacks changes"),
+        (Event(Kind.PARTIAL_UPDATE, INSERT.body), "binlog_row_value_options"),
+        (Event(Kind.OLD_WRITE, INSERT.body), "log_bin_use_v1_row_events"),
+        (Event(Kind.XA_PREPARE, b"\0"), "XA transaction"),
+        (said("ROLLBACK"), "rolled back"),
+        (said("ROLLBACK TO `a`"), "rolled back"),
+        (said("ALTER TABLE raw DROP COLUMN a"), "another table"),
+        (said("INSERT INTO raw VALUES (1)"), "binlog_format"),
+        (Event(Kind.WRITE, INSERT.body.replace(b"\xff\xff", b"\xff\xfc", 1)), "binlog_row_image"),
+    ],
+)
+def test_what_cannot_be_replayed_stops_it_by_name(event: Event, words: str):
+    with pytest.raises((SourceRefused, LogLost), match=f'{words}[^\n]*"backpressure": "restart"'):
+        walked(*LOG[:4], event, last=76)
+
+
+def test_an_xa_transaction_that_commits_at_once_is_one_as_any():
+    assert len(walked(*LOG[:4], Event(Kind.XA_PREPARE, b"\1"), last=76)) == 1
+
+
+def test_a_truncated_table_is_emptied():
+    assert walked(gtid(76), said("TRUNCATE TABLE raw"), last=76) == [(Done.TRUNCATED, [None] * 11)]
+
+
+def test_a_table_that_became_another_one_is_refused():
+    with pytest.raises(SourceRefused, match=r"h of play\.raw was logged as bit\(10\), and the plan reads bit\(9\)"):
+        walked(*LOG, wanted=Wanted(types={**TYPES, "h": "bit(9)"}, key=("id",)))
+    with pytest.raises(SourceRefused, match="had no column z"):
+        walked(*LOG, wanted=Wanted(types={**TYPES, "z": "text"}, key=("id",)))
+
+
+def test_a_log_without_names_is_refused():
+    body = bytes.fromhex(MAP)
+    names = body.index(bytes.fromhex("041702"))
+    assert not table_of(body[:names] + body[names + 25 :]).named
+    with pytest.raises(SourceRefused, match="binlog_row_metadata"):
+        walked(gtid(76), Event(Kind.TABLE_MAP, body[:names] + body[names + 25 :]), last=76)
