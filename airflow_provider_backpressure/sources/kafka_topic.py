@@ -3,23 +3,26 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_provider_backpressure.core.bounds import Bounds
+from airflow_provider_backpressure.core.bounds import Bounds, Values
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.offsets import LogWindow, packed
-from airflow_provider_backpressure.core.ports import Keeper
+from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
+from airflow_provider_backpressure.core.upstream import Unit, Upstream
+from airflow_provider_backpressure.core.watched import Watched
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.kafka.clients import NEEDED
 from airflow_provider_backpressure.kafka.errors import loss
 from airflow_provider_backpressure.sources.kafka import EARLIEST, LATEST, meant
 from airflow_provider_backpressure.sources.kafka_columns import KEY, columns_of
+from airflow_provider_backpressure.sources.kafka_health import TopicHealth
 from airflow_provider_backpressure.sources.kafka_log import Log, TopicLog
 
 if TYPE_CHECKING:
@@ -78,9 +81,17 @@ class KafkaTopic:
         window = LogWindow.of(snapshot.window)
         assert window is not None, "every snapshot of a topic has one"
         most = max(1, min(rows, int(bytes / snapshot.row_bytes)))
-        for seq, bounds in enumerate(packed(window, offsets=most)):
+        for seq, bounds in enumerate(packed(window.pieces(), offsets=most)):
             size = int(bounds.offsets * snapshot.row_bytes)
             yield PlannedRange(seq=seq, bounds=bounds, rows=bounds.offsets, bytes=size)
+
+    def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
+        """See :meth:`..core.ports.Source.cut`. What is unread is told by the order of ranges: none is cut."""
+        return [bounds]
+
+    def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
+        """See :meth:`..core.ports.Source.in_order`. A log has no key."""
+        raise SourceRefused("A topic is cut by offsets, not by a key.")
 
     def keep(self, plan: Plan) -> Keeper:
         """See :meth:`..core.ports.Source.keep`. A log needs none."""
@@ -94,6 +105,19 @@ class KafkaTopic:
         """See :meth:`..core.ports.Source.slice`. Asks nothing."""
         query = json.dumps({"topic": self._declared.topic, "accept_loss": self._declared.accept_loss})
         return Slice(slice_id=slice_id, query=query, bounds=bounds.to_json())
+
+    def log(self, hydration_id: str) -> ChangeLog:
+        """See :meth:`..core.ports.Source.log`. A topic is a log itself."""
+        raise SourceRefused("A topic is read by offsets, so there is nothing to be replayed.")
+
+    def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> Health:
+        """See :meth:`..core.ports.Source.health`."""
+        return TopicHealth(self._log, watched, seconds=seconds, unread=unread)
+
+    def upstream(self) -> Upstream:
+        """See :meth:`..core.ports.Source.upstream`. The high watermarks."""
+        now = self._log.look()
+        return Upstream(unit=Unit.OFFSETS, at=dict(now.high.items()), open=now.open_offsets)
 
     def close(self) -> None:
         """See :meth:`..core.ports.Source.close`. Nothing stays open between two questions."""

@@ -7,7 +7,9 @@ from typing import ClassVar
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.core.tables import TableName, one_of
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
+from airflow_provider_backpressure.sources.declared import check_some, take_tuples
 
 ZERO_DATES = ("refuse", "null")
 
@@ -18,8 +20,8 @@ class MySQLSource:
 
     conn_types: ClassVar[tuple[str, ...]] = ("mysql",)
     """Types that the Airflow connection may be of."""
-    consistencies: ClassVar[tuple[str, ...]] = (Consistency.STATIC,)
-    """What may be asked for: MySQL has no snapshot that several connections could read in."""
+    consistencies: ClassVar[tuple[str, ...]] = (Consistency.STATIC, Consistency.CATCH_UP)
+    """What may be asked for, the default first: MySQL has no snapshot that several connections could read in."""
     templated: ClassVar[tuple[str, ...]] = (
         "conn_id",
         "table",
@@ -32,8 +34,12 @@ class MySQLSource:
     """Fields whose text may be a template. Not Airflow's own name for it: Airflow would assign to a frozen value."""
 
     conn_id: str
-    table: str
+    table: str = ""
     """``database.table``, or ``table`` in the connection's schema; what needs it stands in backticks."""
+    tables: tuple[str, ...] | str = ()
+    """Several: their names, or a pattern over ``database.table`` as ``shop.order_*``, looked up in each run.
+
+    Each is a hydration of its own; the sink says where it goes by ``{table}`` and ``{schema}`` in its name."""
     columns: tuple[str, ...] | None = None
     """Names of the columns to be read, exactly as the table has them; ``None`` for all that are visible."""
     where: str | None = None
@@ -55,25 +61,38 @@ class MySQLSource:
 
     def __post_init__(self) -> None:
         """Take lists for tuples, and refuse a lone name where several are meant."""
-        for name in ("columns", "as_text"):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                raise InvalidDeclaration(f"MySQLSource.{name} must be a tuple of names, not the text {value!r}.")
-            if isinstance(value, list):
-                object.__setattr__(self, name, tuple(value))
-        if self.columns == ():
-            raise InvalidDeclaration("MySQLSource.columns must name at least one column, or be None for all.")
+        one_of(self.table, self.tables, "MySQLSource")
+        take_tuples(self, "columns", "as_text", texts=("tables",))
+        check_some(self, self.columns)
         if self.zero_dates not in ZERO_DATES:
             raise InvalidDeclaration(f"MySQLSource.zero_dates must be 'refuse' or 'null', not {self.zero_dates!r}.")
         if self.whole and self.split_column is not None:
             raise InvalidDeclaration("MySQLSource reads a table whole or by a split_column, not both.")
 
+    def named(self, table: str) -> TableName:
+        """Return a table's names; :class:`InvalidDeclaration` for what is none."""
+        from airflow_provider_backpressure.mysql.names import parts
+
+        database, name = parts(table)
+        return TableName(schema=database, name=name, spelled=table)
+
+    def found(self, endpoint: Endpoint) -> list[TableName]:
+        """Return the tables that the pattern meets and the user may see."""
+        self._check_installed()
+        from airflow_provider_backpressure.sources.mysql_found import found
+
+        return found(endpoint, str(self.tables))
+
     def open(self, endpoint: Endpoint) -> Source:
         """Return the source at this endpoint; it connects at the first question. Names are checked here."""
+        self._check_installed()
+        from airflow_provider_backpressure.sources.mysql_table import MySQLTable
+
+        return MySQLTable(self, endpoint)
+
+    @staticmethod
+    def _check_installed() -> None:
         if find_spec("pymysql") is None:
             raise SourceRefused(
                 "MySQLSource needs the Python package pymysql: `pip install 'airflow-provider-backpressure[mysql]'`."
             )
-        from airflow_provider_backpressure.sources.mysql_table import MySQLTable
-
-        return MySQLTable(self, endpoint)

@@ -5,9 +5,11 @@ statement for each range; each range is as full as its bounds allow, however the
 """
 
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, NullBounds, Values, cover
+from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, NullBounds, Values, cover, cut
 from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.core.snapshot import Snapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -92,6 +94,36 @@ def _walk(session: Session, table: KeyedTable, *, rows: int, bytes: int) -> Iter
             return
         yield found
         last = found
+
+
+def cut_range(session: Session, table: KeyedTable, bounds: KeyBounds, *, parts: int) -> list[Bounds]:
+    """Return pieces with about as many rows each, each boundary found from the one before."""
+    step = math.ceil(int(session.rows(table.rows("COUNT(*)", bounds))[0][0]) / parts)
+    return list(cut(bounds, _steps(session, table, bounds, step))) if step else [bounds]
+
+
+def _steps(session: Session, table: KeyedTable, bounds: KeyBounds, step: int) -> Iterator[Values]:
+    order = ", ".join(column.sql for column in table.key)
+    left = bounds
+    while True:
+        found = _values(session.rows(f"{table.rows(_shown(table), left)} ORDER BY {order} LIMIT 1 OFFSET {step}"))
+        if found is None or found == left.start:
+            return
+        yield found
+        left = replace(left, start=found)
+
+
+def in_order(session: Session, table: KeyedTable, values: Sequence[Values]) -> list[Values]:
+    """Return values of the key as its columns order them, whose collations go before a literal's."""
+    keys = ", ".join(f"{column.sql} AS k{number}" for number, column in enumerate(table.key))
+    rows = (
+        ", ".join([*(column.value(text) for column, text in zip(table.key, value, strict=True)), str(place)])
+        for place, value in enumerate(values)
+    )
+    listed_rows = " UNION ALL ".join(f"SELECT {row}" for row in rows)
+    names = ", ".join(f"k{number}" for number in range(len(table.key)))
+    query = f"SELECT {keys}, 0 AS n FROM {table.name.sql} WHERE FALSE UNION ALL {listed_rows}"
+    return [values[int(place)] for (place,) in session.rows(f"SELECT n FROM ({query}) AS o ORDER BY {names}")]
 
 
 def _filled(session: Session, table: KeyedTable, start: Values | None, *, rows: int, bytes: int) -> Values | None:

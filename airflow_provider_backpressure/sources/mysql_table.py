@@ -1,23 +1,25 @@
 """A MySQL table as a source, opened."""
 
-import hashlib
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, NullBounds
+from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, LogBounds, NullBounds, Values
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice, Window
-from airflow_provider_backpressure.core.ports import Keeper
+from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
+from airflow_provider_backpressure.core.upstream import Unit, Upstream, from_gtids
+from airflow_provider_backpressure.core.watched import Watched
 from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.mysql.bounds import KeyColumn
 from airflow_provider_backpressure.mysql.errors import Errors
+from airflow_provider_backpressure.mysql.health import MySQLHealth
 from airflow_provider_backpressure.mysql.names import TableName, listed
 from airflow_provider_backpressure.mysql.session import Session
+from airflow_provider_backpressure.sources.declared import suffix
 from airflow_provider_backpressure.sources.mysql_catalog import CatalogColumn, Relation, find
 from airflow_provider_backpressure.sources.mysql_checks import (
     check_readable,
@@ -26,8 +28,10 @@ from airflow_provider_backpressure.sources.mysql_checks import (
     chosen_columns,
 )
 from airflow_provider_backpressure.sources.mysql_key import checked_rising, chosen_split
+from airflow_provider_backpressure.sources.mysql_log import MySQLLog, window_slice
 from airflow_provider_backpressure.sources.mysql_query import KeyedTable
-from airflow_provider_backpressure.sources.mysql_ranges import key_ranges
+from airflow_provider_backpressure.sources.mysql_ranges import cut_range, in_order, key_ranges
+from airflow_provider_backpressure.sources.mysql_replayable import replayable
 from airflow_provider_backpressure.sources.mysql_size import measured, row_size
 from airflow_provider_backpressure.sources.mysql_types import Carried, carried, key_kind, line
 
@@ -36,9 +40,9 @@ if TYPE_CHECKING:
 
 KIND = "mysql"
 ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
-STATIC_ONLY = (
-    "MySQL has no snapshot that several connections could read in: leave consistency to its default, 'static', and let "
-    "the table stand still while it is read."
+NO_SNAPSHOT = (
+    "MySQL has no snapshot that several connections could read in: use consistency='static' for a table that stands "
+    "still while it is read, or 'catch_up', which replays what changes meanwhile."
 )
 
 
@@ -51,8 +55,10 @@ class MySQLTable:
         self._declared = declared
         self._name = TableName.parse(declared.table, endpoint.database)
         self._session = Session(endpoint, errors=ERRORS)
+        self._endpoint = endpoint
         self._user = endpoint.user
         self._known: Relation | None = None
+        self._logs: dict[str, MySQLLog] = {}
         self._where = declared.where if declared.where and declared.where.strip() else None
         self.identity = f"mysql://{endpoint.host}:{endpoint.port}/{self._name}{self._part()}"
         self.increments = declared.increment_column is not None
@@ -62,8 +68,9 @@ class MySQLTable:
 
         The server's position in its log is taken before anything else, so that what is written later can be replayed.
         """
-        if consistency not in (None, Consistency.STATIC):
-            raise SourceRefused(STATIC_ONLY)
+        wanted = consistency or Consistency.STATIC
+        if wanted not in (Consistency.STATIC, Consistency.CATCH_UP):
+            raise SourceRefused(NO_SNAPSHOT)
         position = self._position()
         table = self._known = find(self._session, self._name)
         checked_rights(self._session, table, self._declared.columns)
@@ -75,6 +82,7 @@ class MySQLTable:
         as_text = [name for name in ordered if name in self._declared.as_text]
         if as_text:
             raise SourceRefused(f"{self._name} is cut by {listed(as_text)}, which cannot be read as text too.")
+        logged = self._logged(table, columns) if wanted is Consistency.CATCH_UP else ()
         if self._where is not None:
             checked_condition(self._session, table, self._where)
         window = self._window(table, after)
@@ -92,8 +100,9 @@ class MySQLTable:
             total_exact=size.exact,
             row_bytes=size.row_bytes,
             widest_bytes=size.widest_bytes,
-            consistency=Consistency.STATIC,
+            consistency=wanted,
             window=window,
+            logged=logged,
             position=position,
         )
 
@@ -104,9 +113,20 @@ class MySQLTable:
             keyed = replace(keyed, size=row_size(self._chosen(self._table)))
         return key_ranges(self._session, keyed, snapshot, rows=rows, bytes=bytes)
 
+    def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
+        """See :meth:`..core.ports.Source.cut`."""
+        if not isinstance(bounds, KeyBounds) or not bounds.columns:
+            return [bounds]
+        table = self._keyed(bounds.columns, read.window, unique=False)
+        return cut_range(self._session, table, bounds, parts=parts)
+
+    def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
+        """See :meth:`..core.ports.Source.in_order`."""
+        return in_order(self._session, self._keyed(tuple(columns), read.window, unique=False), values)
+
     def keep(self, plan: Plan) -> Keeper:
         """Raise ``SourceRefused``: there is no snapshot to be kept."""
-        raise SourceRefused(STATIC_ONLY)
+        raise SourceRefused(NO_SNAPSHOT)
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
         """See :meth:`..core.ports.Source.read_spec`."""
@@ -114,6 +134,11 @@ class MySQLTable:
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
         """See :meth:`..core.ports.Source.slice`. Asks the catalogue once for the types, then nothing."""
+        if isinstance(bounds, LogBounds):
+            declared = self._declared
+            return window_slice(
+                bounds, self._name, slice_id=slice_id, as_text=declared.as_text, zero_dates=declared.zero_dates
+            )
         match bounds:
             case KeyBounds():
                 names = bounds.columns
@@ -124,15 +149,40 @@ class MySQLTable:
         keyed = self._keyed(names, read.window, unique=False)
         return Slice(slice_id=slice_id, query=keyed.rows(self._line(read), bounds), bounds=bounds.to_json())
 
+    def log(self, hydration_id: str) -> ChangeLog:
+        """See :meth:`..core.ports.Source.log`."""
+        if hydration_id not in self._logs:
+            self._logs[hydration_id] = MySQLLog(self._endpoint, hydration_id)
+        return self._logs[hydration_id]
+
+    def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> Health:
+        """See :meth:`..core.ports.Source.health`."""
+        return MySQLHealth(self._endpoint, watched, errors=ERRORS, seconds=seconds)
+
+    def upstream(self) -> Upstream:
+        """See :meth:`..core.ports.Source.upstream`. Nothing where the server keeps no GTIDs."""
+        return Upstream(unit=Unit.TRANSACTIONS, at=from_gtids(self._position() or ""))
+
     def close(self) -> None:
         """See :meth:`..core.ports.Source.close`."""
         self._session.close()
+        for log in self._logs.values():
+            log.close()
 
     @property
     def _table(self) -> Relation:
         if self._known is None:
             self._known = find(self._session, self._name)
         return self._known
+
+    def _logged(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[str, ...]:
+        """Return what the log tells of a row that is deleted; ``SourceRefused`` where not all of it can be replayed."""
+        declared = self._declared
+        if self._where is not None or declared.increment_column is not None:
+            what = "where" if self._where is not None else "increment_column"
+            raise SourceRefused(f"The log shows every change of {self._name}: catch_up goes without {what}.")
+        replayable(self._session, table, columns, as_text=declared.as_text)
+        return tuple(column.name for column in columns)
 
     def _position(self) -> str | None:
         """Return the transactions that the server has, as a GTID set; ``None`` where it keeps no such count."""
@@ -209,7 +259,4 @@ class MySQLTable:
     def _part(self) -> str:
         """Return the identity's suffix: a part of a table is another source than the whole."""
         declared = self._declared
-        chosen = [declared.columns, self._where, declared.as_text, declared.zero_dates == "null"]
-        if not any(chosen):
-            return ""
-        return "#" + hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:12]
+        return suffix([declared.columns, self._where, declared.as_text, declared.zero_dates == "null"])

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, Place
+from airflow_provider_backpressure.core.bounds import BlockBounds, Bounds, Place
 from airflow_provider_backpressure.core.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot import Snapshot
 from airflow_provider_backpressure.exceptions import SourceRefused
@@ -72,6 +72,15 @@ def block_ranges(
             seq += 1
 
 
+def cut_blocks(session: Session, bounds: BlockBounds, *, parts: int) -> list[Bounds]:
+    """Return pieces of about as many blocks each; what lies within one block stays together."""
+    first, last = bounds.start[0], bounds.end[0] if bounds.end else session.value(_SIZE, {"table": bounds.table})
+    step = max(1, math.ceil((last - first) / parts))
+    ends = [(block, 0) for block in range(first + step, last, step)]
+    starts = [bounds.start, *ends]
+    return [replace(bounds, start=start, end=end) for start, end in zip(starts, [*ends, bounds.end], strict=True)]
+
+
 def _pieces(ends: Iterator[Place]) -> Iterator[tuple[Place, Place | None]]:
     start = (0, 0)
     for end in ends:
@@ -125,6 +134,7 @@ _PARTS = sql.SQL(
     ORDER BY 1, 2
     """
 )
+_SIZE = sql.SQL("SELECT (pg_relation_size(%(table)s::regclass) / current_setting('block_size')::int)::bigint")
 _BLOCKS = """
     SELECT (ctid::text::point)[0]::bigint, count(*), coalesce(sum({size}), 0)::bigint
     FROM ONLY {table}{filter}

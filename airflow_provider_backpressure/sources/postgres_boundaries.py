@@ -136,6 +136,26 @@ def weigh(session: Session, table: KeyedTable, *, rows: int, bytes: int) -> Iter
     return session.stream(query)
 
 
+def in_order(session: Session, table: KeyedTable, values: Sequence[Values]) -> list[Values]:
+    """Return values of the key as its own type and collation order them: those of the column go before a text's."""
+    names = _names(table)
+    numbers = range(len(table.key))
+    cast = sql.SQL(", ").join(
+        sql.SQL("{}::{}").format(sql.Identifier("u", f"v{number}"), sql.SQL(table.key[number].cast))
+        for number in numbers
+    )
+    query = sql.SQL(_IN_ORDER).format(
+        named=names["named"],
+        keys=names["keys"],
+        table=table.sql,
+        cast=cast,
+        lists=sql.SQL(", ").join(sql.SQL("%s::text[]") for _ in numbers),
+        places=sql.SQL(", ").join(sql.Identifier(f"v{number}") for number in numbers),
+    )
+    found = session.rows(query, [[value[number] for value in values] for number in numbers])
+    return [values[place - 1] for (place,) in found]
+
+
 def more_than(session: Session, table: KeyedTable, rows: int, within: Bounds | None = None) -> bool:
     """Whether these bounds hold more than so many rows; counts no further than that."""
     query = sql.SQL("SELECT count(*) FROM (SELECT FROM {}{} LIMIT {}) piece").format(
@@ -198,6 +218,15 @@ _SAMPLE = """
     CROSS JOIN LATERAL (SELECT ceil(s.sampled::numeric / {step})::bigint) p (pieces)
     WHERE s.place * p.pieces / s.sampled > (s.place - 1) * p.pieces / s.sampled AND s.place > 0
     ORDER BY s.place
+"""
+_IN_ORDER = """
+    SELECT n
+    FROM (
+        SELECT {named}, 0::bigint AS n FROM {table} WHERE false
+        UNION ALL
+        SELECT {cast}, u.n FROM unnest({lists}) WITH ORDINALITY AS u ({places}, n)
+    ) o
+    ORDER BY {keys}
 """
 _WALK = """
     SELECT {shown}

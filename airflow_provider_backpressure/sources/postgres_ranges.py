@@ -5,7 +5,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from airflow_provider_backpressure.core.bounds import Bounds, NullBounds, Values, cover
+from psycopg import sql
+
+from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, NullBounds, Values, cover, cut
 from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.core.snapshot import Snapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -41,6 +43,13 @@ def key_ranges(
     found = _cut(session, table, snapshot, rows=rows, bytes=bytes)
     log.info("%s is cut by %s (%s).", table.name, ", ".join(table.columns), found.method)
     yield from numbered(_pieces(session, table, found.boundaries), rows=found.rows, row_bytes=snapshot.row_bytes)
+
+
+def cut_range(session: Session, table: KeyedTable, bounds: KeyBounds, *, parts: int) -> list[Bounds]:
+    """Return pieces with about as many rows each, in one pass over what these bounds hold."""
+    query = sql.SQL("SELECT count(*) FROM {}{}").format(table.sql, table.filter(bounds))
+    step = math.ceil(session.value(query) / parts)
+    return list(cut(bounds, walk(session, table, rows=step, within=bounds))) if step else [bounds]
 
 
 def _pieces(session: Session, table: KeyedTable, boundaries: Iterator[Values]) -> Iterator[Bounds]:

@@ -1,29 +1,33 @@
 """A PostgreSQL table as a source, opened."""
 
-import hashlib
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 from psycopg.sql import Composable
 
-from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, NullBounds
+from airflow_provider_backpressure.core.bounds import BlockBounds, Bounds, KeyBounds, LogBounds, NullBounds, Values
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice, Window
-from airflow_provider_backpressure.core.ports import Keeper
+from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
+from airflow_provider_backpressure.core.upstream import Unit, Upstream, from_lsn
+from airflow_provider_backpressure.core.watched import Watched
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.postgres.bounds import key_cast
 from airflow_provider_backpressure.postgres.catalog import CatalogColumn, Relation, place
 from airflow_provider_backpressure.postgres.connecting import READ_ONLY
 from airflow_provider_backpressure.postgres.errors import Errors
+from airflow_provider_backpressure.postgres.health import PostgresHealth
 from airflow_provider_backpressure.postgres.names import QualifiedName, listed
 from airflow_provider_backpressure.postgres.session import Session
-from airflow_provider_backpressure.sources.postgres_blocks import block_ranges, parts
+from airflow_provider_backpressure.sources.declared import suffix
+from airflow_provider_backpressure.sources.postgres import DROP_AND_RESTART
+from airflow_provider_backpressure.sources.postgres_blocks import block_ranges, cut_blocks, parts
+from airflow_provider_backpressure.sources.postgres_boundaries import in_order
 from airflow_provider_backpressure.sources.postgres_checks import (
     check_readable,
     checked_condition,
@@ -32,8 +36,10 @@ from airflow_provider_backpressure.sources.postgres_checks import (
 )
 from airflow_provider_backpressure.sources.postgres_keeper import SnapshotKeeper
 from airflow_provider_backpressure.sources.postgres_key import checked_rising, chosen_split
+from airflow_provider_backpressure.sources.postgres_log import PostgresLog, window_slice
 from airflow_provider_backpressure.sources.postgres_query import KeyColumn, KeyedTable, column_sql
-from airflow_provider_backpressure.sources.postgres_ranges import key_ranges
+from airflow_provider_backpressure.sources.postgres_ranges import cut_range, key_ranges
+from airflow_provider_backpressure.sources.postgres_replayable import replayable
 from airflow_provider_backpressure.sources.postgres_size import measured, row_size
 
 if TYPE_CHECKING:
@@ -41,6 +47,9 @@ if TYPE_CHECKING:
 
 KIND = "postgres"
 ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+_POSITION = sql.SQL(
+    "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END)::text"
+)
 
 
 class PostgresTable:
@@ -54,6 +63,7 @@ class PostgresTable:
         self._name = QualifiedName.parse(declared.table)
         self._session = Session(endpoint, errors=ERRORS, settings=READ_ONLY)
         self._types: dict[str, str] = {}
+        self._logs: dict[str, PostgresLog] = {}
         self._where = declared.where if declared.where and declared.where.strip() else None
         self.identity = f"postgres://{endpoint.address}/{self._name}{self._part()}"
         self.increments = declared.increment_column is not None
@@ -61,9 +71,11 @@ class PostgresTable:
     def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, else estimated.
 
+        The place where the server's log stands is taken before anything else: the plan brings at least what is before.
         What has come since is read without a snapshot: a window of a rising column changes only where its rows rise
         out of it.
         """
+        position = self._position()
         table = readable_table(self._session, self._name)
         columns = chosen_columns(self._session, table, self._declared.columns, self._declared.as_text)
         wanted = Consistency.STATIC if after is not None else consistency or Consistency.SNAPSHOT
@@ -73,6 +85,7 @@ class PostgresTable:
         as_text = [column.name for column in split.columns if column.name in self._declared.as_text]
         if as_text:
             raise SourceRefused(f"{self._name} is cut by {listed(as_text)}, which cannot be read as text too.")
+        logged = self._logged(table, columns) if wanted is Consistency.CATCH_UP else ()
         if self._where is not None:
             checked_condition(self._session, table, self._where)
         window = self._window(table, after)
@@ -94,6 +107,8 @@ class PostgresTable:
             widest_bytes=size.widest_bytes,
             consistency=wanted,
             window=window,
+            logged=logged,
+            position=position,
         )
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
@@ -106,6 +121,21 @@ class PostgresTable:
         if snapshot.split:
             return key_ranges(self._session, keyed, snapshot, rows=rows, bytes=bytes)
         return block_ranges(self._session, keyed, parts(self._session, table), snapshot, rows=rows, bytes=bytes)
+
+    def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
+        """See :meth:`..core.ports.Source.cut`."""
+        match bounds:
+            case KeyBounds():
+                table = self._keyed(bounds.columns, read.window, unique=False)
+                return cut_range(self._session, table, bounds, parts=parts)
+            case BlockBounds():
+                return cut_blocks(self._session, bounds, parts=parts)
+            case _:
+                return [bounds]
+
+    def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
+        """See :meth:`..core.ports.Source.in_order`."""
+        return in_order(self._session, self._keyed(tuple(columns), read.window, unique=False), values)
 
     def keep(self, plan: Plan) -> Keeper:
         """See :meth:`..core.ports.Source.keep`."""
@@ -129,6 +159,8 @@ class PostgresTable:
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
         """See :meth:`..core.ports.Source.slice`. Asks the catalogue once for the types, then nothing."""
+        if isinstance(bounds, LogBounds):
+            return window_slice(bounds, self._name, slice_id)
         columns = [self._sql(column.name) for column in read.columns]
         match bounds:
             case KeyBounds():
@@ -140,9 +172,42 @@ class PostgresTable:
         query = self._keyed(names, read.window, unique=False).rows(columns, bounds)
         return Slice(slice_id=slice_id, query=query.as_string(None), bounds=bounds.to_json())
 
+    def log(self, hydration_id: str) -> ChangeLog:
+        """See :meth:`..core.ports.Source.log`."""
+        if hydration_id not in self._logs:
+            self._logs[hydration_id] = PostgresLog(
+                self._endpoint,
+                self._name,
+                hydration_id,
+                most=self._declared.wal_limit,
+                restarts=self._declared.at_wal_limit == DROP_AND_RESTART,
+            )
+        return self._logs[hydration_id]
+
+    def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> Health:
+        """See :meth:`..core.ports.Source.health`."""
+        return PostgresHealth(self._endpoint, watched, errors=ERRORS, seconds=seconds)
+
+    def upstream(self) -> Upstream:
+        """See :meth:`..core.ports.Source.upstream`. The place of the server's log: of all its databases and tables."""
+        return Upstream(unit=Unit.BYTES, at=from_lsn(self._position()))
+
     def close(self) -> None:
         """See :meth:`..core.ports.Source.close`."""
         self._session.close()
+        for log in self._logs.values():
+            log.close()
+
+    def _logged(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[str, ...]:
+        """Return what the log tells of a row that is deleted; ``SourceRefused`` where not all of it can be replayed."""
+        if self._where is not None or self._declared.increment_column is not None:
+            what = "where" if self._where is not None else "increment_column"
+            raise SourceRefused(f"The log shows every change of {self._name}: catch_up goes without {what}.")
+        return replayable(self._session, table, columns)
+
+    def _position(self) -> str:
+        found: str = self._session.value(_POSITION)
+        return found
 
     def _keyed(self, key: tuple[str, ...], window: Window | None, *, unique: bool) -> KeyedTable:
         """Return the table as a plan has it, which may be an older one than the catalogue would give today."""
@@ -197,7 +262,4 @@ class PostgresTable:
 
     def _part(self) -> str:
         """Return the identity's suffix: a part of a table is another source than the whole."""
-        chosen = [self._declared.columns, self._where, self._declared.as_text]
-        if not any(chosen):
-            return ""
-        return "#" + hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:12]
+        return suffix([self._declared.columns, self._where, self._declared.as_text])

@@ -1,0 +1,243 @@
+"""PostgreSQL's log, kept by a replication slot and told by a publication, both named after the hydration."""
+
+import json
+import logging
+from itertools import pairwise
+
+import psycopg
+from psycopg import sql
+
+from airflow_provider_backpressure.core.bounds import LogBounds
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import Slice
+from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
+from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.core.replay import BYTES
+from airflow_provider_backpressure.core.watched import size
+from airflow_provider_backpressure.exceptions import LogLost, SnapshotLost, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.postgres.errors import Errors, where
+from airflow_provider_backpressure.postgres.names import QualifiedName
+from airflow_provider_backpressure.postgres.session import Connection, Session
+from airflow_provider_backpressure.postgres.slots import (
+    PLUGIN,
+    Slot,
+    drop_publication,
+    drop_slot,
+    find_slot,
+    lsn,
+    position,
+    slot_name,
+)
+from airflow_provider_backpressure.sources.postgres_replayable import PUBLISHES_GENERATED
+
+log = logging.getLogger(__name__)
+
+ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+SLOT_SECONDS = 600
+"""Longest wait for transactions that were open before: a slot begins behind the last of them."""
+WINDOW_BYTES = 64 * 1024 * 1024
+"""Most log in one window: the server decodes it from its start each time that it is read."""
+RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table anew'
+_SETTINGS = {"lock_timeout": "30s"}
+
+
+class PostgresLog:
+    """Implements :class:`..core.ports.ChangeLog` for one table."""
+
+    unit = BYTES
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        table: QualifiedName,
+        hydration_id: str,
+        *,
+        most: int | None = None,
+        restarts: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        """``most``: bytes that may be kept. ``restarts``: whether the log is given up there, and all is read anew."""
+        self._most, self._restarts = most, restarts
+        self.stream = slot_name(hydration_id)
+        self._table = table
+        self._clock = clock or SystemClock()
+        self._session = Session(endpoint, errors=ERRORS, settings=_SETTINGS)
+
+    def begin(self) -> LogPosition:
+        """See :meth:`..core.ports.ChangeLog.begin`. The publication is first: the log shows nothing from before it."""
+        self._session.transaction(lambda connection: drop_slot(connection, self.stream))
+        self._publish()
+        start = self._make_slot()
+        self._await_older()
+        log.info("The log of %s is kept from %s on by the slot %s.", self._table, start.text, self.stream)
+        return start
+
+    def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
+        """See :meth:`..core.ports.ChangeLog.windows`."""
+        slot = self._kept(start)
+        most, end = min(bytes, WINDOW_BYTES), slot.flushed.at
+        places = [start, *(lsn(at) for at in range(start.at + most, end, most)), slot.flushed]
+        return [
+            LogBounds(stream=self.stream, start=first, end=last) for first, last in pairwise(places) if first < last
+        ]
+
+    def release(self, upto: LogPosition) -> None:
+        """See :meth:`..core.ports.ChangeLog.release`."""
+        slot = find_slot(self._session, self.stream)
+        if slot is not None and slot.confirmed is not None and slot.confirmed < upto and not slot.lost:
+            self._session.rows(_ADVANCE, (self.stream, upto.text))
+
+    def guard(self, *, replaying: bool) -> None:
+        """See :meth:`..core.ports.ChangeLog.guard`."""
+        slot = find_slot(self._session, self.stream)
+        if slot is None or not slot.endangers(self._most):
+            return
+        kept = f"The slot {self.stream} keeps {size(slot.held_bytes)} of log in {where(self._session.endpoint)}"
+        if self._restarts:
+            self.drop()
+            raise SnapshotLost(f"{kept}, more than it may: it was dropped, as declared, and the table is read anew.")
+        if not replaying:
+            raise SourceRefused(
+                f"{kept}, more than it may, so no more ranges are read, as declared: make room and clear the task, or "
+                "give the log up with `airflow backpressure forget`."
+            )
+        log.warning("%s, more than it may; replaying it frees it.", kept)
+
+    def drop(self) -> None:
+        """See :meth:`..core.ports.ChangeLog.drop`."""
+
+        def remove(connection: Connection) -> None:
+            drop_slot(connection, self.stream)
+            drop_publication(connection, self.stream)
+
+        self._session.transaction(remove)
+
+    def close(self) -> None:
+        """Give the connection back; idempotent."""
+        self._session.close()
+
+    def _kept(self, start: LogPosition) -> Slot:
+        """Return the slot; ``LogLost`` names what is no longer there, or is not what it was."""
+        slot, name = find_slot(self._session, self.stream), f"The replication slot {self.stream}"
+        at = f"in {where(self._session.endpoint)}"
+        if slot is None:
+            raise LogLost(f"{name} {at} is gone, and with it what changed after {start.text}: {RESTART}.")
+        if slot.lost or slot.confirmed is None or slot.plugin != PLUGIN:
+            raise LogLost(
+                f"{name} {at} was invalidated: the server has removed log that was not replayed yet, from {start.text} "
+                f"on (max_slot_wal_keep_size); {RESTART}."
+            )
+        if slot.confirmed > start:
+            raise LogLost(
+                f"{name} {at} was moved on to {slot.confirmed.text} by somebody else, past {start.text} where "
+                f"replaying is to go on: {RESTART}."
+            )
+        if slot.flushed < start:
+            raise LogLost(
+                f"The log {at} ends at {slot.flushed.text}, before {start.text} where replaying is to go on: the "
+                f"server was restored; {RESTART}."
+            )
+        if not self._session.rows(_PUBLISHED, self._names):
+            raise LogLost(f"The publication {self.stream} {at} no longer holds {self._table} as a whole: {RESTART}.")
+        return slot
+
+    def _publish(self) -> None:
+        """Make the publication, or take one that an administrator has made for us."""
+        if self._session.rows(_PUBLISHED, self._names):
+            return
+        statement = self._statement()
+        against = self._session.rows(_MAY_PUBLISH, {"schema": self._table.schema, "name": self._table.name})[0]
+        if not all(against):
+            raise SourceRefused(
+                f"{self._session.endpoint.user} may not publish {self._table}, which takes its owner and the CREATE "
+                f"right on the database: let such a role run {statement.as_string(None)}"
+            )
+
+        def make(connection: Connection) -> None:
+            drop_publication(connection, self.stream)
+            connection.execute(statement)
+
+        self._session.transaction(make)
+
+    def _statement(self) -> sql.Composed:
+        new = self._session.server_version >= PUBLISHES_GENERATED
+        return sql.SQL("CREATE PUBLICATION {} FOR TABLE ONLY {} WITH (publish = {}{})").format(
+            sql.Identifier(self.stream),
+            sql.SQL(self._table.sql),
+            sql.Literal("insert, update, delete, truncate"),
+            sql.SQL(", publish_generated_columns = stored" if new else ""),
+        )
+
+    def _make_slot(self) -> LogPosition:
+        used, most = self._session.rows(_SLOTS_USED)[0]
+        if used >= most:
+            raise SourceRefused(
+                f"All {most} replication slots of {where(self._session.endpoint)} are in use: raise "
+                "max_replication_slots, or drop those that nobody needs (`airflow backpressure doctor` lists ours)."
+            )
+
+        def make(connection: Connection) -> LogPosition:
+            connection.execute(sql.SQL("SELECT set_config('statement_timeout', %s, true)"), (f"{SLOT_SECONDS}s",))
+            row = connection.execute(_CREATE, (self.stream, PLUGIN)).fetchone()
+            assert row is not None, "a function returns its row"
+            return position(row[0])
+
+        try:
+            return self._session.transaction(make)
+        except SourceUnavailable as error:
+            if isinstance(error.__cause__, psycopg.errors.QueryCanceled):
+                raise self._too_long() from error
+            raise
+
+    def _await_older(self) -> None:
+        """Wait until every transaction that the slot does not show is seen by whoever looks at the table."""
+        last = self._session.value(_NEXT)
+
+        def gone() -> bool | None:
+            return True if self._session.value(_OLDEST) >= last else None
+
+        if PollPolicy().until(gone, timeout=SLOT_SECONDS, clock=self._clock) is None:
+            raise self._too_long()
+
+    def _too_long(self) -> SourceUnavailable:
+        return SourceUnavailable(
+            f"Transactions in {where(self._session.endpoint)} that had begun before the log was kept did not end "
+            f"within {SLOT_SECONDS} s."
+        )
+
+    @property
+    def _names(self) -> tuple[str, str, str]:
+        return (self.stream, self._table.schema, self._table.name)
+
+
+def window_slice(bounds: LogBounds, table: QualifiedName, slice_id: str) -> Slice:
+    """Return the slice of a window: whom to ask, and for which table."""
+    query = json.dumps({"slot": bounds.stream, "schema": table.schema, "table": table.name})
+    return Slice(slice_id=slice_id, query=query, bounds=bounds.to_json())
+
+
+_CREATE = sql.SQL("SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s)")
+_ADVANCE = sql.SQL("SELECT end_lsn::text FROM pg_replication_slot_advance(%s, %s::pg_lsn)")
+_SLOTS_USED = sql.SQL("SELECT count(*), current_setting('max_replication_slots')::int FROM pg_replication_slots")
+_NEXT = sql.SQL("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+_OLDEST = sql.SQL("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+# Read out of the whole row: lists of columns and conditions came with 15.
+_PUBLISHED = sql.SQL(
+    """
+    SELECT
+    FROM pg_publication p
+    JOIN pg_publication_rel r ON r.prpubid = p.oid
+    JOIN pg_class c ON c.oid = r.prrelid
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE p.pubname = %s AND n.nspname = %s AND c.relname = %s
+      AND p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate
+      AND to_jsonb(r) ->> 'prattrs' IS NULL AND to_jsonb(r) ->> 'prqual' IS NULL
+    """
+)
+_MAY_PUBLISH = sql.SQL(
+    """
+    SELECT has_database_privilege(current_database(), 'CREATE'), pg_has_role(c.relowner, 'USAGE')
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(name)s
+    """
+)
