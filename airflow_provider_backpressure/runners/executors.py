@@ -70,6 +70,15 @@ def fullest(stages: Iterable[Mapping[str, Any]]) -> tuple[str, int]:
     return max(used.items(), key=lambda entry: entry[1], default=(DRIVER, 0))
 
 
+def slots(executors: Iterable[Mapping[str, Any]], task_cpus: int = 1) -> int | None:
+    """Return how many tasks these executors run at once; ``None`` where none of them does.
+
+    The driver counts where it is the executor: its page gives it no cores elsewhere.
+    """
+    cores = sum(int(executor.get("totalCores", 0)) for executor in executors if executor.get("isActive", True))
+    return cores // task_cpus or None
+
+
 def fetch_json(url: str) -> Any:
     """Return the JSON of a page; ``OSError``, ``ValueError`` or ``HTTPException`` where there is none."""
     if not url.startswith(("http://", "https://")):
@@ -96,6 +105,7 @@ class ExecutorMemory:
         self._clock = clock
         self._page: str | None = None
         self._limit = 0
+        self._task_cpus = 1
         self._last: tuple[float, MemoryReading] | None = None
 
     def read(self) -> MemoryReading | None:
@@ -109,6 +119,7 @@ class ExecutorMemory:
         try:
             page = self._found()
             executor, used = fullest(self._fetch(f"{page}/stages?status=active&details=true"))
+            executors = self._fetch(f"{page}/executors")
         except (OSError, ValueError, LookupError, HTTPException):
             self._page = None
             if self._last is None:
@@ -119,8 +130,17 @@ class ExecutorMemory:
                 limit_bytes=last.limit_bytes,
                 age_seconds=now - at,
                 executor=last.executor,
+                slots=last.slots,
+                slots_each=last.slots_each,
             )
-        reading = MemoryReading(used_bytes=used, limit_bytes=self._limit, age_seconds=0.0, executor=executor)
+        reading = MemoryReading(
+            used_bytes=used,
+            limit_bytes=self._limit,
+            age_seconds=0.0,
+            executor=executor,
+            slots=slots(executors, self._task_cpus),
+            slots_each=max((slots([one], self._task_cpus) or 0 for one in executors), default=0) or None,
+        )
         self._last = (now, reading)
         return reading
 
@@ -130,6 +150,7 @@ class ExecutorMemory:
             self._page = self._search()
             properties = dict(self._fetch(f"{self._page}/environment")["sparkProperties"])
             self._limit = limit_bytes(properties)
+            self._task_cpus = max(1, int(properties.get("spark.task.cpus", "1")))
         return self._page
 
     def _search(self) -> str:

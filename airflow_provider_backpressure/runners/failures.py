@@ -6,8 +6,14 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from airflow_provider_backpressure.core.failures import from_text
-from airflow_provider_backpressure.exceptions import BackpressureError, RangeFailed, RunnerRefused, RunnerUnavailable
-from airflow_provider_backpressure.runners.sentences import refusal
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    OutOfMemory,
+    RangeFailed,
+    RunnerRefused,
+    RunnerUnavailable,
+)
+from airflow_provider_backpressure.runners.sentences import out_of_memory, refusal
 
 _NO_SESSION = ("INVALID_HANDLE.SESSION", "SESSION_", "NO_ACTIVE_SESSION")
 _UNREACHABLE = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "PERMISSION_DENIED")
@@ -21,9 +27,8 @@ def translate(error: Exception, where: str) -> BackpressureError:
     text = str(error)
     if isinstance(error, BackpressureError):
         return error
-    return (
-        from_text(text) or _refusal(error, text) or _absence(error, text, where) or RangeFailed(_failure(error, text))
-    )
+    failed = OutOfMemory if out_of_memory(text) else RangeFailed
+    return from_text(text) or _refusal(error, text) or _absence(error, text, where) or failed(_failure(error, text))
 
 
 def _refusal(error: Exception, text: str) -> BackpressureError | None:

@@ -9,6 +9,16 @@ _NOT_INSTALLED = re.compile(r"\[PACKAGE_NOT_INSTALLED\] ([^\n]*)")
 _OTHER_PYTHON = re.compile(r"version:?\s+\(?(\d+)[.,]\s?(\d+)\)? than that in driver:?\s+\(?(\d+)[.,]\s?(\d+)")
 
 
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|\bMemoryError\b|OOMKilled|exceeding memory limits|[Ee]xit (?:code|status)[: ]+(?:52|137)\b"
+)
+
+
+def out_of_memory(text: str) -> bool:
+    """Whether the text says that an executor's memory ran out, or that it was killed for that."""
+    return _OUT_OF_MEMORY.search(text) is not None
+
+
 def refusal(text: str) -> RunnerRefused | None:
     """Return the error of executors that lack a package or run another Python, if that is what the text says."""
     if found := _NO_MODULE.search(text):

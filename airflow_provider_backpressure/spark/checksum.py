@@ -8,8 +8,6 @@ tables whose columns have the same types. Written as ``pgcopy-xxh3:<16 hex digit
 import struct
 from collections.abc import Iterator, Sequence
 
-import pyarrow
-import pyarrow.compute as pc
 from xxhash import xxh3_64_intdigest
 
 from airflow_provider_backpressure.exceptions import RangeFailed
@@ -64,18 +62,18 @@ class RowSum:
             return
         if not self._begun:
             self._begun = True
-            self._add(list(split_rows(_without_header(messages[0]))))
+            self.add(list(split_rows(without_header(messages[0]))))
             messages = messages[1:]
             if not messages:
                 return
         elif self._last:
-            self._add([self._last])
+            self.add([self._last])
         self._last = messages[-1]
-        self._add(messages[:-1])
+        self.add(messages[:-1])
 
     def finish(self, server_rows: int) -> str:
         """Return the checksum; :class:`RangeFailed` unless exactly ``server_rows`` rows were seen."""
-        self._add(list(split_rows(self._last)))
+        self.add(list(split_rows(self._last)))
         self._last = b""
         if self.rows != server_rows:
             raise RangeFailed(f"The stream held {self.rows} rows where the server counted {server_rows}.")
@@ -85,60 +83,16 @@ class RowSum:
         """Return ``<algorithm>:<16 hex digits>``."""
         return f"{ALGORITHM}:{self._sum:016x}"
 
-    def _add(self, rows: Sequence[Buffer]) -> None:
+    def add(self, rows: Sequence[Buffer]) -> None:
+        """Add rows that are known to be such: without a stream's header and end."""
         self.rows += len(rows)
         self.bytes += sum(map(len, rows))
         self._sum = (self._sum + sum(map(xxh3_64_intdigest, rows))) & 0xFFFF_FFFF_FFFF_FFFF
 
 
-def _without_header(message: Buffer) -> Buffer:
+def without_header(message: Buffer) -> Buffer:
+    """Return what stands behind a stream's header; ``RangeFailed`` where there is none."""
     signature, _, extension = HEADER.unpack_from(message)
     if signature != SIGNATURE:
         raise RangeFailed("The server's stream does not begin as binary COPY does.")
     return message[HEADER.size + extension :]
-
-
-VALUES = "values-xxh3"
-_NOTHING, _COLON, _NULL = (pyarrow.scalar(mark, pyarrow.large_binary()) for mark in (b"", b":", b"~"))
-
-
-class BatchSum:
-    """Counts and hashes rows by their values, for sides that share no encoding: a log and a table, a table and files.
-
-    A row's hash is xxh3-64 over each value's length and text: numbers in decimal, days and microseconds since 1970 for
-    dates and timestamps, text in UTF-8, bytes as they are; ``~`` stands for NULL. Written as
-    ``values-xxh3:<16 hex digits>``; summed as :class:`RowSum` does.
-    """
-
-    def __init__(self) -> None:
-        """Begin with no rows."""
-        self.rows = 0
-        self.bytes = 0
-        self._sum = 0
-
-    def update(self, batch: pyarrow.RecordBatch) -> None:
-        """Add the rows of a batch."""
-        self.rows += batch.num_rows
-        if not batch.num_rows or not batch.num_columns:
-            return
-        texts = pc.binary_join_element_wise(*(_framed(column) for column in batch.columns), _NOTHING)
-        self.bytes += pc.sum(pc.binary_length(texts)).as_py()
-        self._sum = (self._sum + sum(map(xxh3_64_intdigest, texts.to_pylist()))) & 0xFFFF_FFFF_FFFF_FFFF
-
-    def __str__(self) -> str:
-        """Return ``<algorithm>:<16 hex digits>``."""
-        return f"{VALUES}:{self._sum:016x}"
-
-
-def _framed(column: pyarrow.Array) -> pyarrow.Array:
-    """Return each value as ``<length>:<bytes>``, so that no two rows read the same."""
-    type_ = column.type
-    if pyarrow.types.is_timestamp(type_):
-        column = column.cast(pyarrow.timestamp("us", type_.tz)).cast(pyarrow.int64())
-    elif pyarrow.types.is_date32(type_):
-        column = column.cast(pyarrow.int32())
-    if not (pyarrow.types.is_binary(column.type) or pyarrow.types.is_large_binary(column.type)):
-        column = column.cast(pyarrow.large_string())
-    values = column.cast(pyarrow.large_binary())
-    lengths = pc.binary_length(values).cast(pyarrow.large_string()).cast(pyarrow.large_binary())
-    return pc.fill_null(pc.binary_join_element_wise(lengths, values, _COLON), _NULL)

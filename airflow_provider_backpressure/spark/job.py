@@ -22,15 +22,16 @@ from airflow_provider_backpressure.core.messages import (
     SliceResult,
     Transform,
 )
-from airflow_provider_backpressure.core.paths import COPY, FRAME, copies
+from airflow_provider_backpressure.core.paths import COPY, FRAME, REPLAY, copies
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.spark.batches import apart
-from airflow_provider_backpressure.spark.checksum import BatchSum
 from airflow_provider_backpressure.spark.kinds import reader, writer
 from airflow_provider_backpressure.spark.paths.copy import copy_slice
 from airflow_provider_backpressure.spark.paths.frame import described, frame_job
+from airflow_provider_backpressure.spark.paths.replay import replay_slice
 from airflow_provider_backpressure.spark.task import RESULT, measured, outcome
 from airflow_provider_backpressure.spark.transforms import Function
+from airflow_provider_backpressure.spark.values import BatchSum
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +52,9 @@ def range_job(
 ) -> "DataFrame":
     """Return the job of a range. ``function``: what a transform without a reference means."""
     source, sink = endpoint_of(endpoints, spec.read.conn_id), endpoint_of(endpoints, spec.write.conn_id)
+    if spec.path == REPLAY:
+        whole, *_ = spec.slices
+        return _job(session, [partial(measured, partial(replay_slice, spec, whole, source, sink))])
     if spec.path == FRAME:
         return frame_job(session, spec, source, sink, function)
     if spec.path != COPY or spec.transform is not None or not copies(spec.read.kind, spec.write.kind):

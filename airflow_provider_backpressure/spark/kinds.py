@@ -1,6 +1,6 @@
 """What reads and what writes, by the kind that a message names; a module is imported only where it is needed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.messages import ChecksumSpec, RangeSpec,
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 ROOM = "airflow_provider_backpressure.spark"
-READERS = {"kafka": "readers.kafka", "mysql": "readers.mysql", "postgres": "readers.arrow"}
+READERS = {"kafka": "readers.kafka", "landed": "readers.landed", "mysql": "readers.mysql", "postgres": "readers.arrow"}
 """Modules that are a :class:`Reader`."""
 WRITERS = {
     "postgres": "writers.frame",
@@ -37,8 +37,16 @@ class Reader(Protocol):
 class Writer(Protocol):
     """A kind of sink, inside a task."""
 
-    def write(self, sink: Endpoint, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult:
+    def write(
+        self,
+        sink: Endpoint,
+        spec: RangeSpec,
+        batches: Iterable[pyarrow.RecordBatch],
+        read_at: Callable[[], str] | None = None,
+    ) -> SliceResult:
         """Write the rows of a range exactly once and return what its marker says.
+
+        ``read_at`` is asked where the source's log stands when all rows were read; the marker keeps that.
 
         The batches end with a row that says so, see :func:`..spark.batches.complete`. Errors: ``PlanSuperseded``,
         ``SinkRefused``, ``SinkUnavailable``, ``RangeFailed``.

@@ -59,7 +59,7 @@ class CopyIn:
         _start(self._pgconn, statement, pq.ExecStatus.COPY_IN)
         self._wait = _Wait(self._pgconn)
 
-    def put(self, block: bytes) -> None:
+    def put(self, block: bytes | memoryview) -> None:
         """Hand over a block; returns when the operating system has taken all of it."""
         while self._pgconn.put_copy_data(block) == 0:
             self._wait.writable()

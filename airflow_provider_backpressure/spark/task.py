@@ -12,6 +12,7 @@ from airflow_provider_backpressure.core.messages import SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.spark import memory
 from airflow_provider_backpressure.spark.finders import forget_archives
+from airflow_provider_backpressure.spark.meter import clocked
 
 RESULT = "result string"
 """Schema of what a job gives."""
@@ -29,9 +30,9 @@ def outcome(work: Callable[[], SliceResult]) -> pyarrow.RecordBatch:
 
 
 def measured(work: Callable[[], SliceResult]) -> SliceResult:
-    """Return the result with the peak of this process's memory meanwhile."""
+    """Return the result with the peak of this process's memory, and the times of the stages, meanwhile."""
     memory.reset_peak()
-    return replace(work(), peak_memory_bytes=memory.peak_bytes())
+    return replace(clocked(work), peak_memory_bytes=memory.peak_bytes())
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 It is taken where both tables' columns have the same types and no transform is asked for.
 """
 
-import time
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -15,8 +15,10 @@ from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.messages import RangeSpec, Slice, SliceResult
 from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.spark.changes import log_reader
 from airflow_provider_backpressure.spark.checksum import RowSum
 from airflow_provider_backpressure.spark.connections import SOURCE
+from airflow_provider_backpressure.spark.meter import handed, opened
 from airflow_provider_backpressure.spark.readers.postgres import Reading, own_types, reading
 from airflow_provider_backpressure.spark.writers.postgres import SliceCommit
 from airflow_provider_backpressure.spark.writers.stage import (
@@ -60,24 +62,14 @@ def _copy(
 ) -> SliceResult:
     tag = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
     total = RowSum()
-    reads = writes = 0.0
-    with reading(source, Reading.of(spec.read, piece, tag)) as rows:
+    with opened(reading(source, Reading.of(spec.read, piece, tag))) as rows:
         with copying(connection, table, spec.write.columns, "FORMAT binary") as target:
-            blocks = iter(rows)
-            while True:
-                started = time.perf_counter()
-                with SOURCE.translated(source):
-                    messages = next(blocks, None)
-                read = time.perf_counter()
-                reads += read - started
-                if messages is None:
-                    break
+            for messages in handed(_blocks(rows, source)):
                 total.update(messages)
-                put = time.perf_counter()
                 target.put(b"".join(messages))
-                writes += time.perf_counter() - put
                 reach(Step.IN_COPY, tag)
         checksum = total.finish(rows.rows)
+    read_at = log_reader(f"{spec.read.kind}_log").position(source, tag) if spec.read.tells_position else ""
     if target.rows != total.rows:
         raise RangeFailed(f"The sink counted {target.rows} rows of slice {piece.slice_id} where {total.rows} went in.")
     return SliceResult(
@@ -85,6 +77,16 @@ def _copy(
         rows=total.rows,
         bytes=total.bytes,
         checksum=checksum,
-        read_seconds=reads,
-        write_seconds=writes,
+        read_at=read_at,
     )
+
+
+def _blocks(rows: Iterable[list[memoryview]], source: Endpoint) -> Iterator[list[memoryview]]:
+    """Yield the blocks; what the source says against it is the source's error, not the sink's."""
+    blocks = iter(rows)
+    while True:
+        with SOURCE.translated(source):
+            messages = next(blocks, None)
+        if messages is None:
+            return
+        yield messages

@@ -6,6 +6,7 @@ Spark's own and back would only cost.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow
@@ -17,6 +18,7 @@ from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadS
 from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.spark.batches import BAD, END, ended
+from airflow_provider_backpressure.spark.changes import log_reader
 from airflow_provider_backpressure.spark.kinds import reader, writer
 from airflow_provider_backpressure.spark.task import RESULT, measured, outcome, said
 from airflow_provider_backpressure.spark.transforms import Function, transformed
@@ -45,13 +47,19 @@ def _straight(session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: 
 
     def work() -> SliceResult:
         rows = (batch for piece in spec.slices for batch in _read(spec, piece, source))
-        return writer(spec.write.kind).write(sink, spec, ended(rows, spec.read.columns, keep_bad=spec.read.keep_bad))
+        told = partial(_position, spec, source) if spec.read.tells_position else None
+        given = ended(rows, spec.read.columns, keep_bad=spec.read.keep_bad)
+        return writer(spec.write.kind).write(sink, spec, given, told)
 
     def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for _ in batches:
             yield outcome(lambda: measured(work))
 
     return session.range(0, 1, 1, 1).mapInArrow(run, RESULT)
+
+
+def _position(spec: RangeSpec, source: Endpoint) -> str:
+    return log_reader(f"{spec.read.kind}_log").position(source, spec.tag)
 
 
 def _read(spec: RangeSpec, piece: Slice, source: Endpoint) -> Iterator[pyarrow.RecordBatch]:

@@ -34,7 +34,8 @@ def are_objects(values: pyarrow.Array) -> bool:
     framed = pc.and_(pc.starts_with(present, b"{"), pc.ends_with(present, b"}"))
     if not pc.all(framed).as_py():
         return False
-    text = b"\n".join(present.to_pylist())
+    lines = pyarrow.ListArray.from_arrays(pyarrow.array([0, len(present)], pyarrow.int32()), present)
+    text = pc.binary_join(lines, b"\n")[0].as_py()
     if any(initial in text for initial in _INITIALS) and _BEYOND.search(text):
         return False
     try:

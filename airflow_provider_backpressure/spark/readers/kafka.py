@@ -4,9 +4,11 @@ Markers of transactions, aborted records and compacted ones leave offsets withou
 a record at or behind its end was seen, or when the client says that it has come to the end of what is committed.
 """
 
+import gc
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,8 @@ BUFFERS = {
     "queued_min_messages": 50_000,
     "fetch_message_max_bytes": 2 * 2**20,
     "fetch_max_bytes": 16 * 2**20,
+    # By itself the client rests for a second whenever the queue was full: several times as long as it takes to empty.
+    "fetch_queue_backoff_ms": 10,
     # How long a topic that is not there is taken for one that is just being made.
     "topic_metadata_propagation_max_ms": 5000,
 }
@@ -54,9 +58,31 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
         reading = _Reading(
             client=client, heard=heard, endpoint=seen, topic=what["topic"], accept_loss=what["accept_loss"]
         )
-        for records in reading.records(bounds.pieces):
-            make = to_batch_with_bad if read.keep_bad else to_batch
-            yield make(records, read.columns, what["topic"])
+        make = to_batch_with_bad if read.keep_bad else to_batch
+        found = reading.records(bounds.pieces)
+        while True:
+            with _uncollected():
+                records = next(found, None)
+                batch = make(records, read.columns, what["topic"]) if records else None
+                del records
+            if batch is None:
+                return
+            yield batch
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the garbage collector from looking through the records: it takes a third of all, and finds nothing.
+
+    They refer to nothing, and are gone when their batch is made.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(kw_only=True)
@@ -92,6 +118,8 @@ class _Reading:
 
     def _taken(self, found: "list[Message]") -> "list[Message]":
         """Return what belongs to the slice, and note which partitions are done."""
+        if self._all_within(found):
+            return found
         records = []
         for message in found:
             error, partition, offset = message.error(), message.partition(), message.offset()
@@ -106,6 +134,22 @@ class _Reading:
             if offset + 1 >= self.ends[partition]:
                 self._done(partition)
         return records
+
+    def _all_within(self, found: "list[Message]") -> bool:
+        """Note where partitions stand if all these are records that belong to the slice, and none is the last of it.
+
+        That is what nearly all batches are, so it is found out without a step of Python's for each.
+        """
+        from confluent_kafka import Message
+
+        if any(map(Message.error, found)):
+            return False
+        at = dict(zip(map(Message.partition, found), map(Message.offset, found), strict=True))
+        if any(partition not in self.ends or offset + 1 >= self.ends[partition] for partition, offset in at.items()):
+            return False
+        # The last of a partition is the highest: they come in their order.
+        self.at.update({partition: offset + 1 for partition, offset in at.items()})
+        return True
 
     def _told(self, error: Any, partition: int, offset: int) -> None:
         """Act on what the client says of a partition or of the topic; what passes by itself it does not say."""
@@ -166,5 +210,5 @@ class _Reading:
 
 def _next_size(records: "list[Message]") -> int:
     """Return how many records the next batch may have, by the size of these."""
-    size = sum([len(record) for record in records]) / len(records)
+    size = sum(map(len, records)) / len(records)
     return max(1, min(MOST_RECORDS, int(BATCH_BYTES / max(size, 1.0))))

@@ -31,11 +31,11 @@ def to_batch(records: Records, columns: Sequence[Column], topic: str) -> pyarrow
     key = columns[GIVEN - 2]
     arrays = [
         pyarrow.repeat(pyarrow.scalar(topic, pyarrow.string()), len(records)),
-        pyarrow.array([record.partition() for record in records], pyarrow.int32()),
-        pyarrow.array([record.offset() for record in records], pyarrow.int64()),
+        pyarrow.array(_each(records, "partition"), pyarrow.int32()),
+        pyarrow.array(_each(records, "offset"), pyarrow.int64()),
         _times(records),
         _bytes(records, "key") if key.type == "bytea" else _key_texts(records),
-        pyarrow.array([_headers(record) for record in records], pyarrow.string()),
+        _headers(records),
         *_values(records, columns[GIVEN:]),
     ]
     return pyarrow.record_batch(arrays, names=[column.name for column in columns])
@@ -88,26 +88,33 @@ def _values(records: Records, columns: Sequence[Column]) -> list[pyarrow.Array]:
     return [_field(records, objects, column) for column in columns]
 
 
+def _each(records: Records, part: str) -> list[Any]:
+    """Return one part of every record. Called as what it is of its type, a method takes half the time."""
+    method = getattr(type(records[0]), part) if records else None
+    return list(map(method, records)) if method else []
+
+
 def _times(records: Records) -> pyarrow.Array:
-    found = [record.timestamp() for record in records]
+    found = _each(records, "timestamp")
     millis = pyarrow.array([None if kind == _TIMED else at for kind, at in found], pyarrow.int64())
     return millis.cast(pyarrow.timestamp("ms", tz="UTC")).cast(pyarrow.timestamp("us", tz="UTC"))
 
 
 def _bytes(records: Records, part: str) -> pyarrow.Array:
-    return pyarrow.array([getattr(record, part)() for record in records], pyarrow.binary())
+    return pyarrow.array(_each(records, part), pyarrow.binary())
 
 
 def _key_texts(records: Records) -> pyarrow.Array:
     return pyarrow.array([_text(record, "key", record.key()) for record in records], pyarrow.string())
 
 
-def _headers(record: "Message") -> str | None:
-    """Return a list of objects, as headers have an order and may repeat; bytes that are no text are in base64."""
-    found = record.headers()
-    if not found:
-        return None
-    return json.dumps([_header(key, value) for key, value in found], ensure_ascii=True)
+def _headers(records: Records) -> pyarrow.Array:
+    """Return lists of objects, as headers have an order and may repeat; bytes that are no text are in base64."""
+    every = _each(records, "headers")
+    if not any(every):
+        return pyarrow.nulls(len(every), pyarrow.string())
+    texts = [json.dumps([_header(key, value) for key, value in found]) if found else None for found in every]
+    return pyarrow.array(texts, pyarrow.string())
 
 
 def _header(key: str, value: bytes | None) -> dict[str, str | None]:

@@ -1,6 +1,6 @@
 """Reading from PostgreSQL inside a task: one statement on one connection, streamed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,13 +9,15 @@ from psycopg import sql
 
 from airflow_provider_backpressure.core.bounds import BlockBounds, bounds_from_json
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ReadSpec, Slice
-from airflow_provider_backpressure.exceptions import SnapshotLost
+from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice
+from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused
 from airflow_provider_backpressure.postgres.errors import is_lost, words
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.spark.connections import SOURCE, connect_source, end_attempts
 from airflow_provider_backpressure.spark.streams import CopyOut
 
+Heed = Callable[[psycopg.errors.Diagnostic], None]
+ANEW = 'ranges that are committed stay; trigger the DAG with {"backpressure": "restart"} to plan anew'
 FIRST_OWN_TYPE = 16384
 """Lowest number of a type that is not PostgreSQL's own; below it, a number means the same in every database."""
 
@@ -38,6 +40,8 @@ class Reading:
     """The file that must still be the table's."""
     compared: bool = False
     """Read as :func:`comparable` has it."""
+    columns: tuple[Column, ...] = ()
+    """What the statement has to give, as far as a type is PostgreSQL's own; empty where anything will do."""
 
     @classmethod
     def of(cls, read: ReadSpec, piece: Slice, name: str) -> "Reading":
@@ -48,22 +52,28 @@ class Reading:
             name=reader_name(name),
             snapshot=read.snapshot,
             blocks=bounds if isinstance(bounds, BlockBounds) else None,
+            columns=read.columns,
         )
 
 
 @contextmanager
-def reading(source: Endpoint, what: Reading, *, options: str = "FORMAT binary") -> Iterator[CopyOut]:
-    """Give the rows as a COPY stream.
+def reading(
+    source: Endpoint, what: Reading, *, options: str = "FORMAT binary", heed: Heed | None = None
+) -> Iterator[CopyOut]:
+    """Give the rows as a COPY stream. ``heed`` is told what the server remarks meanwhile.
 
     Raises ``SourceRefused`` where the statement cannot be run, ``SourceUnavailable`` where the source does not answer
     or breaks off, ``SnapshotLost`` where the snapshot or the file is no longer there.
     """
     connection = connect_source(source, name=what.name)
+    if heed is not None:
+        connection.add_notice_handler(heed)
     try:
         with SOURCE.translated(source):
             if what.name.startswith("bp-read:"):
                 end_attempts(connection, what.name, below=int(what.name.rpartition(":")[2]))
             _enter(connection, what)
+            _check_columns(connection, what)
             rows = comparable(connection, what.query) if what.compared else what.query
             stream = CopyOut(connection, f"COPY ({rows}) TO STDOUT ({options})")
         yield stream
@@ -75,6 +85,8 @@ def reading(source: Endpoint, what: Reading, *, options: str = "FORMAT binary") 
 def _enter(connection: psycopg.Connection, what: Reading) -> None:
     """Begin the transaction in which rows are seen as the plan has them; it ends with the connection."""
     if what.snapshot is None and what.blocks is None:
+        if what.columns:
+            connection.execute("BEGIN READ ONLY")
         return
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     if what.snapshot is not None:
@@ -99,6 +111,29 @@ def _same_file(connection: psycopg.Connection, blocks: BlockBounds) -> None:
         )
 
 
+def _check_columns(connection: psycopg.Connection, what: Reading) -> None:
+    """Raise ``SourceRefused`` where the table has changed since its plan; until the rows are read it no longer can.
+
+    A binary number of another type would be taken for one of the plan's, and nothing would say so.
+    """
+    if not what.columns:
+        return
+    try:
+        cursor = connection.execute(sql.SQL("SELECT * FROM ({}) AS q LIMIT 0").format(sql.SQL(what.query)))
+    except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable) as error:
+        raise SourceRefused(f"The source has changed since its plan: {words(error)}; {ANEW}.") from error
+    result, numbers = cursor.pgresult, range(len(what.columns))
+    assert result is not None, "a statement was run"
+    given = [(result.ftype(number), result.fmod(number), what.columns[number].type) for number in numbers]
+    types, mods, planned = (list(each) for each in zip(*given, strict=True))
+    values = {"types": types, "mods": mods, "planned": planned, "own": FIRST_OWN_TYPE}
+    for number, now in connection.execute(_CHANGED, values).fetchall():
+        column = what.columns[number - 1]
+        raise SourceRefused(
+            f"The source has changed since its plan: column {column.name} was {column.type} and is {now}; {ANEW}."
+        )
+
+
 def own_types(connection: psycopg.Connection, query: str) -> dict[str, bool]:
     """Return for each column of a query whether its type was made in this database; runs nothing of the query."""
     cursor = connection.execute(sql.SQL("SELECT * FROM ({}) AS q LIMIT 0").format(sql.SQL(query)))
@@ -116,3 +151,12 @@ def comparable(connection: psycopg.Connection, query: str) -> str:
         return query
     columns = [sql.SQL("q.{}::text" if own[name] else "q.{}").format(sql.Identifier(name)) for name in own]
     return sql.SQL("SELECT {} FROM ({}) AS q").format(sql.SQL(", ").join(columns), sql.SQL(query)).as_string(connection)
+
+
+# What a domain is made of is what arrives, so types of the database's own making are left alone.
+_CHANGED = """
+    SELECT n, format_type(type, mod)
+    FROM unnest(%(types)s::oid[], %(mods)s::int[], %(planned)s::text[]) WITH ORDINALITY AS c (type, mod, planned, n)
+    WHERE to_regtype(planned)::oid < %(own)s AND format_type(type, mod) <> planned
+    ORDER BY n
+"""

@@ -1,8 +1,7 @@
 """Arrow batches of a whole range into a table of files: Parquet, Delta or Iceberg. Rows and mark appear in one step."""
 
 import json
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 
 import pyarrow
@@ -17,17 +16,25 @@ from airflow_provider_backpressure.core.messages import (
     Window,
     columns_from_json,
 )
-from airflow_provider_backpressure.exceptions import PlanSuperseded
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
 from airflow_provider_backpressure.lakes.marks import Attempt, Mark
+from airflow_provider_backpressure.lakes.order import Order
 from airflow_provider_backpressure.lakes.table import LakeTable, open_table
 from airflow_provider_backpressure.lakes.types import arrow_schema
 from airflow_provider_backpressure.lakes.windows import within
-from airflow_provider_backpressure.spark.batches import check_names, complete, whole
-from airflow_provider_backpressure.spark.checksum import BatchSum
+from airflow_provider_backpressure.spark.batches import apart, check_names, complete, whole
+from airflow_provider_backpressure.spark.meter import handed
+from airflow_provider_backpressure.spark.values import BatchSum
+from airflow_provider_backpressure.spark.writers.lake_aside import Aside
 from airflow_provider_backpressure.spark.writers.lake_files import Files, cast
 
 
-def write(sink: Endpoint, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult:
+def write(
+    sink: Endpoint,
+    spec: RangeSpec,
+    batches: Iterable[pyarrow.RecordBatch],
+    read_at: Callable[[], str] | None = None,
+) -> SliceResult:
     """Write the rows of a range exactly once, as its first slice. See :class:`..spark.kinds.Writer`."""
     attempt = Attempt.of(spec, whole(spec))
     with closing(open_table(spec.write.kind, spec.write.plan_table, sink)) as table:
@@ -36,7 +43,7 @@ def write(sink: Endpoint, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch
             found = table.marks(attempt.plan_id, [attempt.slice_id]).get(attempt.slice_id)
         if found is not None:
             return _result(found)
-        return _written(table, attempt, spec, batches)
+        return _written(sink, table, attempt, spec, batches)
 
 
 def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
@@ -52,7 +59,7 @@ def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
 
 
 def _written(
-    table: LakeTable, attempt: Attempt, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]
+    sink: Endpoint, table: LakeTable, attempt: Attempt, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]
 ) -> SliceResult:
     """Write files that nobody sees, and commit them; they are deleted where it is certain that they never will be.
 
@@ -60,52 +67,65 @@ def _written(
     """
     write = spec.write
     key = write.key if write.mode == Mode.UPSERT else ()
-    files = Files(table=table, attempt=attempt, schema=table.stored(arrow_schema(write.columns)), key=key)
+    order = Order(key=key, name=table.name) if write.ordered else None
+    files = Files(table=table, attempt=attempt, schema=table.stored(arrow_schema(write.columns)), key=key, order=order)
     try:
-        mark, reads, writes = _staged(files, spec, batches)
+        mark = _staged(files, spec, batches, Aside(sink=sink, spec=spec, attempt=attempt))
+        settled = order.settle() if order is not None and mark.rows else None
     except BaseException:
         files.drop()
         raise
     reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
     try:
         with table.translated():
-            stands = table.commit(attempt, mark, write)
-    except PlanSuperseded:
+            stands = table.commit(attempt, mark, write, settled)
+    except (PlanSuperseded, RangeFailed):
         files.drop()
         raise
     if stands.nonce == attempt.nonce:
         reach(Step.AFTER_SINK_COMMIT, attempt.tag)
     else:
         files.drop()
-    return _result(stands, reads, writes)
+    return _result(stands)
 
 
-def _staged(files: Files, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> tuple[Mark, float, float]:
-    """Return the mark of what was written, and the seconds that went into reading and writing."""
-    reads = writes = 0.0
-    rows = complete(batches)
-    while True:
-        started = time.perf_counter()
-        batch = next(rows, None)
-        read = time.perf_counter()
-        reads += read - started
-        if batch is None:
-            break
-        check_names(batch, spec.write)
-        with files.table.translated():
-            files.put(batch)
-        writes += time.perf_counter() - read
+def _staged(files: Files, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch], aside: Aside) -> Mark:
+    """Return the mark of what was written."""
+    for batch in handed(complete(batches)):
+        good, bad = apart(batch)
+        check_names(good, spec.write)
+        for row, reason in bad:
+            aside.refuse(row, reason)
+        _put(files, good, aside)
         reach(Step.IN_COPY, files.attempt.tag)
+    kept = aside.commit()
     with files.table.translated():
-        return files.finish(), reads, writes
+        return files.finish(quarantined=kept)
 
 
-def _result(mark: Mark, reads: float = 0.0, writes: float = 0.0) -> SliceResult:
+def _put(files: Files, batch: pyarrow.RecordBatch, aside: Aside) -> None:
+    """Write a batch but for rows whose values the table's types cannot hold: it is halved until they stand alone."""
+    with files.table.translated():
+        try:
+            rows = cast(batch, files.schema)
+        except pyarrow.ArrowInvalid as error:
+            reason = " ".join(str(error).split())
+        else:
+            files.put(rows)
+            return
+    if batch.num_rows == 1:
+        aside.refuse(batch.to_pylist()[0], reason)
+        return
+    half = batch.num_rows // 2
+    _put(files, batch.slice(0, half), aside)
+    _put(files, batch.slice(half), aside)
+
+
+def _result(mark: Mark) -> SliceResult:
     return SliceResult(
         slice_id=mark.slice_id,
         rows=mark.rows,
         bytes=mark.bytes,
         checksum=mark.checksum,
-        read_seconds=reads,
-        write_seconds=writes,
+        quarantined=mark.quarantined,
     )

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 from airflow_provider_backpressure.lakes.footers import MARK
 from airflow_provider_backpressure.lakes.keys import check_unique
 from airflow_provider_backpressure.lakes.marks import Attempt, Mark
+from airflow_provider_backpressure.lakes.order import Order
 from airflow_provider_backpressure.lakes.table import LakeTable
-from airflow_provider_backpressure.spark.checksum import BatchSum
+from airflow_provider_backpressure.spark.values import BatchSum
 
 GROUP_BYTES = 64 * 1024 * 1024
 """Bytes of rows, as Arrow has them, that make a row group: what a task holds at the most."""
@@ -31,6 +32,8 @@ class Files:
     schema: pyarrow.Schema
     key: tuple[str, ...] = ()
     """Columns whose values have to differ from row to row; they are held in memory until the end."""
+    order: Order | None = None
+    """Takes the keys instead where later rows win over earlier ones."""
     names: list[str] = field(default_factory=list)
     _total: BatchSum = field(default_factory=BatchSum)
     _keys: list[pyarrow.RecordBatch] = field(default_factory=list)
@@ -39,21 +42,24 @@ class Files:
     _stream: pyarrow.NativeFile | None = None
     _writer: pq.ParquetWriter | None = None
 
-    def put(self, batch: pyarrow.RecordBatch) -> None:
-        """Add rows."""
-        if not batch.num_rows:
+    def put(self, rows: pyarrow.RecordBatch) -> None:
+        """Add rows, which have the files' schema."""
+        if not rows.num_rows:
             return
-        rows = cast(batch, self.schema)
         self._total.update(rows)
-        if self.key:
+        if self.order is not None:
+            self.order.add(rows)
+        elif self.key:
             self._keys.append(rows.select(list(self.key)))
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         if self._held_bytes >= GROUP_BYTES:
             self._write_group()
 
-    def finish(self) -> Mark:
+    def finish(self, *, quarantined: int = 0) -> Mark:
         """Close the last file, whose footer is the mark, and return the mark.
+
+        ``quarantined``: rows of the slice that are kept elsewhere.
 
         Without rows there is an empty file where a slice is one file, else none. ``SinkRefused`` where two rows share
         their key.
@@ -67,6 +73,7 @@ class Files:
             bytes=self._total.bytes,
             checksum=str(self._total),
             files=tuple(self.names),
+            quarantined=quarantined,
         )
         self._close(mark)
         return mark

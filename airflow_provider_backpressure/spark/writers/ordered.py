@@ -3,32 +3,21 @@
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import OffsetBounds, bounds_from_json
 from airflow_provider_backpressure.core.messages import RangeSpec, Slice, WriteSpec
-from airflow_provider_backpressure.core.offsets import LogWindow
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SinkRefused
+from airflow_provider_backpressure.core.streams import GIVEN, keyless, moves
 from airflow_provider_backpressure.spark.writers.stage import STAGE, move_stage
-
-GIVEN = ("topic", "partition", "offset", "timestamp", "key", "headers")
-"""Columns that say nothing of a record's value: where all others are NULL, it is a tombstone."""
 
 
 def advance(connection: psycopg.Connection, spec: RangeSpec, piece: Slice) -> None:
-    """Move every partition of a slice from its start to its end; ``RangeFailed`` where one is not at its start.
+    """Move every stream of a slice from its start to its end; ``RangeFailed`` where one is not at its start.
 
     Then a range before this one is not in, or another attempt has brought this one in. Row locks order two attempts.
     """
-    bounds, window = bounds_from_json(dict(piece.bounds)), LogWindow.of(spec.read.window)
-    if not isinstance(bounds, OffsetBounds) or window is None:
-        raise InvalidDeclaration("Only rows of a log can be written by its order.")
     query = sql.SQL(_ADVANCE).format(sql.SQL(spec.write.frontier_table))
-    for partition, start, end in bounds.pieces:
-        values = {"target": spec.write.fence, "stream": window.stream(partition), "start": start, "end": end}
+    for step in moves(piece.bounds, spec.read.window):
+        values = {"target": spec.write.fence, "stream": step.stream, "start": step.start, "end": step.end}
         if connection.execute(query, values).rowcount != 1:
-            raise RangeFailed(
-                f"Partition {partition} of {spec.write.fence} does not stand at offset {start}: the range before range "
-                f"{spec.seq} is not in, or this one is in already."
-            )
+            raise step.refused(spec.write.fence)
 
 
 def move_in_order(connection: psycopg.Connection, write: WriteSpec) -> None:
@@ -59,10 +48,7 @@ def _check_keys(connection: psycopg.Connection, write: WriteSpec) -> None:
         sql.SQL('SELECT "partition", "offset" FROM {} WHERE {} ORDER BY 1, 2 LIMIT 1').format(STAGE, missing)
     ).fetchone()
     if found is not None:
-        raise SinkRefused(
-            f"The record at offset {found[1]} of partition {found[0]} has no {' and '.join(write.key)}, by which "
-            f"{write.fence} is upserted (a tombstone has nothing but the message's key)."
-        )
+        raise keyless(found[0], found[1], write.key, write.fence)
 
 
 _ADVANCE = """

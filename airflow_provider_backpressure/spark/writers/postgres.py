@@ -62,18 +62,23 @@ class SliceCommit:
         """Check the fence without a lock, and return what the marker says if there is one."""
         self._check_fence(connection, lock=False)
         query = sql.SQL(
-            "SELECT rows, bytes, checksum, quarantined, revoked FROM {} WHERE plan_id = %s AND slice_id = %s"
+            "SELECT rows, bytes, checksum, quarantined, revoked, read_at FROM {} WHERE plan_id = %s AND slice_id = %s"
         )
         row = connection.execute(
             query.format(sql.SQL(self.spec.write.commit_table)), (self.spec.plan_id, self.piece.slice_id)
         ).fetchone()
         if row is None:
             return None
-        rows, size, checksum, quarantined, revoked = row
+        rows, size, checksum, quarantined, revoked, read_at = row
         if revoked:
             raise PlanSuperseded(f"Slice {self.piece.slice_id} of plan {self.spec.plan_id} was revoked.")
         return SliceResult(
-            slice_id=self.piece.slice_id, rows=rows, bytes=size, checksum=checksum, quarantined=quarantined
+            slice_id=self.piece.slice_id,
+            rows=rows,
+            bytes=size,
+            checksum=checksum,
+            quarantined=quarantined,
+            read_at=read_at,
         )
 
     def _check_fence(self, connection: psycopg.Connection, *, lock: bool) -> None:
@@ -105,8 +110,8 @@ class SliceCommit:
 
     def _insert_marker(self, connection: psycopg.Connection, result: SliceResult) -> bool:
         query = sql.SQL(
-            "INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds, rows, bytes, checksum, quarantined)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (plan_id, slice_id) DO NOTHING"
+            "INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds, rows, bytes, checksum, quarantined,"
+            " read_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (plan_id, slice_id) DO NOTHING"
         )
         values = (
             self.spec.plan_id,
@@ -119,5 +124,6 @@ class SliceCommit:
             result.bytes,
             result.checksum,
             result.quarantined,
+            result.read_at,
         )
         return connection.execute(query.format(sql.SQL(self.spec.write.commit_table)), values).rowcount == 1

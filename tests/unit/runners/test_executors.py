@@ -14,6 +14,7 @@ from airflow_provider_backpressure.runners.executors import (
     fullest,
     limit_bytes,
     size_bytes,
+    slots,
 )
 
 RECORDED = json.loads((Path(__file__).parent / "stages_active.json").read_text())
@@ -27,6 +28,7 @@ class Page:
     def __init__(self, stages: list[dict[str, Any]], app_id: str = "local-1") -> None:
         self.stages, self.app_id, self.down = stages, app_id, False
         self.asked: list[str] = []
+        self.executors: list[dict[str, Any]] = [{"id": "driver", "totalCores": 4, "isActive": True}]
 
     def fetch(self, url: str) -> Any:
         """One page."""
@@ -37,6 +39,8 @@ class Page:
             return [{"id": self.app_id}]
         if url.endswith("/environment"):
             return {"sparkProperties": [["spark.master", "local[4]"], ["spark.driver.memory", "2g"]]}
+        if url.endswith("/executors"):
+            return self.executors
         assert url == f"http://spark:4040/api/v1/applications/{self.app_id}/stages?status=active&details=true"
         return self.stages
 
@@ -69,6 +73,24 @@ def test_an_idle_cluster_that_answers_uses_nothing() -> None:
     page.stages = []
     clock.now += FRESH_SECONDS
     assert memory.read().used_bytes == 0
+
+
+@pytest.mark.statement("T11")
+def test_the_slots_of_the_executors_that_are_there_count() -> None:
+    """T11: a driver without cores of its own counts nothing, nor do executors that are gone."""
+    page, clock = Page(RECORDED), Clock()
+    memory = ExecutorMemory(urls=["http://spark:4040"], fetch=page.fetch, clock=clock)
+    assert memory.read().slots == 4
+    page.executors = [
+        {"id": "driver", "totalCores": 0, "isActive": True},
+        {"id": "0", "totalCores": 2, "isActive": True},
+        {"id": "1", "totalCores": 2, "isActive": False},
+        {"id": "2", "totalCores": 3, "isActive": True},
+    ]
+    clock.now += FRESH_SECONDS
+    assert memory.read().slots == 5
+    assert slots(page.executors, task_cpus=2) == 2
+    assert slots([]) is None
 
 
 @pytest.mark.statement("T6")

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark.batches import complete, ended
-from airflow_provider_backpressure.spark.checksum import BatchSum
+from airflow_provider_backpressure.spark.values import BatchSum
 
 ROWS = pyarrow.table(
     {
@@ -48,6 +48,8 @@ def test_neither_order_nor_batches_matter_and_doubles_do():
         ({"a": [""]}, {"a": pyarrow.array([None], pyarrow.string())}),
         ({"a": ["x"], "b": ["y"]}, {"a": ["y"], "b": ["x"]}),
         ({"a": [1.0]}, {"a": [1.0000000000000002]}),
+        ({"a": [0]}, {"a": pyarrow.array([None], pyarrow.int64())}),
+        ({str(n): [0 if n < 65 else None] for n in range(70)}, {str(n): [0 if n < 64 else None] for n in range(70)}),
     ],
 )
 def test_rows_that_differ_have_another_sum(one, other):

@@ -1,0 +1,113 @@
+"""Messages of ``pgoutput``, byte by byte, as changes."""
+
+import struct
+
+import pytest
+
+from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
+from airflow_provider_backpressure.spark.changes import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
+from airflow_provider_backpressure.spark.readers.pgoutput import Decoder
+
+ID, NAME, DOC = ("id", True), ("name", False), ("doc", False)
+
+
+def relation(number: int = 1, *columns: tuple[str, bool], table: str = "t") -> bytes:
+    body = b"R" + struct.pack(">I", number) + b"public\0" + table.encode() + b"\0d" + struct.pack(">h", len(columns))
+    return body + b"".join(bytes([key]) + name.encode() + b"\0" + struct.pack(">Ii", 25, -1) for name, key in columns)
+
+
+def begin(lsn: int) -> bytes:
+    return b"B" + struct.pack(">QqI", lsn, 0, 7)
+
+
+def row(*values: str | object | None) -> bytes:
+    body = struct.pack(">h", len(values))
+    for value in values:
+        if value is None:
+            body += b"n"
+        elif isinstance(value, str):
+            body += b"t" + struct.pack(">I", len(value.encode())) + value.encode()
+        else:
+            body += b"u"
+    return body
+
+
+def of(kind: bytes, rest: bytes, number: int = 1) -> bytes:
+    return kind + struct.pack(">I", number) + rest
+
+
+def decoder(*columns: str, key: tuple[str, ...] = ("id",), start: int = 0, end: int = 100) -> Decoder:
+    at = {name: LogPosition(at=number, text="") for name, number in (("start", start), ("end", end))}
+    return Decoder(table=("public", "t"), columns=columns or ("id", "name", "doc"), key=key, **at)
+
+
+TOLD = [relation(1, ID, NAME, DOC), begin(5)]
+
+
+def test_rows_are_passed_on_as_they_are():
+    found = decoder().rows([*TOLD, of(b"I", b"N" + row("1", "ä\0b", None)), of(b"D", b"K" + row("2", None, None))])
+    assert found == [
+        change(1, UPSERT, [b"1", "ä\0b".encode(), None], [None]),
+        change(2, DELETE, [b"2", None, None], [None]),
+    ]
+
+
+def test_what_did_not_change_is_kept_unless_the_old_row_tells_it():
+    update = of(b"U", b"N" + row("1", "new", KEPT))
+    full = of(b"U", b"O" + row("1", "old", "long") + b"N" + row("1", "new", KEPT))
+    assert decoder().rows([*TOLD, update, full]) == [
+        change(1, UPSERT, [b"1", b"new", KEPT], [None]),
+        change(2, UPSERT, [b"1", b"new", b"long"], [None]),
+    ]
+
+
+def test_a_changed_key_deletes_the_old_row_and_moves_it():
+    by_key = of(b"U", b"K" + row("1", None, None) + b"N" + row("2", "x", KEPT))
+    assert decoder().rows([*TOLD, by_key]) == [
+        change(1, DELETE, [b"1", None, None], [None]),
+        change(2, MOVE, [b"2", b"x", KEPT], [b"1"]),
+    ]
+
+
+def test_the_old_key_says_nothing_of_other_columns():
+    """A key that is sent though it is the same fills in itself, and no NULL into the others."""
+    update = of(b"U", b"K" + row("1", None, None) + b"N" + row(KEPT, "x", KEPT))
+    assert decoder().rows([*TOLD, update]) == [change(1, UPSERT, [b"1", b"x", KEPT], [None])]
+
+
+def test_only_commits_of_the_window_count():
+    """Half-open: one that begins at the start is in, one that begins at the end is not."""
+    one = of(b"I", b"N" + row("1", None, None))
+    messages = [relation(1, ID, NAME, DOC), begin(9), one, begin(10), one, begin(19), one, begin(20), one]
+    assert len(decoder(start=10, end=20).rows(messages)) == 2
+
+
+def test_columns_go_by_name_and_others_are_left_out():
+    told = [relation(1, DOC, NAME, ID), begin(5)]
+    found = decoder("id", "doc").rows([*told, of(b"I", b"N" + row("d", "n", "1"))])
+    assert found == [change(1, UPSERT, [b"1", b"d"], [None])]
+
+
+def test_other_tables_and_messages_are_passed_over():
+    told = [relation(2, ID, table="other"), *TOLD, b"Y" + bytes(8), b"O" + bytes(9)]
+    assert decoder().rows([*told, of(b"I", b"N" + row("1"), 2), b"T" + struct.pack(">IBI", 1, 0, 2)]) == []
+
+
+def test_a_truncate_is_a_change():
+    assert decoder().rows([*TOLD, b"T" + struct.pack(">IBII", 2, 0, 9, 1)[:13]][:2]) == []
+    told = [relation(9, ID, table="other"), *TOLD]
+    found = decoder().rows([*told, b"T" + struct.pack(">IBII", 2, 0, 9, 1)])
+    assert found == [change(1, TRUNCATE, [None, None, None], [None])]
+
+
+@pytest.mark.statement("X6")
+def test_a_column_that_is_gone_stops_the_reading():
+    """X6: dropped while its changes are replayed."""
+    with pytest.raises(SourceRefused, match=r"public\.t has no column doc any more"):
+        decoder().rows([relation(1, ID, NAME)])
+
+
+def test_a_value_in_binary_was_not_asked_for():
+    with pytest.raises(RangeFailed, match="'b'"):
+        decoder().rows([*TOLD, of(b"I", b"N" + struct.pack(">h", 3) + b"b" + struct.pack(">I", 0))])
