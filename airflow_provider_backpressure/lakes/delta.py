@@ -1,7 +1,7 @@
 """A Delta table: each slice is one entry of its log, which holds files, mark and fence together."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow
@@ -13,16 +13,20 @@ from deltalake.exceptions import (
     SchemaMismatchError,
     TableNotFoundError,
 )
+from deltalake.table import TableMerger
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import WriteSpec
+from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.streams import moved, placed
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.lakes import delta_files, delta_fit
-from airflow_provider_backpressure.lakes.footers import batches
-from airflow_provider_backpressure.lakes.marks import Attempt, Holder, Mark
+from airflow_provider_backpressure.lakes.footers import batches, footer
+from airflow_provider_backpressure.lakes.marks import FOLDER, Attempt, Holder, Landed, Mark, landed
 from airflow_provider_backpressure.lakes.notes import Notes
 from airflow_provider_backpressure.lakes.options import ADDRESS, REGION
+from airflow_provider_backpressure.lakes.order import GONE, Settled
 from airflow_provider_backpressure.lakes.patience import tries
 from airflow_provider_backpressure.lakes.places import Place
 from airflow_provider_backpressure.lakes.table import FILE_BYTES
@@ -79,8 +83,8 @@ class DeltaLakeTable:
         """See :meth:`..lakes.table.LakeTable.begin`. What is cleared goes in the log entry that brings the fence."""
         for table in self._tries():
             epoch = (table.transaction_version(FENCE) or 0) + 1
-            removed = self._cleared(table, clear)
-            if self._take(table, Holder.of(plan, epoch), removed):
+            removed, streams = self._cleared(table, clear), self._placed(table, plan)
+            if self._take(table, Holder.of(plan, epoch), removed, streams):
                 return epoch
         raise self._contended()
 
@@ -103,11 +107,19 @@ class DeltaLakeTable:
         found = {each: self._mark(table, plan_id, each) for each in wanted}
         return {each: mark for each, mark in found.items() if mark is not None}
 
+    def committed(self, plan_id: str) -> int:
+        """See :meth:`..lakes.table.LakeTable.committed`."""
+        table = self._find()
+        if table is None:
+            return 0
+        names = (f"{FENCE}:{plan_id}:{each}" for each in self._notes.slices(plan_id))
+        return sum(bool(table.transaction_version(name)) for name in names)
+
     def output(self, name: str) -> pyarrow.NativeFile:
         """See :meth:`..lakes.table.LakeTable.output`: what the log does not name, nobody sees."""
         return self._place.output(name)
 
-    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec) -> Mark:
+    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
         """See :meth:`..lakes.table.LakeTable.commit`."""
         merges = write.mode == "upsert" and mark.rows > 0
         self._notes.write_mark(mark)
@@ -115,7 +127,7 @@ class DeltaLakeTable:
             stands = self._mark(table, attempt.plan_id, attempt.slice_id)
             if stands is None:
                 attempt.check(self._holder(table), self.name)
-                if not self._committed(table, attempt, mark, write if merges else None):
+                if not self._committed(table, attempt, mark, write if merges else None, settled):
                     continue
                 stands = mark
             if stands.nonce != attempt.nonce:
@@ -153,10 +165,38 @@ class DeltaLakeTable:
                 return True
         raise self._contended()
 
+    def remove(self) -> None:
+        """See :meth:`..lakes.table.LakeTable.remove`."""
+        self._place.remove()
+
+    def traces(self) -> tuple[str, ...]:
+        """See :meth:`..lakes.table.LakeTable.traces`."""
+        return (f"{self._place.path}/{FOLDER}",) if self._place.holds(FOLDER) else ()
+
+    def erase(self) -> None:
+        """See :meth:`..lakes.table.LakeTable.erase`. Marks in the table's log hinder nobody."""
+        holder = self.holder()
+        if holder is not None:
+            self.tidy(holder.plan_id)
+            self._open_fence()
+        self._notes = Notes(self._place)
+        self._place.remove(FOLDER)
+
     def current(self, files: Sequence[str]) -> bool:
         """See :meth:`..lakes.table.LakeTable.current`."""
         active = delta_files.active(self._load())
         return all(name in active for name in files)
+
+    def landed(self) -> list[Landed]:
+        """See :meth:`..lakes.table.LakeTable.landed`. A file whose rows the log does not tell is asked itself."""
+        table = self._load()
+        holder = self._holder(table)
+        active = delta_files.active(table)
+        visible = {
+            name: (size, footer(self._place, name).num_rows if rows is None else rows)
+            for name, (size, rows) in active.items()
+        }
+        return landed(self.marks(holder.plan_id).values() if holder else (), visible)
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..lakes.table.LakeTable.read`. A file that the log no longer names has no rows."""
@@ -204,23 +244,65 @@ class DeltaLakeTable:
         holders = self._notes.holders(epoch) if epoch else []
         return next((one for one in holders if table.transaction_version(f"{FENCE}:{one.plan_id}") == epoch), None)
 
-    def _take(self, table: DeltaTable, holder: Holder, removed: Sequence[delta_files.Action] = ()) -> bool:
+    def _take(
+        self,
+        table: DeltaTable,
+        holder: Holder,
+        removed: Sequence[delta_files.Action] = (),
+        streams: Mapping[str, int] | None = None,
+    ) -> bool:
         self._notes.write_holder(holder)
         entry = [Transaction(FENCE, holder.epoch), Transaction(f"{FENCE}:{holder.plan_id}", holder.epoch)]
-        return self._append(table, removed, entry, {"plan": holder.plan_id, "epoch": holder.epoch})
+        return self._append(
+            table, removed, [*entry, *_streams(streams or {})], {"plan": holder.plan_id, "epoch": holder.epoch}
+        )
+
+    def _open_fence(self) -> None:
+        """Move the fence to an epoch that no plan has: what a process remembers of the one before does not count."""
+        for table in self._tries():
+            epoch = (table.transaction_version(FENCE) or 0) + 1
+            if self._append(table, (), [Transaction(FENCE, epoch)], {"epoch": epoch}):
+                return
+        raise self._contended()
+
+    def _placed(self, table: DeltaTable, plan: Plan) -> dict[str, int]:
+        window = LogWindow.of(plan.read.window)
+        if not plan.write.ordered or window is None:
+            return {}
+        there = self._there(table, [window.stream(partition) for partition in window.start])
+        return placed(window, there, target=self.name, increment=plan.increment)
+
+    def _there(self, table: DeltaTable, streams: Sequence[str]) -> dict[str, int]:
+        """Return where these streams stand, those that are not known left out."""
+        found = {stream: table.transaction_version(_stream(stream)) for stream in streams}
+        return {stream: at for stream, at in found.items() if at is not None}
 
     def _mark(self, table: DeltaTable, plan_id: str, slice_id: str) -> Mark | None:
         nonce = table.transaction_version(f"{FENCE}:{plan_id}:{slice_id}")
         return self._notes.mark(plan_id, slice_id, nonce) if nonce else None
 
-    def _committed(self, table: DeltaTable, attempt: Attempt, mark: Mark, merged: WriteSpec | None) -> bool:
+    def _committed(
+        self, table: DeltaTable, attempt: Attempt, mark: Mark, merged: WriteSpec | None, settled: Settled | None
+    ) -> bool:
         """Add one entry to the log; ``False`` where another has come since the table was looked at."""
-        entry = [Transaction(FENCE, attempt.epoch), _slice(attempt.plan_id, attempt.slice_id, attempt.nonce)]
+        there = self._there(table, [step.stream for step in attempt.moves])
+        entry = [
+            Transaction(FENCE, attempt.epoch),
+            _slice(attempt.plan_id, attempt.slice_id, attempt.nonce),
+            *_streams(moved(there, attempt.moves, self.name)),
+        ]
         about = {"slice": attempt.slice_id, "plan": attempt.plan_id, "rows": mark.rows, "checksum": mark.checksum}
         if merged is None:
             added = delta_files.additions(self._place, mark.files) if mark.rows else []
             return self._append(table, added, entry, about)
-        return self._merge(table, mark, merged, _properties(entry, about))
+        merging = self._merge(table, mark, merged, settled, _properties(entry, about))
+        version = table.version()
+        try:
+            merging.execute()
+        except CommitFailedError:
+            return False
+        # Tombstones of keys that are not there change nothing, and then the merge has written no entry.
+        return table.version() > version or self._append(table, [], entry, about)
 
     def _append(
         self,
@@ -237,20 +319,24 @@ class DeltaLakeTable:
             return False
         return True
 
-    def _merge(self, table: DeltaTable, mark: Mark, write: WriteSpec, properties: CommitProperties) -> bool:
-        rows = pyarrow.RecordBatchReader.from_batches(pyarrow.schema(table.schema().to_arrow()), self._rows(mark.files))
+    def _merge(
+        self, table: DeltaTable, mark: Mark, write: WriteSpec, settled: Settled | None, properties: CommitProperties
+    ) -> TableMerger:
+        schema, rows = pyarrow.schema(table.schema().to_arrow()), self._rows(mark.files)
+        if settled is not None:
+            schema, rows = settled.marked(schema, rows)
         merger = table.merge(
-            rows,
+            pyarrow.RecordBatchReader.from_batches(schema, rows),
             " AND ".join(f"target.{_quoted(name)} = source.{_quoted(name)}" for name in write.key),
             source_alias="source",
             target_alias="target",
             commit_properties=properties,
         )
-        try:
-            merger.when_matched_update_all().when_not_matched_insert_all().execute()
-        except CommitFailedError:
-            return False
-        return True
+        if settled is None:
+            return merger.when_matched_update_all().when_not_matched_insert_all()
+        gone = f"source.{GONE}"
+        merger = merger.when_matched_delete(gone).when_matched_update_all(except_cols=[GONE])
+        return merger.when_not_matched_insert_all(f"NOT {gone}", except_cols=[GONE])
 
     def _cleared(self, table: DeltaTable, plan_id: str | None) -> list[delta_files.Action]:
         """Return what removes every file; ``SinkRefused`` where one holds rows that the plan did not write."""
@@ -275,6 +361,14 @@ class DeltaLakeTable:
 
 def _slice(plan_id: str, slice_id: str, nonce: int) -> Transaction:
     return Transaction(f"{FENCE}:{plan_id}:{slice_id}", nonce)
+
+
+def _stream(name: str) -> str:
+    return f"{FENCE}:stream:{name}"
+
+
+def _streams(positions: Mapping[str, int]) -> list[Transaction]:
+    return [Transaction(_stream(name), at) for name, at in positions.items()]
 
 
 def _properties(entry: list[Transaction], about: dict[str, object]) -> CommitProperties:

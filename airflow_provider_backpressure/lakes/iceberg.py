@@ -24,19 +24,25 @@ from pyiceberg.table import Table, Transaction
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import WriteSpec
+from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.streams import moved, placed
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.lakes import iceberg_fit, iceberg_merge
 from airflow_provider_backpressure.lakes.footers import batches
-from airflow_provider_backpressure.lakes.iceberg_catalog import IMPLEMENTATION, catalog_properties, place_of
+from airflow_provider_backpressure.lakes.iceberg_catalog import IMPLEMENTATION, catalog_properties, loaded_by, place_of
 from airflow_provider_backpressure.lakes.iceberg_files import Data, active, remove, scanned
-from airflow_provider_backpressure.lakes.marks import Attempt, Holder, Mark
+from airflow_provider_backpressure.lakes.marks import FOLDER, Attempt, Holder, Landed, Mark, landed
 from airflow_provider_backpressure.lakes.notes import Notes
+from airflow_provider_backpressure.lakes.order import Settled
 from airflow_provider_backpressure.lakes.patience import tries
 from airflow_provider_backpressure.lakes.table import FILE_BYTES
 
 PLAN, SLICES, BEFORE = "backpressure.plan", "backpressure.slices", "backpressure.slices.before"
 """Table properties: the plan that holds the table, its committed slices, and those of the plan before it."""
+STREAMS = "backpressure.streams"
+"""Table property: how far each partition of a log has come that is upserted by its order."""
+OURS = (PLAN, SLICES, BEFORE, STREAMS)
 _ONCE = {"commit.retry.num-retries": "0"}
 """Set on a table in memory only: a commit that was overtaken must be decided anew, not put on top of the other."""
 
@@ -55,7 +61,7 @@ class IcebergTable:
         self.identity = f"iceberg://{place_of(catalog, endpoint)}/{table}"
         self._catalog_name = catalog.get("name", "default")
         declared = {key: value for key, value in catalog.items() if key != "name"}
-        self._properties = {IMPLEMENTATION[0]: IMPLEMENTATION[1], **declared, **catalog_properties(endpoint)}
+        self._properties = {IMPLEMENTATION[0]: IMPLEMENTATION[1], **loaded_by(declared), **catalog_properties(endpoint)}
         self._opened: Catalog | None = None
         self._data: Data | None = None
         self._notes: Notes | None = None
@@ -103,7 +109,7 @@ class IcebergTable:
             before = _holder(table)
             holder = Holder.of(plan, before.epoch + 1 if before else 1)
             removed = self._cleared(table, clear)
-            properties = {PLAN: holder.to_json()}
+            properties = {PLAN: holder.to_json(), **_placed(table, plan, self.name)}
             slices = _slices(table, SLICES)
             if slices["plan"] != plan.plan_id:
                 properties |= {SLICES: _compact(plan.plan_id, {}), BEFORE: json.dumps(slices)}
@@ -133,11 +139,16 @@ class IcebergTable:
         wanted = nonces if slice_ids is None else [each for each in slice_ids if each in nonces]
         return {each: self._noted(table).mark(plan_id, each, nonces[each]) for each in wanted}
 
+    def committed(self, plan_id: str) -> int:
+        """See :meth:`..lakes.table.LakeTable.committed`."""
+        table = self._find()
+        return 0 if table is None else len(_nonces(table, plan_id))
+
     def output(self, name: str) -> pyarrow.NativeFile:
         """See :meth:`..lakes.table.LakeTable.output`: what no snapshot names, nobody sees."""
         return self._stored().output(name)
 
-    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec) -> Mark:
+    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
         """See :meth:`..lakes.table.LakeTable.commit`."""
         data, merges = self._stored(), write.mode == "upsert" and mark.rows > 0
         for table in self._tries():
@@ -147,10 +158,13 @@ class IcebergTable:
             if stands is None:
                 attempt.check(_holder(table), self.name)
                 notes.write_mark(mark)
-                slices = _compact(attempt.plan_id, {**nonces, attempt.slice_id: mark.nonce})
-                change = iceberg_merge.merge(table, data, mark, write.key) if merges else _append(data, mark)
-                if not _commit(table, {SLICES: slices}, _about(mark), change):
+                properties = _moved(table, attempt, self.name)
+                properties[SLICES] = _compact(attempt.plan_id, {**nonces, attempt.slice_id: mark.nonce})
+                change = iceberg_merge.merge(table, data, mark, write.key, settled) if merges else _append(data, mark)
+                if not _commit(table, properties, _about(mark), change):
                     continue
+                if settled is not None and not settled.whole:
+                    self.drop(mark.files)
                 stands = mark
             if stands.nonce != attempt.nonce:
                 notes.drop_mark(mark)
@@ -184,10 +198,55 @@ class IcebergTable:
                 return True
         raise self._contended()
 
+    def remove(self) -> None:
+        """See :meth:`..lakes.table.LakeTable.remove`. What dead attempts have left stays: the storage is not listed."""
+        table = self._find()
+        if table is None:
+            return
+        holder = _holder(table)
+        for mark in self.marks(holder.plan_id).values() if holder is not None else ():
+            self._noted(table).drop_mark(mark)
+        self._catalog.purge_table(self.name)
+
+    def traces(self) -> tuple[str, ...]:
+        """See :meth:`..lakes.table.LakeTable.traces`."""
+        table = self._find()
+        if table is None:
+            return ()
+        kept = [f"the property {name} of {self.name}" for name in OURS if name in table.properties]
+        notes = Data(table, folder=FOLDER)
+        return (*kept, *([notes.path("")] if notes.there() else ()))
+
+    def erase(self) -> None:
+        """See :meth:`..lakes.table.LakeTable.erase`. What snapshots say of the slices that they brought stays."""
+        if self._find() is None:
+            return
+        for table in self._tries():
+            if _forget(table):
+                Data(table, folder=FOLDER).remove()
+                self._notes = None
+                return
+        raise self._contended()
+
     def current(self, files: Sequence[str]) -> bool:
         """See :meth:`..lakes.table.LakeTable.current`."""
         data, found = self._stored(), active(self._load(), without_deletes=True)
         return all(data.path(name) in found for name in files)
+
+    def landed(self) -> list[Landed]:
+        """See :meth:`..lakes.table.LakeTable.landed`. ``SinkRefused`` where rows are deleted beside their files."""
+        table, data = self._load(), self._stored()
+        holder, found = _holder(table), active(table)
+        if len(active(table, without_deletes=True)) < len(found):
+            raise SinkRefused(f"{self.name} has delete files: what its data files hold is not what readers see.")
+        root = data.path("")
+        strange = sorted(path for path in found if not path.startswith(root))
+        if strange:
+            raise SinkRefused(f"{self.name} has files in another place than its own, such as {strange[0]}.")
+        visible = {
+            path.removeprefix(root): (file.file_size_in_bytes, file.record_count) for path, file in found.items()
+        }
+        return landed(self.marks(holder.plan_id).values() if holder else (), visible)
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..lakes.table.LakeTable.read`. A file that is gone has no rows."""
@@ -282,6 +341,18 @@ def _commit(table: Table, properties: dict[str, str], about: dict[str, str], cha
     return True
 
 
+def _forget(table: Table) -> bool:
+    """Take our properties away; ``False`` where somebody was quicker."""
+    present = [name for name in OURS if name in table.properties]
+    try:
+        with table.transaction() as transaction:
+            if present:
+                transaction.remove_properties(*present)
+    except CommitFailedException:
+        return False
+    return True
+
+
 def _append(data: Data, mark: Mark) -> Change:
     if not mark.rows:
         return remove([])
@@ -310,6 +381,24 @@ def _holder(table: Table) -> Holder | None:
 
 def _slices(table: Table, name: str) -> dict[str, Any]:
     return dict(json.loads(table.properties.get(name, '{"plan": "", "slices": {}}')))
+
+
+def _placed(table: Table, plan: Plan, name: str) -> dict[str, str]:
+    """Return what sets the streams of an ordered plan to where it begins."""
+    window = LogWindow.of(plan.read.window)
+    if not plan.write.ordered or window is None:
+        return {}
+    there = _there(table)
+    return {STREAMS: json.dumps({**there, **placed(window, there, target=name, increment=plan.increment)})}
+
+
+def _moved(table: Table, attempt: Attempt, name: str) -> dict[str, str]:
+    """Return what moves the streams of a range; ``RangeFailed`` where one is not where it begins."""
+    return {STREAMS: json.dumps(moved(_there(table), attempt.moves, name))} if attempt.moves else {}
+
+
+def _there(table: Table) -> dict[str, int]:
+    return dict(json.loads(table.properties.get(STREAMS, "{}")))
 
 
 def _nonces(table: Table, plan_id: str) -> dict[str, int]:

@@ -9,6 +9,7 @@ from airflow_provider_backpressure.lakes.options import ADDRESS, CATALOG, REGION
 
 IMPLEMENTATION = ("py-io-impl", "pyiceberg.io.pyarrow.PyArrowFileIO")
 """How files are reached unless a declaration says otherwise."""
+HADOOP = "hadoop"
 _SECRET = ("password", "secret", "token", "credential", "access-key")
 
 
@@ -19,7 +20,20 @@ def check_catalog(catalog: Mapping[str, str]) -> dict[str, str]:
             raise InvalidDeclaration(f"IcebergSink.catalog maps texts to texts; {name!r} is something else.")
         if any(word in name.lower() for word in _SECRET) or urlsplit(value).password:
             raise InvalidDeclaration(f"IcebergSink.catalog must not hold secrets: put {name} into its connection.")
+    if catalog.get("type") == HADOOP:
+        from airflow_provider_backpressure.lakes.iceberg_hadoop import check_warehouse
+
+        check_warehouse(catalog.get("warehouse", ""))
     return dict(catalog)
+
+
+def loaded_by(catalog: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties as pyiceberg takes them, which has no Hadoop catalog of its own."""
+    if catalog.get("type") != HADOOP:
+        return dict(catalog)
+    from airflow_provider_backpressure.lakes.iceberg_hadoop import IMPLEMENTATION as OURS
+
+    return {**{name: value for name, value in catalog.items() if name != "type"}, "py-catalog-impl": OURS}
 
 
 def catalog_properties(endpoint: Endpoint) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """Files of an Iceberg table, and the snapshots that remove some."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow
 from pyarrow import fs
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 
@@ -47,6 +49,25 @@ class Data:
             self._io.delete(self.path(name))
         except FileNotFoundError:
             return
+
+    def there(self) -> bool:
+        """Whether there is such a folder."""
+        found = self._folder()
+        return found is not None and bool(found[0].get_file_info(found[1]).type == fs.FileType.Directory)
+
+    def remove(self) -> None:
+        """Delete the folder with all that is in it; nothing where it is not there."""
+        found = self._folder()
+        if found is not None:
+            with suppress(FileNotFoundError):
+                found[0].delete_dir(found[1])
+
+    def _folder(self) -> tuple[fs.FileSystem, str] | None:
+        """Return file system and path; ``None`` where the declaration reaches files otherwise than by Arrow."""
+        if not isinstance(self._io, PyArrowFileIO):
+            return None
+        scheme, place, path = self._io.parse_location(self._root)
+        return self._io.fs_by_scheme(scheme, place), path
 
     def names(self, folder: str = "") -> list[fs.FileInfo]:
         """Return nothing: a catalog's storage cannot be listed, and nothing here needs it."""

@@ -24,21 +24,29 @@ from airflow_provider_backpressure.lakes.footers import batches
 from airflow_provider_backpressure.lakes.iceberg_files import Data
 from airflow_provider_backpressure.lakes.iceberg_fit import schema_of
 from airflow_provider_backpressure.lakes.marks import Mark
+from airflow_provider_backpressure.lakes.order import Settled
+from airflow_provider_backpressure.lakes.table import FILE_BYTES
 
+_ORDERED = (pyarrow.types.is_integer, pyarrow.types.is_string, pyarrow.types.is_binary)
+"""Types whose bounds a file's statistics have in the order of the values."""
 GROUP_BYTES = 64 * 1024 * 1024
 """Bytes of rows that are compared with the keys, and written, at once."""
 
 
-def merge(table: Table, data: Data, mark: Mark, key: Sequence[str]) -> Callable[[Transaction, dict[str, str]], None]:
+def merge(
+    table: Table, data: Data, mark: Mark, key: Sequence[str], settled: Settled | None = None
+) -> Callable[[Transaction, dict[str, str]], None]:
     """Return what makes the snapshot: new files in, files with rows of their keys out, what remains of those in.
 
-    Memory holds the range's keys and one part of a file. ``SinkRefused`` for files of which rows were deleted apart.
+    ``settled``: what of the new files' rows goes in, where that is not all. Memory holds the range's keys and one part
+    of a file. ``SinkRefused`` for files of which rows were deleted apart.
     """
     keys = pyarrow.Table.from_batches(
         [batch.select(list(key)) for name in mark.files for batch in batches(data.input(name))]
     )
     removed: list[DataFile] = []
-    added = [data.path(name) for name in mark.files]
+    live = mark.files if settled is None or settled.whole else _live(table, data, mark, settled)
+    added = [data.path(name) for name in live]
     for task in table.scan(row_filter=_near(keys, key)).plan_files():
         if task.delete_files:
             raise SinkRefused(f"{'.'.join(table.name())} has delete files: compact it before rows are merged into it.")
@@ -61,10 +69,24 @@ def merge(table: Table, data: Data, mark: Mark, key: Sequence[str]) -> Callable[
     return change
 
 
+def _live(table: Table, data: Data, mark: Mark, settled: Settled) -> list[str]:
+    """Write the rows anew that stay, and name the new files."""
+    schema, names = schema_of(table, ".".join(table.name())), list[str]()
+    every = (batch for name in mark.files for batch in batches(data.input(name)))
+    rows = (batch for batch in settled.among(every) if batch.num_rows)
+    while (first := next(rows, None)) is not None:
+        names.append(f"{uuid.uuid4().hex}-settled.parquet")
+        with data.output(names[-1]) as stream, pq.ParquetWriter(stream, schema, compression="zstd") as writer:
+            writer.write_batch(first)
+            while stream.tell() < FILE_BYTES and (batch := next(rows, None)) is not None:
+                writer.write_batch(batch)
+    return names
+
+
 def _near(keys: pyarrow.Table, key: Sequence[str]) -> BooleanExpression:
     """Return a condition that passes over files whose bounds say that they hold none of the keys."""
     first = keys[key[0]]
-    if not (pyarrow.types.is_integer(first.type) or pyarrow.types.is_string(first.type)):
+    if not any(ordered(first.type) for ordered in _ORDERED):
         return AlwaysTrue()
     ends = pc.min_max(first).as_py()
     return And(

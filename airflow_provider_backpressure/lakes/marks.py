@@ -2,15 +2,16 @@
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_backpressure.core.messages import RangeSpec, Slice
-from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.ports import Marker, PlanRow
 from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.streams import Move, moves
 from airflow_provider_backpressure.exceptions import PlanSuperseded
 
 FOLDER = "_backpressure"
@@ -24,7 +25,8 @@ class Holder:
     plan_id: str
     epoch: int
     about: Mapping[str, Any] = field(default_factory=dict)
-    """Source, consistency, mode, frontier and fingerprint of the plan: for a person, and for a lost ledger."""
+    """Source, consistency, mode, frontier and fingerprint of the plan, for a person; and the whole of it, for a lost
+    ledger."""
 
     @classmethod
     def of(cls, plan: Plan, epoch: int) -> "Holder":
@@ -36,8 +38,20 @@ class Holder:
             "frontier": dict(plan.frontier),
             "fingerprint": plan.fingerprint,
             "planned_at": datetime.now(UTC).isoformat(),
+            "plan": plan.to_json(),
         }
         return cls(plan_id=plan.plan_id, epoch=epoch, about=about)
+
+    def row(self, *, committed: int) -> PlanRow:
+        """Return it as the sink's port has it."""
+        whole = self.about.get("plan")
+        return PlanRow(
+            plan_id=self.plan_id,
+            epoch=self.epoch,
+            source_identity=self.about.get("source_identity", ""),
+            plan=Plan.from_json(whole) if whole else None,
+            committed=committed,
+        )
 
     def check_plan(self, plan_id: str, name: str) -> None:
         """Raise ``PlanSuperseded`` unless this plan holds the table, under whatever epoch."""
@@ -59,6 +73,31 @@ class Holder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Landed:
+    """Files that readers of a table see, which hold what one slice has brought, or rows of an unknown one."""
+
+    files: tuple[str, ...]
+    rows: int
+    bytes: int
+    checksum: str = ""
+    """Of all their rows; empty where no mark says it."""
+
+
+def landed(marks: Iterable["Mark"], visible: Mapping[str, tuple[int, int]]) -> list[Landed]:
+    """Return files by their slices, as far as a slice's rows still lie in its own; every other file by itself.
+
+    ``visible``: size and rows of each file that readers see.
+    """
+    left, found = dict(visible), []
+    for mark in marks:
+        if mark.rows and all(name in left for name in mark.files):
+            sizes = [left.pop(name) for name in mark.files]
+            size, rows = sum(size for size, _ in sizes), sum(rows for _, rows in sizes)
+            found.append(Landed(files=mark.files, rows=rows, bytes=size, checksum=mark.checksum))
+    return found + [Landed(files=(name,), rows=rows, bytes=size) for name, (size, rows) in sorted(left.items())]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attempt:
     """One execution of one attempt at one slice. Two executions of an attempt differ by their nonce."""
 
@@ -67,6 +106,8 @@ class Attempt:
     slice_id: str
     attempt: int
     bounds: Mapping[str, Any]
+    moves: tuple[Move, ...] = ()
+    """What a range of a log moves where its order is kept."""
     nonce: int = field(default_factory=lambda: secrets.randbelow(2**52) + 1)
 
     @classmethod
@@ -78,6 +119,7 @@ class Attempt:
             slice_id=piece.slice_id,
             attempt=spec.attempt,
             bounds=dict(piece.bounds),
+            moves=moves(piece.bounds, spec.read.window) if spec.write.ordered else (),
         )
 
     @property
@@ -118,9 +160,13 @@ class Mark:
     """ISO 8601, UTC, by the clock of the task."""
     files: tuple[str, ...] = ()
     """Data files as they were written, under the table's folder."""
+    quarantined: int = 0
+    """Rows of the slice that are kept in the table beside this one."""
 
     @classmethod
-    def made(cls, attempt: Attempt, *, rows: int, bytes: int, checksum: str, files: tuple[str, ...]) -> "Mark":
+    def made(
+        cls, attempt: Attempt, *, rows: int, bytes: int, checksum: str, files: tuple[str, ...], quarantined: int = 0
+    ) -> "Mark":
         """Return the mark of what an execution has written."""
         return cls(
             plan_id=attempt.plan_id,
@@ -134,6 +180,7 @@ class Mark:
             checksum=checksum,
             committed_at=datetime.now(UTC).isoformat(),
             files=files,
+            quarantined=quarantined,
         )
 
     def to_json(self) -> str:
@@ -158,4 +205,5 @@ class Mark:
             bytes=self.bytes,
             checksum=self.checksum,
             committed_at=datetime.fromisoformat(self.committed_at),
+            quarantined=self.quarantined,
         )

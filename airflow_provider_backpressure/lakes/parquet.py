@@ -16,7 +16,8 @@ from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.lakes.folders import Folder, open_folder
 from airflow_provider_backpressure.lakes.footers import MARK, batches, footer
-from airflow_provider_backpressure.lakes.marks import FOLDER, Attempt, Holder, Mark
+from airflow_provider_backpressure.lakes.marks import FOLDER, Attempt, Holder, Landed, Mark, landed
+from airflow_provider_backpressure.lakes.order import Settled
 from airflow_provider_backpressure.lakes.places import Place
 
 PLAN = f"{FOLDER}/plan.json"
@@ -99,11 +100,15 @@ class ParquetTable:
         marks = (self._mark(info) for info in infos)
         return {mark.slice_id: mark for mark in marks if mark is not None}
 
+    def committed(self, plan_id: str) -> int:
+        """See :meth:`..lakes.table.LakeTable.committed`: a file under a slice's name is whole."""
+        return sum(_plan_of(each.base_name) == plan_id for each in self._visible())
+
     def output(self, name: str) -> pyarrow.NativeFile:
         """See :meth:`..lakes.table.LakeTable.output`."""
         return self._folder.output(name)
 
-    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec) -> Mark:
+    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
         """See :meth:`..lakes.table.LakeTable.commit`."""
         (name,) = mark.files
         final = file_of(attempt.plan_id, attempt.slice_id)
@@ -136,9 +141,29 @@ class ParquetTable:
             self._place.delete(file_of(plan_id, slice_id))
             return True
 
+    def remove(self) -> None:
+        """See :meth:`..lakes.table.LakeTable.remove`."""
+        self._place.remove()
+
+    def traces(self) -> tuple[str, ...]:
+        """See :meth:`..lakes.table.LakeTable.traces`."""
+        return (f"{self._place.path}/{FOLDER}",) if self._place.holds(FOLDER) else ()
+
+    def erase(self) -> None:
+        """See :meth:`..lakes.table.LakeTable.erase`. Marks in the files' own footers hinder nobody."""
+        self._place.remove(FOLDER)
+
     def current(self, files: Sequence[str]) -> bool:
         """See :meth:`..lakes.table.LakeTable.current`: nobody rewrites the files of a folder."""
         return True
+
+    def landed(self) -> list[Landed]:
+        """See :meth:`..lakes.table.LakeTable.landed`. Of every plan: each file has its mark."""
+        marks, visible = [], {}
+        for info in self._visible():
+            visible[info.base_name] = (info.size, footer(self._place, info.base_name).num_rows)
+            marks.append(self._mark(info))
+        return landed((mark for mark in marks if mark is not None), visible)
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..lakes.table.LakeTable.read`. A file that is gone has no rows."""

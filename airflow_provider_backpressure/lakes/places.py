@@ -84,6 +84,17 @@ class Place:
         except FileNotFoundError:
             return
 
+    def remove(self, folder: str | None = None) -> None:
+        """Delete a folder in it, or itself, with all that is in there; nothing where it is not there."""
+        try:
+            self.files.delete_dir(self.root if folder is None else self.at(folder))
+        except FileNotFoundError:
+            return
+
+    def holds(self, folder: str) -> bool:
+        """Whether there is a folder of this name in it."""
+        return bool(self.files.get_file_info(self.at(folder)).type == fs.FileType.Directory)
+
     def sync(self, name: str) -> None:
         """Let a file outlive a crash of the machine, where that is not so already."""
         if self.local:

@@ -12,7 +12,8 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.lakes.marks import Attempt, Holder, Mark
+from airflow_provider_backpressure.lakes.marks import Attempt, Holder, Landed, Mark
+from airflow_provider_backpressure.lakes.order import Settled
 
 FILE_BYTES = 256 * 1024 * 1024
 """Size at which a file ends and the next one begins, where a slice may have several."""
@@ -54,7 +55,10 @@ class LakeTable(Protocol):
         ...
 
     def begin(self, plan: Plan, *, clear: str | None) -> int:
-        """Let a plan hold the table under a new epoch; remove in the same step what the plan ``clear`` wrote."""
+        """Let a plan hold the table under a new epoch; remove in the same step what the plan ``clear`` wrote.
+
+        An ordered plan's streams are set to where it begins, as :func:`..core.streams.placed` has it.
+        """
         ...
 
     def renew(self, plan_id: str) -> int | None:
@@ -65,12 +69,19 @@ class LakeTable(Protocol):
         """Return the marks of committed slices by slice id."""
         ...
 
+    def committed(self, plan_id: str) -> int:
+        """Count the committed slices, without reading their marks."""
+        ...
+
     def output(self, name: str) -> pyarrow.NativeFile:
         """Open a file that no reader sees before it is committed."""
         ...
 
-    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec) -> Mark:
+    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
         """Make the mark's files and the mark itself visible in one step, and return the mark that stands.
+
+        ``settled``: what of the files' rows stays, where they are those of a log; then its streams move in the same
+        step, and ``RangeFailed`` says that one is not where the attempt begins.
 
         That is another execution's, and nothing of this one becomes visible, where one was there before.
         ``PlanSuperseded`` for a plan that no longer holds the table.
@@ -93,8 +104,24 @@ class LakeTable(Protocol):
         """
         ...
 
+    def remove(self) -> None:
+        """Remove the table with its files; nothing where it is not there."""
+        ...
+
+    def traces(self) -> tuple[str, ...]:
+        """Name what we keep beside the table's own files: the fence, and the marks."""
+        ...
+
+    def erase(self) -> None:
+        """Remove it: no plan holds the table from then on. Its files and their rows stay. Idempotent."""
+        ...
+
     def current(self, files: Sequence[str]) -> bool:
         """Whether readers see each of these files."""
+        ...
+
+    def landed(self) -> list[Landed]:
+        """Return every file that readers see, by the slices that brought them."""
         ...
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:

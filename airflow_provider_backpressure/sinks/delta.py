@@ -1,11 +1,13 @@
 """The declaration of a Delta table as a target."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ports import Sink
-from airflow_provider_backpressure.sinks.lake_declared import open_lake, taken_key
+from airflow_provider_backpressure.sinks.declared import check_quarantine, open_lake, taken_key
+
+if TYPE_CHECKING:
+    from airflow_provider_backpressure.sinks.lake_target import LakeTarget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +25,13 @@ class DeltaSink:
     """Airflow connection with the bucket's login; empty for a local folder, or what the machines themselves have."""
     key: tuple[str, ...] | None = None
     """Names of the columns that ``upsert`` goes by; ``None`` for the source's key."""
+    quarantine: int | None = None
+    """Most rows of one plan that are kept in the table beside it, ``…_quarantine``, where they cannot go in;
+    ``None``: the first such row fails its range."""
 
     def __post_init__(self) -> None:
         """Take a list for a tuple, and refuse a lone name where several are meant."""
+        check_quarantine(self.quarantine, "DeltaSink.quarantine")
         object.__setattr__(self, "key", taken_key(self.key, "DeltaSink.key"))
 
     @property
@@ -33,8 +39,9 @@ class DeltaSink:
         """The path."""
         return self.path
 
-    def open(self, endpoint: Endpoint) -> Sink:
+    def open(self, endpoint: Endpoint) -> "LakeTarget":
         """Return the sink; it looks at the first question. The path is checked here."""
+        from airflow_provider_backpressure.lakes.aside import address_beside
         from airflow_provider_backpressure.lakes.places import check_path
         from airflow_provider_backpressure.lakes.table import address_of
         from airflow_provider_backpressure.sinks.lake_target import LakeTarget
@@ -45,6 +52,9 @@ class DeltaSink:
             kind="delta",
             address=address,
             conn_id=self.conn_id,
+            aside=open_lake("delta", address_beside(address), endpoint) if self.quarantine else None,
+            most_bad=self.quarantine or 0,
+            beside=lambda end: replace(self, path=self.path.rstrip("/") + end).open(endpoint),
             modules=("deltalake",),
             key=self.key,
         )

@@ -1,13 +1,15 @@
 """The declaration of an Iceberg table as a target."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.sinks.lake_declared import open_lake, taken_key
+from airflow_provider_backpressure.sinks.declared import check_quarantine, open_lake, taken_key
+
+if TYPE_CHECKING:
+    from airflow_provider_backpressure.sinks.lake_target import LakeTarget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +29,18 @@ class IcebergSink:
     """Airflow connection with what is secret; empty where nothing is."""
     key: tuple[str, ...] | None = None
     """Names of the columns that ``upsert`` goes by; ``None`` for the source's key."""
+    quarantine: int | None = None
+    """Most rows of one plan that are kept in the table beside it, ``…_quarantine``, where they cannot go in;
+    ``None``: the first such row fails its range."""
 
     def __post_init__(self) -> None:
         """Take a list for a tuple, and refuse a lone name where several are meant."""
+        check_quarantine(self.quarantine, "IcebergSink.quarantine")
         object.__setattr__(self, "key", taken_key(self.key, "IcebergSink.key"))
 
-    def open(self, endpoint: Endpoint) -> Sink:
+    def open(self, endpoint: Endpoint) -> "LakeTarget":
         """Return the sink; it connects at the first question. Names and properties are checked here."""
+        from airflow_provider_backpressure.lakes.aside import address_beside
         from airflow_provider_backpressure.lakes.iceberg_catalog import check_catalog, needed_modules
         from airflow_provider_backpressure.lakes.table import address_of
         from airflow_provider_backpressure.sinks.lake_target import LakeTarget
@@ -48,6 +55,9 @@ class IcebergSink:
             kind="iceberg",
             address=address,
             conn_id=self.conn_id,
+            aside=open_lake("iceberg", address_beside(address), endpoint) if self.quarantine else None,
+            most_bad=self.quarantine or 0,
+            beside=lambda end: replace(self, table=self.table + end).open(endpoint),
             modules=needed_modules(catalog, endpoint),
             key=self.key,
         )

@@ -1,11 +1,13 @@
 """The declaration of a folder of Parquet files as a target."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ports import Sink
-from airflow_provider_backpressure.sinks.lake_declared import open_lake
+from airflow_provider_backpressure.sinks.declared import check_quarantine, open_lake
+
+if TYPE_CHECKING:
+    from airflow_provider_backpressure.sinks.lake_target import LakeTarget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +26,22 @@ class ParquetSink:
     conn_id: str = ""
     """Airflow connection with the bucket's login; empty for a local folder, or what the machines themselves have."""
 
+    quarantine: int | None = None
+    """Most rows of one plan that are kept in the folder beside it, ``…_quarantine``, where they cannot go in;
+    ``None``: the first such row fails its range."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number."""
+        check_quarantine(self.quarantine, "ParquetSink.quarantine")
+
     @property
     def table(self) -> str:
         """The folder."""
         return self.path
 
-    def open(self, endpoint: Endpoint) -> Sink:
+    def open(self, endpoint: Endpoint) -> "LakeTarget":
         """Return the sink; it looks at the first question. The path is checked here."""
+        from airflow_provider_backpressure.lakes.aside import address_beside
         from airflow_provider_backpressure.lakes.places import S3, check_path
         from airflow_provider_backpressure.lakes.table import address_of
         from airflow_provider_backpressure.sinks.lake_target import LakeTarget
@@ -42,5 +53,8 @@ class ParquetSink:
             kind="parquet",
             address=address,
             conn_id=self.conn_id,
+            aside=open_lake("parquet", address_beside(address), endpoint) if self.quarantine else None,
+            most_bad=self.quarantine or 0,
+            beside=lambda end: replace(self, path=self.path.rstrip("/") + end).open(endpoint),
             modules=("boto3",) if path.startswith(S3) else (),
         )

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Sink
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.sinks.declared import check_quarantine, taken_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,9 @@ class PostgresSink:
 
     templated: ClassVar[tuple[str, ...]] = ("conn_id", "table", "key", "system_schema")
     """Fields whose text may be a template. Not Airflow's own name for it: Airflow would assign to a frozen value."""
+
+    in_sql: ClassVar[bool] = True
+    """Whether its name is spelled as in SQL, with quotes where a part needs them."""
 
     conn_id: str
     table: str
@@ -31,15 +34,8 @@ class PostgresSink:
 
     def __post_init__(self) -> None:
         """Take a list for a tuple, and refuse a lone name where several are meant."""
-        if isinstance(self.key, str):
-            raise InvalidDeclaration(f"PostgresSink.key must be a tuple of names, not the text {self.key!r}.")
-        if isinstance(self.key, list):
-            object.__setattr__(self, "key", tuple(self.key))
-        if self.key == ():
-            raise InvalidDeclaration("PostgresSink.key must name at least one column, or be None for the source's key.")
-        most = self.quarantine
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            raise InvalidDeclaration(f"PostgresSink.quarantine must be a number of rows of at least 1, not {most!r}.")
+        object.__setattr__(self, "key", taken_key(self.key, "PostgresSink.key"))
+        check_quarantine(self.quarantine, "PostgresSink.quarantine")
 
     def open(self, endpoint: Endpoint) -> Sink:
         """Return the sink at this endpoint; it connects at the first question. Names are checked here."""

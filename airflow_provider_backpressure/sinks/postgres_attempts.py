@@ -8,6 +8,8 @@ from airflow_provider_backpressure.exceptions import SinkUnavailable
 from airflow_provider_backpressure.postgres.errors import where
 from airflow_provider_backpressure.postgres.session import Session
 
+LOOK_SECONDS = 5.0
+"""Longest wait for rows on their way: they are part of the statistics only."""
 END_SECONDS = 30.0
 """How long a connection may take to go: it rolls back what it has written."""
 
@@ -43,7 +45,7 @@ def end_connections(session: Session, prefix: str, *, poll: PollPolicy, clock: C
 
 def rows_in_flight(session: Session, prefix: str) -> dict[str, int]:
     """Return the rows that COPYs under such a tag have taken in and not yet committed, by slice id."""
-    return dict(session.rows(_IN_FLIGHT, {"prefix": prefix}))
+    return dict(session.rows(_IN_FLIGHT, {"prefix": prefix}, seconds=LOOK_SECONDS))
 
 
 # pg_terminate_backend only sends a signal: a pid that is listed is still there.

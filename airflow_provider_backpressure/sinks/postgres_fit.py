@@ -31,6 +31,7 @@ class Fitting:
     mode: Mode
     key: tuple[str, ...]
     system: tuple[SystemTable, ...]
+    replayed: bool = False
 
 
 def check_fit(session: Session, fitting: Fitting) -> None:
@@ -75,7 +76,9 @@ def _against(session: Session, fitting: Fitting, table: Relation) -> list[str]:
         return [*against, *_against_creating(session, fitting.name.schema)]
     if table.user_triggers or table.rules:
         log.warning("%s has triggers or rules of its own; COPY fires the triggers and passes the rules by.", table.name)
-    return [*_against_columns(fitting, table), *_against_rights(session, fitting, table), *_against_key(fitting, table)]
+    against = [*_against_columns(fitting, table), *_against_rights(session, fitting, table)]
+    replaying = _against_replaying(session, fitting, table) if fitting.replayed else []
+    return [*against, *_against_key(fitting, table), *replaying]
 
 
 def _against_columns(fitting: Fitting, table: Relation) -> list[str]:
@@ -122,6 +125,19 @@ def _against_key(fitting: Fitting, table: Relation) -> list[str]:
     return [f"key {listed(fitting.key)} is not unique there: upsert needs a unique index on exactly that"]
 
 
+def _against_replaying(session: Session, fitting: Fitting, table: Relation) -> list[str]:
+    """What stands against rows of different times, and against deleting some."""
+    others, foreign, may_delete = session.rows(_REPLAYED, {"table": table.oid, "key": list(fitting.key)})[0]
+    against = []
+    if others:
+        against.append(f"its unique index {listed(others)} may be broken until the log has been replayed: drop it")
+    if foreign:
+        against.append(f"its foreign key {listed(foreign)} may be broken until the log has been replayed: drop it")
+    if not may_delete:
+        against.append(f"{session.endpoint.user} has no DELETE right on it")
+    return against
+
+
 def _against_system(session: Session, fitting: Fitting) -> list[str]:
     """What stands against the plan and marker tables."""
     against: list[str] = []
@@ -131,10 +147,12 @@ def _against_system(session: Session, fitting: Fitting) -> list[str]:
         if table is None:
             absent.append(wanted)
             continue
-        strange = [name for name in wanted.columns if table.column(name) is None]
+        missing = [name for name in wanted.columns if table.column(name) is None]
+        strange = [name for name in missing if name not in wanted.later]
         if table.kind != ORDINARY or strange:
             against.append(f"{wanted.name} is not this product's: it has no column {listed(strange or ['plan_id'])}")
-        lacking = [right for right in wanted.rights if table.lacking(right, list(wanted.columns))]
+        present = [name for name in wanted.columns if name not in missing]
+        lacking = [right for right in wanted.rights if table.lacking(right, present)]
         if lacking:
             against.append(f"{user} has no {' and no '.join(lacking)} right on {wanted.name}")
     schema = fitting.system[0].name.schema
@@ -170,6 +188,21 @@ def _unknown_types(session: Session, columns: Sequence[Column]) -> list[Column]:
 
 _KNOWN = sql.SQL(
     "SELECT to_regtype(t.name) IS NOT NULL FROM unnest(%s::text[]) WITH ORDINALITY t(name, n) ORDER BY t.n"
+)
+_REPLAYED = sql.SQL(
+    """
+    SELECT array(
+               SELECT x.relname::text FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+               WHERE i.indrelid = c.oid AND (i.indisunique OR i.indisexclusion) AND %(key)s::text[] IS DISTINCT FROM (
+                   SELECT array_agg(a.attname::text ORDER BY array_position(%(key)s::text[], a.attname::text))
+                   FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey::int2[]))
+               ORDER BY 1),
+           array(
+               SELECT conname::text FROM pg_constraint
+               WHERE contype = 'f' AND (conrelid = c.oid OR confrelid = c.oid) ORDER BY 1),
+           has_table_privilege(c.oid, 'DELETE')
+    FROM pg_class c WHERE c.oid = %(table)s
+    """
 )
 _MAY_STAGE = sql.SQL("SELECT has_database_privilege(current_database(), 'TEMPORARY')")
 _MAY_CREATE = sql.SQL(

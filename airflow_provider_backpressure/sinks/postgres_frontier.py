@@ -3,7 +3,9 @@
 from psycopg import sql
 
 from airflow_provider_backpressure.core.offsets import LogWindow
+from airflow_provider_backpressure.core.replay import ReplayWindow
 from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.streams import placed
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.postgres.session import Connection
 
@@ -11,27 +13,37 @@ from airflow_provider_backpressure.postgres.session import Connection
 def place_streams(connection: Connection, plan: Plan) -> None:
     """Set every stream of an ordered plan to where the plan begins, within the transaction that raises the fence.
 
-    ``SinkRefused`` where an increment would begin before what the target has: then ledger and target are not of each
-    other. Its attempts could only write old rows over newer ones.
+    ``SinkRefused`` where an increment would begin before what the target has.
     """
-    window = LogWindow.of(plan.read.window)
-    if not plan.write.ordered or window is None:
+    window, replayed = LogWindow.of(plan.read.window), ReplayWindow.of(plan.read.window)
+    if not plan.write.ordered:
         return
     table = sql.SQL(plan.write.frontier_table)
+    if replayed is not None:
+        _place_log(connection, plan, replayed)
+    if window is None:
+        return
     there: dict[str, int] = dict(
         connection.execute(
             sql.SQL("SELECT stream, pos FROM {} WHERE target = %s FOR UPDATE").format(table), (plan.write.fence,)
         ).fetchall()
     )
-    for partition, start in sorted(window.start.items()):
-        name = window.stream(partition)
-        if plan.increment and there.get(name, start) > start:
-            raise SinkRefused(
-                f"{plan.write.fence} has partition {partition} up to offset {there[name]}, and the plan would begin "
-                f"again at {start}: the ledger was restored. Trigger the DAG with "
-                '{"backpressure": "restart"} to read the topic anew.'
-            )
-        connection.execute(sql.SQL(_PLACE).format(table), (plan.write.fence, name, start))
+    for stream, start in placed(window, there, target=plan.write.fence, increment=plan.increment).items():
+        connection.execute(sql.SQL(_PLACE).format(table), (plan.write.fence, stream, start))
+
+
+def _place_log(connection: Connection, plan: Plan, window: ReplayWindow) -> None:
+    """Set a log's stream to where it was kept from, after ranges, or see that it stands where the plan begins."""
+    table, start = sql.SQL(plan.write.frontier_table), window.start
+    query = sql.SQL("SELECT pos FROM {} WHERE target = %s AND stream = %s FOR UPDATE").format(table)
+    found = connection.execute(query, (plan.write.fence, window.stream)).fetchone()
+    if not window.first and (found is None or found[0] != start.at):
+        raise SinkRefused(
+            f"The log was replayed into {plan.write.fence} up to {found[0] if found else 'no position'}, and the plan "
+            f"would go on from {start.at} ({start.text}): ledger or target was restored. Trigger the DAG with "
+            '{"backpressure": "restart"} to read the table anew.'
+        )
+    connection.execute(sql.SQL(_PLACE).format(table), (plan.write.fence, window.stream, start.at))
 
 
 _PLACE = """

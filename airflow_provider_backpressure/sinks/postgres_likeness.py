@@ -10,13 +10,16 @@ from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Connection, Query
 
 
-def creation(connection: Connection, target: int, shadow: QualifiedName) -> None:
+def creation(connection: Connection, target: int, shadow: QualifiedName, *, indexes: bool = False) -> None:
     """Create the shadow with the target's columns, defaults, identities, checks and comments, where it is stored."""
     unlogged, method, tablespace, name = connection.execute(_STORAGE, {"target": target}).fetchall()[0]
     place(connection, tablespace=tablespace, method=method)
     connection.execute(
-        sql.SQL("CREATE {} TABLE {} (LIKE {} INCLUDING ALL EXCLUDING INDEXES EXCLUDING STATISTICS)").format(
-            sql.SQL("UNLOGGED" if unlogged else ""), sql.SQL(shadow.sql), sql.SQL(name)
+        sql.SQL("CREATE {} TABLE {} (LIKE {} INCLUDING ALL {} EXCLUDING STATISTICS)").format(
+            sql.SQL("UNLOGGED" if unlogged else ""),
+            sql.SQL(shadow.sql),
+            sql.SQL(name),
+            sql.SQL("" if indexes else "EXCLUDING INDEXES"),
         )
     )
 

@@ -51,12 +51,18 @@ def create_shadow(
     connection.execute(
         sql.SQL("COMMENT ON TABLE {} IS {}").format(sql.SQL(shadow.sql), sql.Literal(purpose(target, oid)))
     )
-    published = connection.execute(_PUBLISHED, (shadow.schema, shadow.name)).fetchall()
+    published = publication_of(connection, shadow)
     if published:
         raise SinkRefused(
-            f"{target} cannot be replaced: the publication {quote(published[0][0])} would send every row of the shadow "
+            f"{target} cannot be replaced: the publication {quote(published)} would send every row of the shadow "
             "table to its subscribers."
         )
+
+
+def publication_of(connection: Connection, name: QualifiedName) -> str | None:
+    """Return a publication that sends a table's rows out."""
+    row = connection.execute(_PUBLISHED, (name.schema, name.name)).fetchone()
+    return row[0] if row else None
 
 
 def purpose(target: QualifiedName, oid: int | None) -> str:
@@ -64,12 +70,17 @@ def purpose(target: QualifiedName, oid: int | None) -> str:
     return f"backpressure: shadow of {target}, to take the place of {'nothing' if oid is None else f'table {oid}'}"
 
 
-def drop_shadows(connection: Connection, target: QualifiedName, *, but: QualifiedName | None) -> None:
-    """Drop the shadows that earlier plans of a target have left, as far as they are ours."""
+def shadows_of(connection: Connection, target: QualifiedName) -> list[QualifiedName]:
+    """Return the shadows that plans of a target have left, as far as they are ours."""
     prefix = _prefix(target)
     values = {"schema": target.schema, "prefix": prefix, "length": len(prefix) + _DIGITS}
-    for (name,) in connection.execute(_SHADOWS, values).fetchall():
-        shadow = QualifiedName(schema=target.schema, name=name)
+    found = connection.execute(_SHADOWS, values).fetchall()
+    return [QualifiedName(schema=target.schema, name=name) for (name,) in found]
+
+
+def drop_shadows(connection: Connection, target: QualifiedName, *, but: QualifiedName | None) -> None:
+    """Drop the shadows that earlier plans of a target have left, as far as they are ours."""
+    for shadow in shadows_of(connection, target):
         if shadow != but:
             connection.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(shadow.sql)))
 

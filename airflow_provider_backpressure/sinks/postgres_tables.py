@@ -21,7 +21,10 @@ PLAN_COLUMNS = {
     "frontier": "jsonb NOT NULL",
     "fingerprint": "text NOT NULL",
     "slot": "text",
+    "consistent": "boolean NOT NULL DEFAULT true",
     "planned_at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
+    # The whole of it, from which a lost ledger is rebuilt; NULL where an earlier release has begun the plan.
+    "plan": "text",
 }
 COMMIT_COLUMNS = {
     "plan_id": "text",
@@ -34,7 +37,7 @@ COMMIT_COLUMNS = {
     "bytes": "bigint NOT NULL DEFAULT 0",
     "checksum": "text NOT NULL DEFAULT ''",
     "quarantined": "bigint NOT NULL DEFAULT 0",
-    "read_lsn": "pg_lsn",
+    "read_at": "text NOT NULL DEFAULT ''",
     "revoked": "boolean NOT NULL DEFAULT false",
     "commit_seq": "bigint GENERATED ALWAYS AS IDENTITY",
     "committed_at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
@@ -65,6 +68,8 @@ class SystemTable:
     rights: tuple[str, ...]
     """What our role needs to have on it where it exists; a shared row lock counts as an update."""
     primary_key: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+    """Columns that a table of an earlier release lacks; they may be NULL."""
 
     def create(self) -> Query:
         """Return the statement that creates it."""
@@ -75,7 +80,7 @@ class SystemTable:
 def plan_table(schema: str) -> SystemTable:
     """Return the table of plans in a schema."""
     name = QualifiedName(schema=schema, name=PLAN)
-    return SystemTable(name=name, columns=PLAN_COLUMNS, rights=("SELECT", "INSERT", "UPDATE"))
+    return SystemTable(name=name, columns=PLAN_COLUMNS, rights=("SELECT", "INSERT", "UPDATE"), later=("plan",))
 
 
 def commit_table(schema: str) -> SystemTable:

@@ -3,24 +3,36 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 from psycopg.rows import class_row
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, Bounds, KeyBounds, NullBounds, OffsetBounds
-from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.bounds import (
+    BlockBounds,
+    Bounds,
+    FileBounds,
+    KeyBounds,
+    LogBounds,
+    NullBounds,
+    OffsetBounds,
+)
+from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
-from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.ports import Health, Marker, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.core.replay import ReplayWindow
 from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.watched import Watched
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_offsets, within_window
 from airflow_provider_backpressure.postgres.catalog import CatalogColumn, find, place
 from airflow_provider_backpressure.postgres.errors import Errors
+from airflow_provider_backpressure.postgres.health import PostgresHealth
 from airflow_provider_backpressure.postgres.names import QualifiedName, listed
 from airflow_provider_backpressure.postgres.session import Connection, Session
 from airflow_provider_backpressure.sinks.postgres_attempts import (
@@ -33,6 +45,7 @@ from airflow_provider_backpressure.sinks.postgres_clearing import remove_rows
 from airflow_provider_backpressure.sinks.postgres_fit import Fitting, check_fit
 from airflow_provider_backpressure.sinks.postgres_frontier import place_streams
 from airflow_provider_backpressure.sinks.postgres_patience import LOCK_WAIT
+from airflow_provider_backpressure.sinks.postgres_plans import keep_plan, plan_row, upgrade
 from airflow_provider_backpressure.sinks.postgres_publishing import PUBLISH, Publishing
 from airflow_provider_backpressure.sinks.postgres_shadow import create_shadow, drop_shadows, new_shadow, shadow_of
 from airflow_provider_backpressure.sinks.postgres_tables import (
@@ -44,12 +57,15 @@ from airflow_provider_backpressure.sinks.postgres_tables import (
     plan_table,
     quarantine_table,
 )
+from airflow_provider_backpressure.sinks.postgres_traces import Traces
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.sinks.postgres import PostgresSink
 
 KIND = "postgres"
 ERRORS = Errors(refused=SinkRefused, unavailable=SinkUnavailable)
+ANSWER_SECONDS = 15.0
+"""Longest wait for what the markers say: a lane that hangs renews no lease."""
 LOCK_TIMEOUT = "30s"
 """Longest wait for a lock that another plan, attempt or preparation holds."""
 PREPARING = 0x6270_7072_6570
@@ -75,17 +91,18 @@ class PostgresTarget:
         self._quarantine = quarantine_table(schema) if declared.quarantine else None
         self._plans, self._commits, self._frontiers = plan_table(schema), commit_table(schema), frontier_table(schema)
         self._session = Session(endpoint, errors=ERRORS, settings={"lock_timeout": LOCK_TIMEOUT})
+        self._endpoint = endpoint
         self._poll, self._clock = poll or PollPolicy(), clock or SystemClock()
         self._key_columns: dict[str, CatalogColumn] = {}
         self.identity = f"postgres://{endpoint.address}/{self._name}"
 
-    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str]) -> WriteSpec:
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
         """See :meth:`..core.ports.Sink.fit`. Under ``upsert`` the sink's own key goes before the source's."""
         wanted = Mode(mode)
         by = tuple(self._declared.key or key) if wanted is Mode.UPSERT else ()
         if wanted is Mode.UPSERT and not by:
             raise SinkRefused(f"{self._name} cannot be upserted without a key.")
-        fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system)
+        fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system, replayed=replayed)
         check_fit(self._session, fitting)
         return WriteSpec(
             kind=KIND,
@@ -102,6 +119,21 @@ class PostgresTarget:
             frontier_table=self._frontiers.name.sql,
         )
 
+    def widen(self, columns: Sequence[Column]) -> None:
+        """See :meth:`..core.ports.Sink.widen`. All of them or none."""
+
+        def add(connection: Connection) -> None:
+            if not _there(connection, self._name):
+                return
+            for column in columns:
+                connection.execute(
+                    sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(
+                        sql.SQL(self._name.sql), definition(replace(column, nullable=True))
+                    )
+                )
+
+        self._session.transaction(add)
+
     def prepare(self, write: WriteSpec) -> None:
         """See :meth:`..core.ports.Sink.prepare`. All or nothing, and safe when two do it at once.
 
@@ -114,10 +146,11 @@ class PostgresTarget:
                 if connection.execute(_SCHEMA_THERE, (schema,)).fetchone() is None:
                     connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
             if write.mode != Mode.REPLACE and not _there(connection, self._name):
-                connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
+                self._create(connection, write)
             for table in (*self._system, *([self._frontiers] if write.ordered else [])):
                 if not _there(connection, table.name):
                     connection.execute(table.create())
+            upgrade(connection, self._plans)
 
         self._session.transaction(create)
 
@@ -139,6 +172,7 @@ class PostgresTarget:
         ``SinkRefused`` where the target turns out to be the source itself.
         """
         self._refuse_source(plan)
+        replayed = ReplayWindow.of(plan.read.window)
         plans = sql.SQL(self._plans.name.sql)
         before = self._session.rows(
             sql.SQL("SELECT plan_id FROM {} WHERE target = {}").format(plans, sql.Literal(self._fence))
@@ -153,14 +187,19 @@ class PostgresTarget:
             "mode": plan.mode.value,
             "frontier": json.dumps(plan.frontier),
             "fingerprint": plan.fingerprint,
+            "slot": replayed.stream if replayed else None,
+            "consistent": plan.consistency is not Consistency.CATCH_UP or bool(replayed and not replayed.hydrating),
         }
 
         def write(connection: Connection) -> int:
             row = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchone()
+            keep_plan(connection, self._plans, fence=self._fence, plan=plan)
             place_streams(connection, plan)
             assert row is not None, "an upsert returns its row"
             if clear is not None and plan.mode is Mode.APPEND:
                 remove_rows(connection, self._name, self._commits, plan_id=clear)
+            if clear is not None and plan.consistency is Consistency.CATCH_UP:
+                connection.execute(sql.SQL("DELETE FROM {}").format(sql.SQL(self._name.sql)))
             shadow = shadow_of(plan.write) if plan.mode is Mode.REPLACE else None
             drop_shadows(connection, self._name, but=shadow)
             if shadow is not None and not _there(connection, shadow):
@@ -170,13 +209,22 @@ class PostgresTarget:
         return self._session.transaction(write)
 
     def renew(self, plan_id: str) -> int | None:
-        """See :meth:`..core.ports.Sink.renew`. Connections of its attempts are ended."""
+        """See :meth:`..core.ports.Sink.renew`. Connections of its attempts are ended.
+
+        A target whose plan table is gone holds no plan.
+        """
         self._end(plan_prefix(plan_id))
         query = sql.SQL("UPDATE {} SET epoch = epoch + 1 WHERE target = %s AND plan_id = %s RETURNING epoch").format(
             sql.SQL(self._plans.name.sql)
         )
-        rows = self._session.rows(query, (self._fence, plan_id))
-        return rows[0][0] if rows else None
+
+        def mint(connection: Connection) -> int | None:
+            if not _there(connection, self._plans.name):
+                return None
+            row = connection.execute(query, (self._fence, plan_id)).fetchone()
+            return row[0] if row else None
+
+        return self._session.transaction(mint)
 
     def epoch(self, plan_id: str) -> int | None:
         """See :meth:`..core.ports.Sink.epoch`. A target whose plan table is gone holds no plan."""
@@ -190,6 +238,13 @@ class PostgresTarget:
 
         return self._session.transaction(look)
 
+    def held(self) -> PlanRow | None:
+        """See :meth:`..core.ports.Sink.held`."""
+        return self._session.transaction(
+            lambda connection: plan_row(connection, self._plans, self._commits, fence=self._fence),
+            seconds=ANSWER_SECONDS,
+        )
+
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
         """See :meth:`..core.ports.Sink.markers`. Revoked ones are among them, marked as such; the swap's own is not."""
         query = sql.SQL(_MARKERS).format(sql.SQL(self._commits.name.sql))
@@ -199,7 +254,7 @@ class PostgresTarget:
             with connection.cursor(row_factory=class_row(Marker)) as cursor:
                 return cursor.execute(query, {"plan_id": plan_id, "wanted": wanted, "publish": PUBLISH}).fetchall()
 
-        return {marker.slice_id: marker for marker in self._session.transaction(read)}
+        return {marker.slice_id: marker for marker in self._session.transaction(read, seconds=ANSWER_SECONDS)}
 
     def end_attempts(self, plan_id: str, slice_id: str) -> int:
         """See :meth:`..core.ports.Sink.end_attempts`. ``SinkUnavailable`` where one does not go."""
@@ -234,12 +289,7 @@ class PostgresTarget:
         self.end_attempts(plan.plan_id, slice_id)
 
         def remove(connection: Connection) -> int:
-            lock = sql.SQL("SELECT FROM {} WHERE target = %s AND plan_id = %s FOR SHARE")
-            held = connection.execute(
-                lock.format(sql.SQL(self._plans.name.sql)), (self._fence, plan.plan_id)
-            ).fetchone()
-            if held is None:
-                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._fence}.")
+            self._hold(connection, plan)
             for table in (self._commits, *((self._quarantine,) if self._quarantine else ())):
                 connection.execute(
                     sql.SQL("DELETE FROM {} WHERE plan_id = %s AND slice_id = %s").format(sql.SQL(table.name.sql)),
@@ -249,11 +299,30 @@ class PostgresTarget:
 
         return self._session.transaction(remove)
 
+    def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
+        """See :meth:`..core.ports.Sink.revoke`. Connections of attempts at the slice are ended."""
+        self.end_attempts(plan.plan_id, slice_id)
+        table, text = sql.SQL(self._commits.name.sql), json.dumps(bounds.to_json())
+
+        def put(connection: Connection) -> bool:
+            self._hold(connection, plan)
+            values = (plan.plan_id, slice_id, self._fence, plan.epoch, text)
+            connection.execute(sql.SQL(_REVOKE).format(table), values)
+            found = sql.SQL("SELECT FROM {} WHERE plan_id = %s AND slice_id = %s AND revoked").format(table)
+            return connection.execute(found, (plan.plan_id, slice_id)).fetchone() is not None
+
+        return self._session.transaction(put)
+
     def complete(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.complete`. An earlier try that is still at it is ended."""
         if plan.mode is Mode.REPLACE:
             with self._publishing(plan) as publishing:
                 publishing.complete()
+        if plan.consistency is Consistency.CATCH_UP:
+            query = sql.SQL("UPDATE {} SET consistent = true WHERE target = %s AND plan_id = %s")
+            values = (self._fence, plan.plan_id)
+            table = sql.SQL(self._plans.name.sql)
+            self._session.transaction(lambda connection: connection.execute(query.format(table), values))
 
     def publish(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.publish`. An earlier try that is still at it is ended."""
@@ -261,9 +330,33 @@ class PostgresTarget:
             with self._publishing(plan) as publishing:
                 publishing.publish()
 
+    def scratch(self, digits: str, *, indexes: bool = True) -> ScratchSink:
+        """See :meth:`..core.ports.Sink.scratch`."""
+        from airflow_provider_backpressure.sinks.postgres_scratch import PostgresScratch
+
+        return PostgresScratch(self._declared, self._endpoint, digits=digits, indexes=indexes)
+
+    def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
+        """See :meth:`..core.ports.Sink.health`."""
+        return PostgresHealth(self._endpoint, watched, errors=ERRORS, seconds=seconds)
+
+    def traces(self) -> tuple[str, ...]:
+        """See :meth:`..core.ports.Sink.traces`."""
+        return self._session.transaction(self._left.found)
+
+    def erase(self) -> None:
+        """See :meth:`..core.ports.Sink.erase`. Connections of the plan's attempts are ended."""
+        holder = self.held()
+        if holder is not None:
+            self._end(plan_prefix(holder.plan_id))
+        self._session.transaction(self._left.erase)
+
     def close(self) -> None:
         """See :meth:`..core.ports.Sink.close`."""
         self._session.close()
+
+    def _create(self, connection: Connection, write: WriteSpec) -> None:
+        connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
 
     @property
     def _fence(self) -> str:
@@ -272,6 +365,12 @@ class PostgresTarget:
     @property
     def _system(self) -> tuple[SystemTable, ...]:
         return (self._plans, self._commits, *((self._quarantine,) if self._quarantine else ()))
+
+    @property
+    def _left(self) -> Traces:
+        quarantine = quarantine_table(self._plans.name.schema)
+        tables = (self._plans, self._commits, self._frontiers, quarantine)
+        return Traces(target=self._name, tables=[table.name for table in tables])
 
     @contextmanager
     def _publishing(self, plan: Plan) -> Iterator[Publishing]:
@@ -300,6 +399,13 @@ class PostgresTarget:
         if table is not None and place(self._session, table.oid) == plan.read.place:
             raise SinkRefused(f"{self._name} at {self._session.endpoint.address} is the source itself.")
 
+    def _hold(self, connection: Connection, plan: Plan) -> None:
+        """Keep every other plan from the target until the transaction ends; ``PlanSuperseded`` where one has it."""
+        lock = sql.SQL("SELECT FROM {} WHERE target = %s AND plan_id = %s FOR SHARE")
+        held = connection.execute(lock.format(sql.SQL(self._plans.name.sql)), (self._fence, plan.plan_id)).fetchone()
+        if held is None:
+            raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._fence}.")
+
     def _kept(self, write: WriteSpec, bounds: Bounds | None, window: Window | None) -> list[sql.Composable]:
         log_window = LogWindow.of(window)
         if log_window is not None:
@@ -317,6 +423,10 @@ class PostgresTarget:
                 raise SinkRefused(f"Rows lie elsewhere in {self._name} than in the source's blocks.")
             case OffsetBounds():
                 return [self._offsets(write, bounds)]
+            case LogBounds():
+                raise SinkRefused(f"What the log changed in {self._name} cannot be told from its other rows.")
+            case FileBounds():
+                raise SinkRefused(f"Rows of {self._name} are not told apart by the files that they came from.")
         return []
 
     def _offsets(self, write: WriteSpec, bounds: OffsetBounds) -> sql.Composable:
@@ -362,16 +472,25 @@ _RELATION_THERE = sql.SQL(
 )
 # The row lock that an update takes orders two plans; attempts that hold it shared have been ended just before.
 _BEGIN = """
-    INSERT INTO {} AS p (target, plan_id, epoch, source_identity, consistency, mode, frontier, fingerprint)
-    VALUES (%(target)s, %(plan_id)s, 1, %(source_identity)s, %(consistency)s, %(mode)s, %(frontier)s, %(fingerprint)s)
+    INSERT INTO {} AS p (target, plan_id, epoch, source_identity, consistency, mode, frontier, fingerprint,
+        slot, consistent)
+    VALUES (%(target)s, %(plan_id)s, 1, %(source_identity)s, %(consistency)s, %(mode)s, %(frontier)s, %(fingerprint)s,
+        %(slot)s, %(consistent)s)
     ON CONFLICT (target) DO UPDATE SET
         plan_id = excluded.plan_id, epoch = p.epoch + 1, source_identity = excluded.source_identity,
         consistency = excluded.consistency, mode = excluded.mode, frontier = excluded.frontier,
-        fingerprint = excluded.fingerprint, slot = NULL, planned_at = clock_timestamp()
+        fingerprint = excluded.fingerprint, slot = excluded.slot, consistent = excluded.consistent,
+        planned_at = clock_timestamp()
     RETURNING epoch
 """
+_REVOKE = """
+    INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds, revoked)
+    VALUES (%s, %s, %s, %s, 0, %s, true)
+    ON CONFLICT DO NOTHING
+"""
 _MARKERS = """
-    SELECT plan_id, slice_id, epoch, attempt, bounds, rows, bytes, checksum, committed_at, revoked, quarantined
+    SELECT plan_id, slice_id, epoch, attempt, bounds, rows, bytes, checksum, committed_at, revoked, quarantined,
+           read_at
     FROM {}
     WHERE plan_id = %(plan_id)s AND slice_id <> %(publish)s
       AND (%(wanted)s::text[] IS NULL OR slice_id = ANY (%(wanted)s))

@@ -10,11 +10,12 @@ import pyarrow
 import pyarrow.dataset
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
-from pyiceberg.table import Table
+from pyiceberg.table import StaticTable, Table
 
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.ports import Sink
+from airflow_provider_backpressure.lakes.iceberg_catalog import loaded_by
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
 from airflow_provider_backpressure.spark.batches import complete
 from airflow_provider_backpressure.spark.kinds import writer
@@ -67,7 +68,8 @@ class MemoryCase:
 
     def write(self, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult:
         keys = [key for batch in complete(batches) for key in batch.column(0).to_pylist()]
-        marker = self.sink.commit(spec, spec.slices[0], keys)
+        sink = self.sink.beside.get(spec.write.fence, self.sink)
+        marker = sink.commit(spec, spec.slices[0], keys)
         return SliceResult(slice_id=marker.slice_id, rows=marker.rows, bytes=marker.bytes, checksum=marker.checksum)
 
     def checksum(self, write: WriteSpec, query: str) -> SliceResult:
@@ -157,6 +159,10 @@ class IcebergCase(RealCase):
         with closing(load_catalog(**self.catalog)) as catalog:
             return catalog.load_table("raw.t")
 
+    def writable(self) -> Table:
+        """The table, as somebody else writes it."""
+        return self.table()
+
     def rows(self) -> list[Row]:
         return _sorted(self.table().scan().to_arrow())
 
@@ -204,7 +210,31 @@ def iceberg(tmp_path: Path, request: Any) -> Iterator[Case]:
     yield IcebergCase(declared=IcebergSink(table="raw.t", catalog=catalog), catalog=catalog)
 
 
-CASES = {"memory": memory, "postgres": postgres, "parquet": parquet, "delta": delta, "iceberg": iceberg}
+@dataclass(kw_only=True)
+class HadoopCase(IcebergCase):
+    """A table in a Hadoop catalog, found by the hint as readers of its folder do."""
+
+    def table(self, name: str = "t") -> Any:
+        return StaticTable.from_metadata(f"{self.catalog['warehouse']}/raw/{name}")
+
+    def writable(self) -> Table:
+        with closing(load_catalog(**loaded_by(self.catalog))) as catalog:
+            return catalog.load_table("raw.t")
+
+
+def hadoop(tmp_path: Path, request: Any) -> Iterator[Case]:
+    catalog = {"name": "lake", "type": "hadoop", "warehouse": f"file://{tmp_path}/warehouse"}
+    yield HadoopCase(declared=IcebergSink(table="raw.t", catalog=catalog), catalog=catalog)
+
+
+CASES = {
+    "memory": memory,
+    "postgres": postgres,
+    "parquet": parquet,
+    "delta": delta,
+    "iceberg": iceberg,
+    "hadoop": hadoop,
+}
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """A plan begun on a sink, and attempts at its ranges."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,11 +84,18 @@ class Begun:
 
 
 def begin(
-    case: Case, *, mode: str = "append", clear: str | None = None, window: Window | None = None, plan_id: str = ""
+    case: Case,
+    *,
+    mode: str = "append",
+    clear: str | None = None,
+    window: Window | None = None,
+    plan_id: str = "",
+    ranges: int | None = None,
+    fitted: Callable[[WriteSpec], WriteSpec] = lambda write: write,
 ) -> Begun:
-    """Let a new plan hold the target."""
+    """Let a new plan hold the target; ``fitted``: what the planner makes of the sink's answer."""
     with opened(case) as sink:
-        write: WriteSpec = sink.fit(case.columns, mode=mode, key=("id",))
+        write = fitted(sink.fit(case.columns, mode=mode, key=("id",)))
         sink.prepare(write)
         plan = Plan(
             plan_id=plan_id or uuid.uuid4().hex,
@@ -104,6 +111,7 @@ def begin(
             path="frame",
             read=ReadSpec(kind="test", conn_id="source", columns=case.columns, window=window),
             write=write,
+            ranges=ranges,
         )
         return Begun(case=case, plan=replace(plan, epoch=sink.begin(plan, clear=clear)))
 

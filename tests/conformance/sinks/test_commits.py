@@ -78,6 +78,7 @@ def test_half_a_range_is_never_seen(case: Case) -> None:
 
 
 @pytest.mark.statement("X1")
+@pytest.mark.fault(13)
 def test_a_zombie_of_an_older_plan_is_refused(case: Case) -> None:
     """X1: it was half through its rows when a newer plan came."""
     old = begin(case)
@@ -119,6 +120,7 @@ def test_an_older_epoch_of_the_same_plan_is_refused(case: Case) -> None:
 
 
 @pytest.mark.statement("X1")
+@pytest.mark.fault(12)
 def test_of_racing_attempts_exactly_one_wins(case: Case) -> None:
     """X1: attempts at one slice that commit at the same moment; they would all write different rows."""
     begun, racers = begin(case), 4

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
-from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.lakes import folders, table
 from airflow_provider_backpressure.lakes.folders import LocalFolder
 from airflow_provider_backpressure.lakes.places import Place
@@ -18,10 +18,11 @@ from airflow_provider_backpressure.sinks import IcebergSink
 from airflow_provider_backpressure.spark.writers import lake, lake_files
 from tests.conformance.sinks.cases import Case, DeltaCase, IcebergCase, ParquetCase, opened
 from tests.conformance.sinks.support import batches, begin, bounds, expected
+from tests.conformance.sinks.test_ordered import log
 
 pytestmark = pytest.mark.integration
 
-LAKES, LOGS = ("delta", "iceberg", "parquet"), ("delta", "iceberg")
+LAKES, LOGS = ("delta", "hadoop", "iceberg", "parquet"), ("delta", "hadoop", "iceberg")
 
 
 def only(*kinds: str) -> pytest.MarkDecorator:
@@ -84,6 +85,18 @@ def test_an_upsert_that_was_overtaken_is_done_anew(case: Case, monkeypatch: pyte
     rows = {**dict(expected(case, 0, word="old")), 1: "first 1", 2: "second 2", 4: "second 4"}
     assert case.rows() == sorted(rows.items())
     assert set(begun.markers()) == {"0.0", "1.0", "2.0"}
+
+
+@only(*LOGS)
+@pytest.mark.statement("X1")
+def test_a_range_of_a_log_that_was_overtaken_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: it had seen that the log stands where it begins, and then another moved it; nothing of it is left behind."""
+    begun = log(case, {0: 0}, {0: 9})
+    between(monkeypatch, lambda: begun.write({0: (0, 2)}, [(0, 1, 1, "faster")], seq=1))
+    with pytest.raises(RangeFailed, match="does not stand at offset 0"):
+        begun.write({0: (0, 2)}, [(0, 1, 1, "slower")])
+    assert case.rows() == [(1, "faster")]
+    assert set(begun.begun.markers()) == {"1.0"}
 
 
 @only(*LOGS)
@@ -284,7 +297,7 @@ def compact(case: Any) -> None:
 
         DeltaTable(case.folder).optimize.compact()
     else:
-        found = case.table()
+        found = case.writable()
         found.overwrite(found.scan().to_arrow())
 
 

@@ -10,7 +10,7 @@ from tests.conformance.sinks.support import batches, begin, bounds, expected, id
 pytestmark = [
     pytest.mark.integration,
     # The others refuse ``upsert``, as another test shows.
-    pytest.mark.parametrize("case", ["delta", "iceberg", "postgres"], indirect=True),
+    pytest.mark.parametrize("case", ["delta", "hadoop", "iceberg", "postgres"], indirect=True),
 ]
 
 

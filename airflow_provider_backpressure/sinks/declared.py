@@ -1,4 +1,4 @@
-"""What declarations of tables of files share. Imports no library of any format."""
+"""What declarations of targets share. Imports no driver, and no library of any format."""
 
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,12 @@ def taken_key(key: tuple[str, ...] | list[str] | None, what: str) -> tuple[str, 
     if not key:
         raise InvalidDeclaration(f"{what} must name at least one column, or be None for the source's key.")
     return tuple(key)
+
+
+def check_quarantine(most: int | None, what: str) -> None:
+    """Raise :class:`InvalidDeclaration` for what is no number of rows that may be kept aside."""
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise InvalidDeclaration(f"{what} must be a number of rows of at least 1, not {most!r}.")
 
 
 def open_lake(kind: str, address: str, endpoint: Endpoint) -> "LakeTable":

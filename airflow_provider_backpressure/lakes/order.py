@@ -1,0 +1,107 @@
+"""Rows of a log by key, in the log's order: the last one wins, and one without values takes its key's row away."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy
+import pyarrow
+import pyarrow.compute as pc
+
+from airflow_provider_backpressure.core.offsets import PLACE
+from airflow_provider_backpressure.core.streams import GIVEN, keyless
+
+GONE = "backpressure_gone"
+"""Column that tells a key that is gone from a row."""
+_AT, _RANK = ("backpressure_partition", "backpressure_offset"), "backpressure_rank"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What is left of a range's rows once each has taken the place of the one before it with its key."""
+
+    live: pyarrow.BooleanArray
+    """By row, in the order in which they were written: whether it is the last of its key, and no tombstone."""
+    gone: pyarrow.Table
+    """Keys whose last row is a tombstone."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every row is live."""
+        return bool(pc.all(self.live, min_count=0).as_py())
+
+    def marked(
+        self, schema: pyarrow.Schema, batches: Iterable[pyarrow.RecordBatch]
+    ) -> tuple[pyarrow.Schema, Iterator[pyarrow.RecordBatch]]:
+        """Return what is live, and behind it a row for each key that is gone; :data:`GONE` tells them apart."""
+        fields = [pyarrow.field(each.name, each.type) for each in schema]
+        marked = pyarrow.schema([*fields, pyarrow.field(GONE, pyarrow.bool_())])
+
+        def rows() -> Iterator[pyarrow.RecordBatch]:
+            for batch in self.among(batches):
+                yield _marked(marked, {name: batch.column(name) for name in batch.schema.names}, batch.num_rows, False)
+            for batch in self.gone.to_batches():
+                yield _marked(marked, {name: batch.column(name) for name in batch.schema.names}, batch.num_rows, True)
+
+        return marked, rows()
+
+    def among(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        """Yield what is live of all rows, read back in the order in which they were written."""
+        at = 0
+        for batch in batches:
+            yield batch.filter(self.live.slice(at, batch.num_rows))
+            at += batch.num_rows
+
+
+@dataclass(kw_only=True)
+class Order:
+    """Takes the rows of a range as they are written, and keeps of each its key and its place."""
+
+    key: Sequence[str]
+    name: str
+    """How sentences call the table."""
+    _held: list[pyarrow.RecordBatch] = field(default_factory=list)
+
+    def add(self, rows: pyarrow.RecordBatch) -> None:
+        """Add rows. ``SinkRefused`` names one without a key: it could be no row's successor, and have none."""
+        keys = rows.select(list(self.key))
+        self._check(keys, rows)
+        names = [*keys.schema.names, *_AT, GONE]
+        places = [rows.column(name).cast(pyarrow.int64()) for name in PLACE]
+        self._held.append(pyarrow.record_batch([*keys.columns, *places, _tombstones(rows, self.key)], names=names))
+
+    def settle(self) -> Settled:
+        """Return which rows stay."""
+        held = pyarrow.Table.from_batches(self._held).combine_chunks()
+        by_place = pc.sort_indices(held, [(name, "ascending") for name in _AT]).to_numpy()
+        ranks = numpy.empty(held.num_rows, "<i8")
+        ranks[by_place] = numpy.arange(held.num_rows)
+        ranked = held.append_column(_RANK, pyarrow.array(ranks))
+        last = ranked.group_by(list(self.key)).aggregate([(_RANK, "max")])[f"{_RANK}_max"].to_numpy()
+        stays, gone = numpy.zeros(held.num_rows, bool), held[GONE].to_numpy()
+        stays[by_place[last]] = True
+        keys = held.select(list(self.key))
+        return Settled(live=pyarrow.array(stays & ~gone), gone=keys.filter(pyarrow.array(stays & gone)))
+
+    def _check(self, keys: pyarrow.RecordBatch, rows: pyarrow.RecordBatch) -> None:
+        lacking = [pc.index(pc.is_null(column), True).as_py() for column in keys.columns if column.null_count]
+        if lacking:
+            partition, offset = (rows.column(name)[min(lacking)].as_py() for name in PLACE)
+            raise keyless(partition, offset, self.key, self.name)
+
+
+def _marked(schema: pyarrow.Schema, columns: Mapping[str, pyarrow.Array], rows: int, gone: bool) -> pyarrow.RecordBatch:
+    """Return rows as the schema has them, NULL in the columns that are not there."""
+    filled = [
+        columns[each.name].cast(each.type) if each.name in columns else pyarrow.nulls(rows, each.type)
+        for each in schema
+    ]
+    return pyarrow.record_batch([*filled[:-1], pyarrow.repeat(pyarrow.scalar(gone), rows)], schema=schema)
+
+
+def _tombstones(rows: pyarrow.RecordBatch, key: Sequence[str]) -> pyarrow.BooleanArray:
+    """Return by row whether it says nothing but what comes with every record, and its key."""
+    found = pyarrow.repeat(pyarrow.scalar(True), rows.num_rows)
+    values = [name for name in rows.schema.names if name not in (*GIVEN, *key)]
+    for name in values:
+        found = pc.and_(found, pc.is_null(rows.column(name)))
+    return found if values else pyarrow.repeat(pyarrow.scalar(False), rows.num_rows)

@@ -1,0 +1,198 @@
+"""What every real sink promises of rows that it cannot take: they fail their range by name, or are kept aside, once."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from deltalake import DeltaTable
+
+from airflow_provider_backpressure.core.messages import SliceResult
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
+from airflow_provider_backpressure.lakes.iceberg_catalog import loaded_by
+from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
+from airflow_provider_backpressure.spark.batches import BAD, bad
+from airflow_provider_backpressure.spark.writers import lake
+from tests.conformance.sinks.cases import Case, DeltaCase, HadoopCase, IcebergCase, ParquetCase, PostgresCase, opened
+from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
+from tests.support import lakes
+from tests.support.postgres import run
+
+pytestmark = pytest.mark.integration
+
+LAKES = ["delta", "hadoop", "iceberg", "parquet"]
+REAL = pytest.mark.parametrize("case", [*LAKES, "postgres"], indirect=True)
+ONLY_LAKES = pytest.mark.parametrize("case", LAKES, indirect=True)
+
+
+def spoiled(case: Case, seq: int, *wrong: int) -> Iterator[pyarrow.RecordBatch]:
+    """Yield a range as a reader does that hands on what it could not take apart."""
+    for batch in batches(case, ids(seq)):
+        said = [bad("no JSON", b"{") if key in wrong else None for key in batch.column(0).to_pylist()]
+        columns, names = batch.columns, batch.schema.names
+        yield pyarrow.record_batch(
+            [*columns[:-1], pyarrow.array(said, pyarrow.string()), columns[-1]], names=[*names[:-1], BAD, names[-1]]
+        )
+
+
+def write(begun: Begun, seq: int, *wrong: int, **changes: Any) -> SliceResult:
+    return begun.case.write(begun.spec(seq, **changes), spoiled(begun.case, seq, *wrong))
+
+
+def keeping(case: Any, most: int) -> Begun:
+    """Begin a plan whose sink keeps so many rows."""
+    case.declared = replace(case.declared, quarantine=most)
+    return begin(case)
+
+
+def kept(case: Any) -> list[dict[str, Any]]:
+    """Return what was kept, as a plain reader of the format finds it."""
+    match case:
+        case PostgresCase():
+            rows = run(case.endpoint, "SELECT slice_id, key, reason, row, target FROM raw.backpressure_quarantine")
+            found = [dict(zip(("slice_id", "key", "reason", "row", "target"), row, strict=True)) for row in rows]
+        case ParquetCase():
+            found = lakes.table("parquet", path=f"{case.folder}_quarantine").to_pylist()
+        case DeltaCase():
+            found = DeltaTable(f"{case.folder}_quarantine").to_pyarrow_table().to_pylist()
+        case HadoopCase():
+            found = case.table("t_quarantine").scan().to_arrow().to_pylist()
+        case IcebergCase():
+            found = lakes.table("iceberg", table="raw.t_quarantine", catalog=case.catalog).to_pylist()
+    return sorted(found, key=lambda row: json.loads(row["key"])["id"])
+
+
+@REAL
+@pytest.mark.statement("X1")
+def test_rows_are_kept_aside_once_and_the_totals_add_up(case: Case) -> None:
+    """X1: with key, reason and the row; a second attempt keeps them no second time, nor does one that died between."""
+    begun = keeping(case, 4)
+    result = write(begun, 0, 3, 7)
+    assert (result.rows, result.quarantined) == (8, 2)
+    assert write(begun, 0, 3, 7, attempt=2) == replace(result, times={}, peak_memory_bytes=0)
+    marker = begun.markers()["0.0"]
+    assert (marker.rows, marker.quarantined, marker.checksum) == (8, 2, result.checksum)
+    write(begun, 1)
+    assert case.rows() == [row for row in expected(case, 0, 1) if row[0] not in (3, 7)]
+    assert begun.read_back(0).checksum == marker.checksum
+    found = kept(case)
+    assert [json.loads(row["key"]) for row in found] == [{"id": 3}, {"id": 7}]
+    assert {(row["slice_id"], row["reason"], row["target"]) for row in found} == {
+        ("0.0", "no JSON", begun.plan.write.fence)
+    }
+    assert json.loads(found[1]["row"]) == {"id": 7, "name": "row 7", "value": "{"}
+
+
+@REAL
+def test_above_the_cap_the_range_fails_and_keeps_nothing(case: Case) -> None:
+    """The cap is the plan's: what other ranges have kept counts."""
+    begun = keeping(case, 2)
+    write(begun, 0, 3)
+    with pytest.raises(SinkRefused, match=r"More than 2 rows cannot go into .*one of them is \{\"id\": 15\}: no JSON"):
+        write(begun, 1, 11, 15)
+    assert [row["slice_id"] for row in kept(case)] == ["0.0"]
+    assert set(begun.markers()) == {"0.0"}
+    assert write(begun, 1, 11).quarantined == 1
+
+
+@REAL
+def test_without_a_quarantine_the_row_is_named(case: Case) -> None:
+    """And nothing of its range is written."""
+    begun = begin(case)
+    with pytest.raises(SinkRefused, match=r'The row \{"id": 3\} cannot go into .*: no JSON'):
+        write(begun, 0, 3)
+    assert case.rows() == []
+    assert begun.markers() == {}
+
+
+@REAL
+@pytest.mark.statement("X3")
+def test_a_repaired_range_keeps_its_rows_once(case: Case) -> None:
+    """X3: what was kept of a range goes with it, and comes again when it is read again."""
+    begun = keeping(case, 4)
+    write(begun, 0, 3)
+    write(begun, 1, 11)
+    with opened(case) as sink:
+        sink.discard(begun.plan, "0.0", bounds(0))
+    assert [row["slice_id"] for row in kept(case)] == ["1.0"]
+    write(begun, 0, 3, attempt=2)
+    assert [row["slice_id"] for row in kept(case)] == ["0.0", "1.0"]
+
+
+@ONLY_LAKES
+@pytest.mark.statement("X1", "X2")
+def test_an_attempt_that_dies_between_the_two_commits_is_not_doubled(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X1, X2: what it kept is there already, and the next attempt's are refused as doubles of it."""
+
+    class Died(BaseException):
+        """As a kill is."""
+
+    def die(*_: object) -> None:
+        raise Died
+
+    begun = keeping(case, 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(lake, "reach", lambda step, tag: die() if step is lake.Step.BEFORE_SINK_COMMIT else None)
+        with pytest.raises(Died):
+            write(begun, 0, 3, 7)
+    assert case.rows() == []
+    assert len(kept(case)) == 2
+    assert write(begun, 0, 3, 7, attempt=2).quarantined == 2
+    assert len(kept(case)) == 2
+    assert case.rows() == [row for row in expected(case, 0) if row[0] not in (3, 7)]
+
+
+@ONLY_LAKES
+def test_a_value_that_the_table_s_type_cannot_hold_is_kept_too(case: Case) -> None:
+    """Batches of another type than was planned are cast; the row whose value does not fit stands alone."""
+    begun = keeping(case, 4)
+
+    def loose() -> Iterator[pyarrow.RecordBatch]:
+        for batch in batches(case, ids(0)):
+            texts = [None if key is None else "many" if key == 5 else str(key) for key in batch.column(0).to_pylist()]
+            yield batch.set_column(0, "id", pyarrow.array(texts, pyarrow.string()))
+
+    result = case.write(begun.spec(0), loose())
+    assert (result.rows, result.quarantined) == (9, 1)
+    assert case.rows() == [row for row in expected(case, 0) if row[0] != 5]
+
+
+@ONLY_LAKES
+def test_a_table_of_another_s_making_is_not_written_into(case: Any, tmp_path: Path) -> None:
+    """What lies where rows would be kept must be a table for such rows."""
+    folder = tmp_path / "lake"
+    match case:
+        case ParquetCase():
+            (folder / "t_quarantine").mkdir(parents=True)
+            import pyarrow.parquet as pq
+
+            pq.write_table(pyarrow.table({"a": [1]}), folder / "t_quarantine" / "a.parquet")
+        case DeltaCase():
+            DeltaTable.create(folder / "t_quarantine", pyarrow.schema([("a", pyarrow.int64())]))
+        case IcebergCase():
+            begin(case)
+            from pyiceberg.catalog import load_catalog
+
+            load_catalog(**loaded_by(case.catalog)).create_table(
+                "raw.t_quarantine", pyarrow.schema([("a", pyarrow.int64())])
+            )
+    with pytest.raises(SinkRefused, match="t_quarantine has no column"):
+        keeping(case, 1)
+
+
+def test_what_is_no_number_of_rows_is_refused() -> None:
+    """At the declaration, whatever the sink."""
+    for make in (
+        lambda most: PostgresSink(conn_id="c", table="t", quarantine=most),
+        lambda most: ParquetSink(path="/t", quarantine=most),
+        lambda most: DeltaSink(path="/t", quarantine=most),
+        lambda most: IcebergSink(table="a.t", quarantine=most),
+    ):
+        for most in (0, -1, True, "3"):
+            with pytest.raises(InvalidDeclaration, match=r"Sink\.quarantine must be a number of rows"):
+                make(most)

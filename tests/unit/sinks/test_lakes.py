@@ -1,0 +1,58 @@
+"""What a table of files says of itself to the planner."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.catching_up import check_replayable
+from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.endpoints import NOWHERE
+from airflow_provider_backpressure.core.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.planner import ordered
+from airflow_provider_backpressure.core.snapshot import Snapshot
+from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
+
+COLUMNS = (
+    Column(name="partition", type="integer", nullable=False),
+    Column(name="offset", type="bigint", nullable=False),
+    Column(name="key", type="bytea"),
+)
+
+
+def fitted(declared: Any, mode: str) -> WriteSpec:
+    spec: WriteSpec = declared.open(NOWHERE).fit(COLUMNS, mode=mode, key=("key",))
+    return spec
+
+
+@pytest.mark.statement("X5")
+def test_those_that_merge_take_a_topic_and_no_database_s_log(tmp_path: Path) -> None:
+    """X5: a frontier is kept by both; changes of a database's log are refused before anything is planned."""
+    catalog = {"type": "hadoop", "warehouse": str(tmp_path / "warehouse")}
+    log = Snapshot(
+        source_identity="postgres://db/t",
+        columns=COLUMNS,
+        key=("key",),
+        split=("key",),
+        unique=True,
+        frontier={},
+        total=1,
+        total_exact=True,
+        row_bytes=8.0,
+        consistency=Consistency.CATCH_UP,
+        logged=("key",),
+    )
+    for declared in (DeltaSink(path=str(tmp_path / "delta")), IcebergSink(table="raw.t", catalog=catalog)):
+        write = fitted(declared, "upsert")
+        assert ordered(write).ordered
+        with pytest.raises(SinkRefused, match="No log can be replayed into"):
+            check_replayable(log, write, mode=Mode.UPSERT, transformed=False)
+        check_replayable(log, replace(write, kind="postgres"), mode=Mode.UPSERT, transformed=False)
+
+
+def test_parquet_takes_no_topic_by_its_order(tmp_path: Path) -> None:
+    """It has nothing by which rows could be told."""
+    with pytest.raises(SinkRefused, match="does not keep its order"):
+        ordered(fitted(ParquetSink(path=str(tmp_path / "parquet")), "append"))
