@@ -1,0 +1,1 @@
+"""Ways for diffs from process to process; see ``core.ports.Channel``."""

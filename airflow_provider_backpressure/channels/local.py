@@ -1,0 +1,78 @@
+"""The channel within one process."""
+
+import threading
+
+from airflow_provider_backpressure.core.diffs import Diff, encode
+from airflow_provider_backpressure.core.ports import Receiver
+from airflow_provider_backpressure.core.push_counts import PushCounts
+
+
+class Exchange:
+    """Joins the local channels that are made on it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._subscribers: dict[str, dict[Receiver, None]] = {}
+
+    def add(self, hydration_id: str, receiver: Receiver) -> bool:
+        """Add a subscriber; ``False`` where it is one already."""
+        with self._lock:
+            known = self._subscribers.setdefault(hydration_id, {})
+            new = receiver not in known
+            known[receiver] = None
+            return new
+
+    def remove(self, hydration_id: str, receiver: Receiver) -> None:
+        """Remove a subscriber."""
+        with self._lock:
+            self._subscribers.get(hydration_id, {}).pop(receiver, None)
+
+    def subscribers(self, hydration_id: str) -> list[Receiver]:
+        """Return who hears of a hydration."""
+        with self._lock:
+            return list(self._subscribers.get(hydration_id, ()))
+
+
+PROCESS = Exchange()
+"""The one that a process has unless told otherwise."""
+
+
+class LocalChannel:
+    """Hands diffs to the subscribers of the same process, in the thread that publishes.
+
+    ``alone``: whether nobody outside of this process writes to the ledger. Else what others do is not heard of, so the
+    channel is not healthy and polling keeps its pace.
+    """
+
+    def __init__(
+        self, receiver: Receiver, counts: PushCounts, *, exchange: Exchange = PROCESS, alone: bool = True
+    ) -> None:
+        self._receiver, self._counts, self._exchange = receiver, counts, exchange
+        self._subscribed: set[str] = set()
+        self.healthy = alone
+
+    def publish(self, hydration_id: str, diff: Diff) -> None:
+        """See ``Channel.publish``."""
+        frame = encode(diff)
+        for receiver in self._exchange.subscribers(hydration_id):
+            receiver.heard(frame)
+
+    def subscribe(self, hydration_id: str) -> None:
+        """See ``Channel.subscribe``."""
+        if self._exchange.add(hydration_id, self._receiver):
+            self._subscribed.add(hydration_id)
+            self._receiver.subscribed(hydration_id)
+
+    def unsubscribe(self, hydration_id: str) -> None:
+        """See ``Channel.unsubscribe``."""
+        self._subscribed.discard(hydration_id)
+        self._exchange.remove(hydration_id, self._receiver)
+
+    def flush(self, seconds: float) -> bool:
+        """See ``Channel.flush``."""
+        return True
+
+    def close(self) -> None:
+        """See ``Channel.close``."""
+        for hydration_id in list(self._subscribed):
+            self.unsubscribe(hydration_id)
