@@ -1,9 +1,13 @@
-"""The asset that a hydration is: other DAGs are scheduled on its commits."""
+"""Assets: the one that a hydration is, for DAGs scheduled on its commits; and the one that brings its next run."""
 
-from airflow.sdk import Asset
+from airflow.sdk import Asset, AssetWatcher
 
 from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
+from airflow_provider_backpressure.hooks.declared import plain
 from airflow_provider_backpressure.hooks.hydration import SinkDeclaration, SourceDeclaration
+from airflow_provider_backpressure.triggers import UnreadTrigger
 
 
 def hydration_asset(source: SourceDeclaration, sink: SinkDeclaration) -> Asset:
@@ -11,8 +15,28 @@ def hydration_asset(source: SourceDeclaration, sink: SinkDeclaration) -> Asset:
 
     Its events carry hydration, plan, rows and the committed frontier by table.
     """
+    return Asset(f"backpressure://{_name(source, sink)}")
+
+
+def watch_source(
+    source: SourceDeclaration, sink: SinkDeclaration, *, backpressure_conn_id: str = DEFAULT_CONN_ID
+) -> Asset:
+    """Return the asset whose event says that the source has what the sink does not have: schedule the DAG on it.
+
+    ``InvalidDeclaration`` for names from templates, which the triggerer could not render.
+    """
+    if not source.table:
+        raise InvalidDeclaration("watch_source watches one table: give each table of the source a DAG of its own.")
+    if not has_asset(source, sink):
+        raise InvalidDeclaration("watch_source needs names that are known when the DAG is parsed, not templates.")
+    trigger = UnreadTrigger(source=plain(source), sink=plain(sink), backpressure_conn_id=backpressure_conn_id)
+    name = f"backpressure-unread://{_name(source, sink)}"
+    return Asset(name, watchers=[AssetWatcher(name=name, trigger=trigger)])
+
+
+def _name(source: SourceDeclaration, sink: SinkDeclaration) -> str:
     place = sink.conn_id or type(sink).__name__.removesuffix("Sink").lower()
-    return Asset(f"backpressure://{settings.environment()}/{source.conn_id}/{source.table}->{place}/{sink.table}")
+    return f"{settings.environment()}/{source.conn_id}/{source.table}->{place}/{sink.table}"
 
 
 def has_asset(source: SourceDeclaration, sink: SinkDeclaration) -> bool:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, Connection
 
-from airflow_provider_backpressure.core.ports import Ledger
+from airflow_provider_backpressure.core.ledger_port import Ledger
+from airflow_provider_backpressure.core.push import Push
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
 from airflow_provider_backpressure.hooks.connections import connection
 from airflow_provider_backpressure.hooks.endpoints import OPTIONS, from_connection
+from airflow_provider_backpressure.hooks.push import libpq, push_over, transport
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -41,8 +43,15 @@ class BackpressureHook(BaseHook):
 
     def get_conn(self) -> Ledger:
         """Return the ledger, opened."""
+        return self.opened()[0]
+
+    def opened(self) -> tuple[Ledger, Push | None]:
+        """Return the ledger, opened, and this process's end of its channel, if it has one."""
         found = connection(self.backpressure_conn_id, CONN_TYPE)
-        return open_ledger(url(found, found.extra_dejson))
+        extra = found.extra_dejson
+        chosen = transport(found, extra)
+        push = push_over(chosen, connection(chosen.conn_id, "kafka") if chosen.conn_id else None)
+        return open_ledger(url(found, extra), *(() if push is None else (push,))), push
 
     def ledger(self) -> Ledger:
         """Return the ledger, opened. Its first use raises ``LedgerRefused`` where the tables are missing."""
@@ -61,11 +70,11 @@ class BackpressureHook(BaseHook):
         return True, f"The ledger answers; it knows {count} hydrations."
 
 
-def open_ledger(address: "URL") -> Ledger:
-    """Open the ledger at an address."""
+def open_ledger(address: "URL", push: Push | None = None) -> Ledger:
+    """Open the ledger at an address; changes of its gates are published by ``push``."""
     from airflow_provider_backpressure.ledger.store import SqlLedger
 
-    return SqlLedger(address)
+    return SqlLedger(address) if push is None else SqlLedger(address, publish=push.publish)
 
 
 def url(found: Connection, extra: Mapping[str, Any]) -> "URL":
@@ -88,7 +97,7 @@ def url(found: Connection, extra: Mapping[str, Any]) -> "URL":
         )
     if dialect == "mysql":
         return _on_mysql(found, extra)
-    place = from_connection(found, {name: value for name, value in extra.items() if name not in ("path", "dialect")})
+    place = from_connection(found, libpq(extra))
     return URL.create(
         "postgresql+psycopg",
         username=place.user,

@@ -24,9 +24,11 @@ def missing(conn_id: str, *types: str) -> InvalidDeclaration:
 def check_type(found: Connection, *types: str) -> None:
     """Raise :class:`InvalidDeclaration` where a connection is of another type."""
     if found.conn_type not in types:
+        # What Airflow's page and commands make, without an error, of a type whose provider they do not find.
+        generic = " Airflow makes a connection generic where the provider of its type is not installed."
         raise InvalidDeclaration(
             f"The Airflow connection {found.conn_id!r} is of type {found.conn_type!r}; "
-            f"type {' or '.join(types)} is needed here."
+            f"type {' or '.join(types)} is needed here.{generic if found.conn_type == 'generic' else ''}"
         )
 
 

@@ -3,23 +3,32 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
+from airflow_provider_backpressure.core.course import Course
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoint_of
+from airflow_provider_backpressure.core.health import HealthWatch
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.limiter import Limiter
+from airflow_provider_backpressure.core.ledger_port import Ledger
+from airflow_provider_backpressure.core.limiter import Limiter, Readings, read_gate
 from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.observer import Observation, Observer
 from airflow_provider_backpressure.core.planner import Planner
 from airflow_provider_backpressure.core.polling import Clock, SystemClock
-from airflow_provider_backpressure.core.ports import Ledger, Runner, Sink, Source
+from airflow_provider_backpressure.core.ports import Runner, Sink, Source, Unread
+from airflow_provider_backpressure.core.push import Push
 from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.unread import unread
 from airflow_provider_backpressure.core.verification import Verifier
 from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.hooks import metrics
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook
 from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.health import Places
 from airflow_provider_backpressure.hooks.spark import open_runner
 
 
@@ -91,6 +100,7 @@ class Declaration:
     mode: Mode = Mode.APPEND
     consistency: Consistency | None = None
     """``None`` for the source's own default."""
+    on_new_column: NewColumn = NewColumn.STOP
     transform: Transform | None = None
     function: Callable[..., Any] | None = None
     """The Python transform itself, where the DAG hands over a callable."""
@@ -100,21 +110,30 @@ class Declaration:
     def open(self) -> Iterator["Opened"]:
         """Resolve every connection, open the ports, and close them all in the end."""
         with ExitStack() as stack:
-            ledger = stack.enter_context(closing(BackpressureHook(self.backpressure_conn_id).ledger()))
+            ledger, push = BackpressureHook(self.backpressure_conn_id).opened()
+            stack.enter_context(closing(ledger))
+            if push is not None:
+                # What was published last is on its way before the process ends, which it may do without another word.
+                stack.callback(push.flush, ledger)
             sides = (self.source, self.sink)
             endpoints = {side.conn_id: endpoint(side.conn_id, *side.conn_types) for side in sides if side.conn_id}
-            source = stack.enter_context(closing(self.source.open(endpoint_of(endpoints, self.source.conn_id))))
+            upstream = endpoint_of(endpoints, self.source.conn_id)
+            source = stack.enter_context(closing(self.source.open(upstream)))
             sink = stack.enter_context(closing(self.sink.open(endpoint_of(endpoints, self.sink.conn_id))))
             runner = open_runner(self.spark_conn_id, endpoints=endpoints, transform=self.function)
             stack.enter_context(closing(runner))
-            yield Opened(
+            opened = Opened(
                 declaration=self,
                 environment=settings.environment(),
                 ledger=ledger,
                 source=source,
                 sink=sink,
                 runner=runner,
+                endpoint=upstream,
+                push=push,
             )
+            stack.callback(opened.health.close_and_wait)
+            yield opened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +146,26 @@ class Opened:
     source: Source
     sink: Sink
     runner: Runner
+    endpoint: Endpoint
+    """Of the source."""
+    push: Push | None = None
+    """This process's end of the ledger's channel, if it has one."""
+
+    @cached_property
+    def health(self) -> HealthWatch:
+        """What the budget watches of source, sink and other databases."""
+        places = Places(source=lambda: self.source, sink=lambda: self.sink, unread=self._unread)
+        return HealthWatch(budget=self.declaration.budget, open=places.open)
+
+    def _unread(self) -> Unread | None:
+        found = self.find()
+        return unread(found.plan if found else None, self.ledger)
+
+    def readings(self) -> Callable[[], Readings]:
+        """Return what asks for the latest readings, once the first looks were made."""
+        self.health.start()
+        self.health.settle()
+        return self.health.readings
 
     @property
     def budget(self) -> Budget:
@@ -146,9 +185,11 @@ class Opened:
             key=declared.sink.key or (),
             transform=declared.transform,
             consistency=declared.consistency,
+            on_new_column=declared.on_new_column,
             environment=self.environment,
             owner=declared.owner,
             cluster=declared.spark_conn_id,
+            check_signals=self.health.check,
         )
 
     def close_plan(self) -> None:
@@ -179,6 +220,10 @@ class Opened:
             )
         return found, found.plan
 
+    def latest(self, hydration_id: str) -> tuple[Hydration, Course | None]:
+        """Return the hydration as it is now, and its course."""
+        return self.ledger.hydration(hydration_id), self.ledger.course(hydration_id)
+
     def limiter(self, hydration_id: str) -> Limiter:
         """Return the gate as this process sees it."""
         return Limiter(
@@ -186,6 +231,8 @@ class Opened:
             hydration_id=hydration_id,
             budget=self.budget,
             memory=self.runner.memory,
+            health=self.readings(),
+            read_gate=self.push.read_gate if self.push else read_gate,
         )
 
     def hydrator(
@@ -214,7 +261,34 @@ class Opened:
             poll=settings.poll_policy(),
             clock=clock or SystemClock(),
             on_commit=on_commit,
+            push=self.push,
         )
+
+    def observation(
+        self, hydration_id: str, *, tell: Callable[[Hydration, Course | None], None] | None = None
+    ) -> Observation:
+        """Return what keeps the statistics up with the source while it is entered; over a connection of its own.
+
+        ``tell`` is called after each look, in the observation's thread.
+        """
+
+        def looked(hydration: Hydration, course: Course | None) -> None:
+            metrics.send(self.ledger, hydration, course)
+            if tell is not None:
+                tell(hydration, course)
+
+        return Observation(
+            observer=Observer(
+                ledger=self.ledger,
+                hydration_id=hydration_id,
+                open=self._another_source,
+                tell=looked,
+            ),
+            kept=settings.samples_kept(),
+        )
+
+    def _another_source(self) -> Source:
+        return self.declaration.source.open(self.endpoint)
 
     def verifier(self) -> Verifier:
         """Return the verifier of the current plan."""

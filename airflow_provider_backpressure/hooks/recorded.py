@@ -1,14 +1,23 @@
 """From a hydration in the ledger back to a declaration: for commands, which have no DAG at hand."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 
+from airflow_provider_backpressure.core.catching_up import SUFFIX
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import NOWHERE
+from airflow_provider_backpressure.core.health import HealthWatch
 from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.ledger_port import LedgerReader
 from airflow_provider_backpressure.core.messages import ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.ports import Sink, Source
 from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.unread import unread
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
+from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.health import Places
 from airflow_provider_backpressure.hooks.hydration import Declaration, SinkDeclaration, SourceDeclaration
 
 
@@ -18,7 +27,7 @@ def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CON
     Conditions and columns of the source are not known to the ledger, so nothing can be planned by it.
     """
     plan = recorded_plan(hydration)
-    source, sink = SOURCES.get(plan.read.kind), SINKS.get(plan.write.kind)
+    source, sink = SOURCES.get(plan.read.kind.removesuffix(SUFFIX)), SINKS.get(plan.write.kind)
     if source is None or sink is None:
         raise LedgerRefused(f"This version cannot open a {plan.read.kind} source with a {plan.write.kind} sink.")
     return Declaration(
@@ -31,6 +40,31 @@ def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CON
         transform=plan.transform,
         owner=hydration.owner,
     )
+
+
+def recorded_health(hydration: Hydration, ledger: LedgerReader, budget: Budget) -> HealthWatch:
+    """Return what a budget watches of the hydration's source and sink; these are opened for it as they are needed."""
+    declared = declaration_of(hydration)
+
+    def source() -> Source:
+        return declared.source.open(endpoint(declared.source.conn_id, *declared.source.conn_types))
+
+    def sink() -> Sink:
+        conn_id = declared.sink.conn_id
+        return declared.sink.open(endpoint(conn_id, *declared.sink.conn_types) if conn_id else NOWHERE)
+
+    places = Places(source=source, sink=sink, unread=lambda: unread(hydration.plan, ledger))
+    return HealthWatch(budget=budget, open=places.open)
+
+
+@contextmanager
+def recorded_sink(hydration: Hydration) -> Iterator[Sink]:
+    """Give a hydration's target, open; it connects at the first question."""
+    plan = recorded_plan(hydration)
+    declared = SINKS[plan.write.kind](plan.write, hydration.sink_identity)
+    found = endpoint(declared.conn_id, *declared.conn_types) if declared.conn_id else NOWHERE
+    with closing(declared.open(found)) as sink:
+        yield sink
 
 
 def recorded_plan(hydration: Hydration) -> Plan:
@@ -59,6 +93,15 @@ def _mysql_source(read: ReadSpec, identity: str) -> SourceDeclaration:
     return MySQLSource(conn_id=read.conn_id, table=table)
 
 
+def _landed_source(read: ReadSpec, identity: str) -> SourceDeclaration:
+    from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
+    from airflow_provider_backpressure.sources.landed import Lake, LandedSource
+
+    kind, address = read.parts
+    lakes: dict[str, Callable[..., Lake]] = {"parquet": ParquetSink, "delta": DeltaSink, "iceberg": IcebergSink}
+    return LandedSource(lake=lakes[kind](conn_id=read.conn_id, **json.loads(address)))
+
+
 def _postgres_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     from airflow_provider_backpressure.postgres.names import QualifiedName
     from airflow_provider_backpressure.sinks import PostgresSink
@@ -71,19 +114,19 @@ def _postgres_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
 def _parquet_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     from airflow_provider_backpressure.sinks import ParquetSink
 
-    return ParquetSink(conn_id=write.conn_id, **json.loads(write.plan_table))
+    return ParquetSink(conn_id=write.conn_id, quarantine=write.most_bad or None, **json.loads(write.plan_table))
 
 
 def _delta_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     from airflow_provider_backpressure.sinks import DeltaSink
 
-    return DeltaSink(conn_id=write.conn_id, **json.loads(write.plan_table))
+    return DeltaSink(conn_id=write.conn_id, quarantine=write.most_bad or None, **json.loads(write.plan_table))
 
 
 def _iceberg_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     from airflow_provider_backpressure.sinks import IcebergSink
 
-    return IcebergSink(conn_id=write.conn_id, **json.loads(write.plan_table))
+    return IcebergSink(conn_id=write.conn_id, quarantine=write.most_bad or None, **json.loads(write.plan_table))
 
 
 SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {
@@ -94,6 +137,7 @@ SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {
 }
 SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {
     "kafka": _kafka_source,
+    "landed": _landed_source,
     "mysql": _mysql_source,
     "postgres": _postgres_source,
 }

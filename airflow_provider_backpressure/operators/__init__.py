@@ -3,6 +3,13 @@
 from airflow_provider_backpressure.operators.hydrate import HydrateOperator
 from airflow_provider_backpressure.operators.plan import PlanSnapshotOperator
 from airflow_provider_backpressure.operators.submit import SubmitRangeOperator
+from airflow_provider_backpressure.operators.tables import ListTablesOperator
 from airflow_provider_backpressure.operators.verify import VerifyHydrationOperator
 
-__all__ = ["HydrateOperator", "PlanSnapshotOperator", "SubmitRangeOperator", "VerifyHydrationOperator"]
+__all__ = [
+    "HydrateOperator",
+    "ListTablesOperator",
+    "PlanSnapshotOperator",
+    "SubmitRangeOperator",
+    "VerifyHydrationOperator",
+]

@@ -1,22 +1,39 @@
 """The task that drains many ranges: a lane."""
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from airflow.sdk import Context
 
-from airflow_provider_backpressure import settings
+from airflow_provider_backpressure import openlineage, settings
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.events import Kind, event
+from airflow_provider_backpressure.core.flow import Stage, StageTime
+from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.hydrator import LaneResult, Outcome
+from airflow_provider_backpressure.core.lineage import Lineage
 from airflow_provider_backpressure.core.watch import Watch
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, SnapshotLost
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull, SnapshotLost
 from airflow_provider_backpressure.hooks.hydration import Opened
 from airflow_provider_backpressure.operators.lane import ENDED, LaneClock, ProgressLog
+from airflow_provider_backpressure.operators.telling import Listener, Teller, as_listeners
 from airflow_provider_backpressure.task import TransformTask, lane_name
 
 SNAPSHOTS = 3
 """How many snapshots one try of the task may take, one after the other."""
 ONE_TASK = "A snapshot lives in the one task that keeps it, so {} need consistency='static'."
+IN_ORDER = "A log is replayed in its order, one window after another, so consistency='catch_up' goes without {}."
+
+
+def check_one_task(consistency: Consistency, *, what: str) -> None:
+    """Raise :class:`InvalidDeclaration` where ranges are to be shared by tasks that one task has to drain."""
+    if consistency is Consistency.SNAPSHOT:
+        raise InvalidDeclaration(ONE_TASK.format(what))
+    if consistency is Consistency.CATCH_UP:
+        raise InvalidDeclaration(IN_ORDER.format(what))
 
 
 class HydrateOperator(TransformTask):
@@ -28,38 +45,105 @@ class HydrateOperator(TransformTask):
     Under ``snapshot`` consistency it keeps the source's snapshot open and so stays in its slot; a retry cannot go on in
     a snapshot that is gone, so it closes the plan, clears what that wrote, and reads from the beginning.
 
+    Under ``catch_up`` it replays the source's log behind the ranges, until the target has caught up.
+
     :param lanes: how many such tasks share the hydration's credits
     :param lane_index: which of them this is, from 0; for ``expand``
+    :param on_event: notifiers of Airflow's, or callables that take a task's context, for what somebody should hear of
     """
 
-    def __init__(self, *, lanes: int = 1, lane_index: int = 0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        lanes: int = 1,
+        lane_index: int = 0,
+        on_event: Listener | Sequence[Listener] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if not 0 <= lane_index < lanes:
             raise InvalidDeclaration(f"A lane's index must be between 0 and {lanes - 1}, not {lane_index}.")
         self.lanes = lanes
         self.lane_index = lane_index
+        self.on_event = as_listeners(on_event)
         self._clock: LaneClock | None = None
+        self._parked = 0.0
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Drain, or defer at a gate that stays closed. Returns how many ranges this task committed."""
         self._clock = LaneClock()
         with self.opened(context) as opened:
             hydration, plan = opened.hydration()
-            if self.lanes > 1 and plan.consistency is Consistency.SNAPSHOT:
-                raise InvalidDeclaration(ONE_TASK.format("several lanes"))
+            if self.lanes > 1:
+                check_one_task(plan.consistency, what="several lanes")
             self.take_turn(context, opened, hydration.id)
             opened.take_target()
-            progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log, unit=plan.unit)
-            result = self._drained(context, opened, progress)
-            progress.write()
+            teller = self._teller(context, opened)
+            # What became due while the task waited without a slot is told at once; what an earlier run left is over.
+            if self._parked:
+                teller.look(*opened.latest(hydration.id))
+            else:
+                teller.begin(hydration.id)
+            self._account(context, opened, hydration.id)
+            with opened.observation(hydration.id, tell=teller.look), telling_of_full(teller, hydration):
+                result = self._followed(context, opened, hydration.id, plan.unit)
+            if result.outcome is Outcome.CLOSED:
+                teller.look(*opened.latest(hydration.id))
         if result.outcome is Outcome.CLOSED:
             self.wait_deferred(
                 hydration_id=hydration.id,
                 budget=opened.budget,
                 watch=Watch.GATE,
                 reasons=result.decision.reasons if result.decision else (),
+                remind_after=teller.later,
             )
         return {"hydration_id": hydration.id, "committed": result.committed}
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+        """See ``HydrationTask.resume``. What it has waited without a slot is time at the closed gate too."""
+        self._parked = float(event.get("waited", 0.0))
+        return super().resume(context, event)
+
+    def _teller(self, context: Context, opened: Opened) -> Teller:
+        return Teller(
+            listeners=self.on_event,
+            context=context,
+            ledger=opened.ledger,
+            closed_seconds=settings.gate_closed_seconds(),
+            log=self.log,
+        )
+
+    def _account(self, context: Context, opened: Opened, hydration_id: str) -> None:
+        if self._parked:
+            times = {Stage.ADMIT: StageTime(backpressured=self._parked)}
+            opened.ledger.record_flow(hydration_id, worker=lane_name(context), times=times)
+            self._parked = 0.0
+
+    def _followed(self, context: Context, opened: Opened, hydration_id: str, unit: str) -> LaneResult:
+        """Return what the lane did of the plan, and of those that follow it in the same run."""
+        committed = 0
+        while True:
+            progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration_id, log=self.log, unit=unit)
+            result = self._drained(context, opened, progress)
+            progress.write()
+            self._note(context, opened)
+            committed += result.committed
+            if result.outcome is not Outcome.DONE or not opened.planner().follow():
+                return replace(result, committed=committed)
+            unit = opened.hydration()[1].unit
+
+    def _note(self, context: Context, opened: Opened) -> None:
+        """Remember what this task has moved, before the next plan counts anew; where nobody asks, it costs nothing."""
+        if not openlineage.installed():
+            return
+        hydration, plan = opened.hydration()
+        lane, before = lane_name(context), self.lineage
+        own = [row for row in opened.ledger.statistics(hydration.id) if row.worker_id == lane]
+        self.lineage = Lineage(
+            plan=plan,
+            rows=sum(row.messages_received for row in own) + ((before.rows or 0) if before else 0),
+            bytes=sum(row.bytes_received for row in own) + ((before.bytes or 0) if before else 0),
+        )
 
     def _drained(self, context: Context, opened: Opened, progress: ProgressLog) -> LaneResult:
         """Return what the lane did; a plan whose snapshot is lost is closed and made anew, a few times."""
@@ -87,3 +171,13 @@ class HydrateOperator(TransformTask):
         """Let the lane end its jobs and give their credits back; called within a signal handler."""
         if self._clock is not None:
             self._clock.end()
+
+
+@contextmanager
+def telling_of_full(teller: Teller, hydration: Hydration) -> Iterator[None]:
+    """Tell that no more rows may be kept aside, on the way of that error out of the task."""
+    try:
+        yield
+    except QuarantineFull as error:
+        teller.tell(event(Kind.QUARANTINE_FULL, str(error), hydration))
+        raise

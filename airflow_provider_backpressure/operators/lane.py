@@ -6,8 +6,8 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
+from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.polling import SystemClock
-from airflow_provider_backpressure.core.ports import Ledger
 from airflow_provider_backpressure.core.progress import line
 from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.exceptions import Transient

@@ -1,12 +1,15 @@
 """The task that plans: everything is checked and written down before the first row moves."""
 
+import json
 from dataclasses import replace
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NoReturn
 
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn
+from airflow_provider_backpressure.core.foretold import foretold
 from airflow_provider_backpressure.core.planner import Planned, Verdict
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -16,6 +19,8 @@ from airflow_provider_backpressure.task import TransformTask
 MAX_TASKS = 1024
 """Most ranges that become tasks; Airflow's own limit of a mapped task."""
 OPEN = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)
+RESTART, FORETELL = "restart", "plan"
+"""What a run may be triggered for by its ``backpressure``."""
 RESTARTED_FROM = "backpressure_restarted_from"
 
 
@@ -23,35 +28,49 @@ class PlanSnapshotOperator(TransformTask):
     """Plans a hydration, or finds the plan that is to be resumed, or skips where nothing is left to do.
 
     A run triggered with ``{"backpressure": "restart"}`` makes a new plan, once: clearing or retrying it resumes that
-    plan. Returns ``{"hydration_id", "plan_id", "ranges"}``, or with ``each_range`` the open ranges' numbers, for
-    ``expand``; the ids are pushed under their own keys too.
+    plan. One triggered with ``{"backpressure": "plan"}`` writes down what a plan would be, for the page, and skips: no
+    plan is made, and nothing is written into the target.
+
+    Returns ``{"hydration_id", "plan_id", "ranges"}``, or with ``each_range`` the open ranges' numbers, for ``expand``;
+    the ids are pushed under their own keys too.
 
     Where a source that was declared static holds another number of rows than was committed, the task warns and skips.
 
     :param mode: how rows enter the target: ``append``, ``upsert`` or ``replace``
     :param consistency: what the ranges have in common, of what the source offers; its own default where not given
+    :param on_new_column: what becomes of a column that was added to the source and may be NULL: ``stop`` or ``add``
     :param each_range: return the ranges' numbers, at most 1,024, for one task each
     """
 
     def __init__(
-        self, *, mode: str = Mode.APPEND, consistency: str | None = None, each_range: bool = False, **kwargs: Any
+        self,
+        *,
+        mode: str = Mode.APPEND,
+        consistency: str | None = None,
+        on_new_column: str = NewColumn.STOP,
+        each_range: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.mode = as_mode(mode)
         self.consistency = None if consistency is None else as_consistency(consistency, self.source.consistencies)
+        self.on_new_column = as_new_column(on_new_column)
         self.each_range = each_range
 
     def declaration(self, context: Context) -> Declaration:
         """Return what this task was told."""
-        return replace(super().declaration(context), mode=self.mode, consistency=self.consistency)
+        declared = super().declaration(context)
+        return replace(declared, mode=self.mode, consistency=self.consistency, on_new_column=self.on_new_column)
 
     def execute(self, context: Context) -> Any:
         """Plan."""
         with self.opened(context) as opened:
-            planner = opened.planner()
+            planner, wish = opened.planner(), _wish(context)
+            if wish == FORETELL:
+                self._foretell(opened)
             hydration = planner.register()
             self.take_turn(context, opened, hydration.id)
-            planned = planner.plan(restart=self._restart(context, opened))
+            planned = planner.plan(restart=wish == RESTART and self._restart(context, opened))
             if planned.verdict is Verdict.RESUMED:
                 opened.ledger.retry_failed(planned.plan.plan_id)
             ids = {"hydration_id": planned.hydration.id, "plan_id": planned.plan.plan_id}
@@ -64,13 +83,18 @@ class PlanSnapshotOperator(TransformTask):
                 return self._open_ranges(opened, planned)
             return {**ids, "ranges": planned.ranges}
 
+    def _foretell(self, opened: Opened) -> NoReturn:
+        """Write down what a plan would be. It takes no turn, and leaves a hydration that is known as it is."""
+        planner = opened.planner()
+        facts = foretold(planner.preview(), target=opened.sink.identity, mode=self.mode, credits=self.budget.credits)
+        known = opened.find()
+        hydration = known if known and known.owner == planner.owner else planner.register()
+        kept = {**facts, "at": datetime.now(UTC).isoformat()}
+        opened.ledger.keep_preview(hydration.id, json.dumps(kept))
+        raise AirflowSkipException(f"This run only plans: {facts}.")
+
     def _restart(self, context: Context, opened: Opened) -> bool:
-        """Whether this run asks for a new plan and has not got it yet."""
-        wish = (context["dag_run"].conf or {}).get("backpressure")
-        if wish is None:
-            return False
-        if wish != "restart":
-            raise InvalidDeclaration(f'The run\'s "backpressure" may only be "restart", not {wish!r}.')
+        """Whether this run, which asks for a new plan, has not got it yet."""
         known = opened.find()
         current = known.plan.plan_id if known and known.plan else "none"
         store = context["task_state_store"]
@@ -96,12 +120,28 @@ class PlanSnapshotOperator(TransformTask):
         return [record.seq for record in found]
 
 
+def _wish(context: Context) -> str | None:
+    """Return what the run was triggered for, beyond going on."""
+    wish = (context["dag_run"].conf or {}).get("backpressure")
+    if wish not in (None, RESTART, FORETELL):
+        raise InvalidDeclaration(f'The run\'s "backpressure" may only be "{RESTART}" or "{FORETELL}", not {wish!r}.')
+    return wish
+
+
 def as_mode(mode: str) -> Mode:
     """Return the mode of that name; :class:`InvalidDeclaration` lists those there are."""
     try:
         return Mode(mode)
     except ValueError as error:
         raise InvalidDeclaration(f"mode must be one of {', '.join(Mode)}, not {mode!r}.") from error
+
+
+def as_new_column(policy: str) -> NewColumn:
+    """Return the policy of that name; :class:`InvalidDeclaration` lists those there are."""
+    try:
+        return NewColumn(policy)
+    except ValueError as error:
+        raise InvalidDeclaration(f"on_new_column must be one of {', '.join(NewColumn)}, not {policy!r}.") from error
 
 
 def as_consistency(consistency: str, offered: tuple[str, ...]) -> Consistency:

@@ -6,16 +6,17 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure import openlineage, settings
 from airflow_provider_backpressure.core.hydration import Permit
 from airflow_provider_backpressure.core.hydrator import Hydrator
 from airflow_provider_backpressure.core.limiter import LEASE_SECONDS, gate_decision
+from airflow_provider_backpressure.core.lineage import Lineage
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.signals import Decision
 from airflow_provider_backpressure.core.watch import Watch, part
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.hydration import Opened
-from airflow_provider_backpressure.operators.hydrate import ONE_TASK
+from airflow_provider_backpressure.links import RangeLink
+from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.operators.lane import ENDED, LaneClock
 from airflow_provider_backpressure.task import TransformTask, range_lane
 
@@ -30,6 +31,7 @@ class SubmitRangeOperator(TransformTask):
     """
 
     template_fields: Collection[str] = (*TransformTask.template_fields, "seq")
+    operator_extra_links = (*TransformTask.operator_extra_links, RangeLink())
 
     def __init__(self, *, seq: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -43,8 +45,7 @@ class SubmitRangeOperator(TransformTask):
         lane = range_lane(context, seq)
         with self.opened(context) as opened:
             hydration, plan = opened.hydration()
-            if plan.consistency is Consistency.SNAPSHOT:
-                raise InvalidDeclaration(ONE_TASK.format("tasks of one range each"))
+            check_one_task(plan.consistency, what="tasks of one range each")
             self.take_turn(context, opened, hydration.id)
             hydrator = opened.hydrator(lane=lane, inline_wait=settings.inline_wait(), clock=self._clock)
             one = OneRange(opened=opened, hydrator=hydrator, seq=seq)
@@ -63,6 +64,8 @@ class SubmitRangeOperator(TransformTask):
                 seq=seq,
                 lane=lane,
             )
+        if openlineage.installed():
+            self.lineage = Lineage(plan=plan, rows=record.rows, bytes=record.bytes)
         self.log.info("Range %s is %s: %s rows.", seq, record.state, record.rows)
         return {"seq": seq, "attempt": record.attempt, "rows": record.rows, "checksum": record.checksum}
 
@@ -79,13 +82,25 @@ class OneRange:
     opened: Opened
     hydrator: Hydrator
     seq: int
-    reasons: tuple[str, ...] = ()
-    """Why the gate was closed at the last look."""
+    refused: Decision | None = None
+    """What closed the gate at the last look."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the gate was closed at the last look."""
+        return self.refused.reasons if self.refused else ()
 
     def commit(self) -> RangeRecord | None:
         """Return the range once it is committed (or revoked), or ``None`` where it got no permit for a while."""
-        hydrator = self.hydrator
-        return hydrator.poll.until(self._look, timeout=hydrator.inline_wait, clock=hydrator.clock)
+        hydrator, clock = self.hydrator, self.hydrator.clock
+        until = clock.monotonic() + hydrator.inline_wait
+        waits = hydrator.poll.waits()
+        try:
+            while (found := self._look()) is None and (left := until - clock.monotonic()) > 0:
+                hydrator.waiting.wait(self.refused, pause=next(waits), most=left)
+        finally:
+            hydrator.waiting.done()
+        return found
 
     def _look(self) -> RangeRecord | None:
         while True:
@@ -118,7 +133,7 @@ class OneRange:
         answer = self.hydrator.limiter.acquire(lane=lane, session_id=runner.session_id, seq=self.seq)
         if isinstance(answer, Permit):
             return answer
-        self.reasons = answer.decision.reasons
+        self.refused = answer.decision
         return None
 
     def _claim(self, record: RangeRecord) -> Permit | None:

@@ -5,11 +5,15 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure.assets import has_asset, hydration_asset
+from airflow_provider_backpressure.core.catching_up import check_caught_up
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.ledger_port import Ledger
+from airflow_provider_backpressure.core.lineage import Lineage
+from airflow_provider_backpressure.core.observer import nobodys_error
 from airflow_provider_backpressure.core.paging import every_range
-from airflow_provider_backpressure.core.ports import Ledger
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.statistics import rows_received
 from airflow_provider_backpressure.core.verification import Report, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerUnavailable, VerificationFailed
 from airflow_provider_backpressure.hooks.hydration import Opened
@@ -24,9 +28,9 @@ class VerifyHydrationOperator(HydrationTask):
 
     Under ``replace`` the shadow is verified and then takes the target's place; where it differs, the target stays.
 
-    The event's extra holds ``hydration_id``, ``plan_id``, ``rows``, ``frontier`` (rows by table, or a log's
-    offsets by partition) and ``verified``; the
-    frontier is kept in the asset's state store too. Ranges that differ are named and fail the task for good.
+    The event's extra holds ``hydration_id``, ``plan_id``, ``phase`` (of the run: ``steady_state`` for an increment),
+    ``rows``, ``frontier`` (rows by table, or a log's offsets by partition) and ``verified``; the frontier is kept in
+    the asset's state store too. Ranges that differ are named and fail the task for good.
 
     :param verify: ``"target"`` (or ``True``) reads the target back and compares it with the markers, which hold what
         was read from the source; ``"full"`` reads the source once more too; ``"none"`` (``False``) trusts the markers
@@ -46,26 +50,31 @@ class VerifyHydrationOperator(HydrationTask):
             hydration, plan = opened.hydration()
             self.take_turn(context, opened, hydration.id)
             check_complete(opened.ledger, plan)
+            check_caught_up(plan, opened.sink)
             opened.sink.complete(plan)
+            self.lineage = Lineage(plan=plan, moved=False)
             report = None if self.verify is Verify.NONE else self._report(opened, plan)
             opened.sink.publish(plan)
             opened.ledger.finish(hydration.id)
-            workers = opened.ledger.statistics(hydration.id)
-            rows = sum(worker.messages_received for worker in workers)
+            rows = rows_received(opened.ledger.statistics(hydration.id))
             facts = {
                 "hydration_id": hydration.id,
                 "plan_id": plan.plan_id,
+                "phase": hydration.phase.value,
                 "rows": rows,
                 "frontier": committed_frontier(plan, rows),
                 "verified": self.verify.value,
             }
             self._tell(context, facts)
             opened.ledger.let_go(hydration.id, run=context["ti"].run_id)
+            with nobodys_error("What is committed is not seen now"):
+                opened.observation(hydration.id).observer.settle()
             return {**facts, "checksum": report.checksum if report else None}
 
     def _report(self, opened: Opened, plan: Plan) -> Report:
         committed = every_range(opened.ledger, plan.plan_id, [RangeState.COMMITTED])
         report = opened.verifier().verify(committed, self.verify)
+        self.lineage = Lineage(plan=plan, rows=report.rows, moved=False, equal=report.equal)
         for mismatch in report.mismatches:
             self.log.error("%s", mismatch.sentence)
         if not report.equal:
@@ -105,7 +114,7 @@ def check_complete(ledger: Ledger, plan: Plan) -> None:
 
 def committed_frontier(plan: Plan, rows: int) -> dict[str, int]:
     """Return what is committed: of a single table its rows, of several and of a log the frontier that was planned."""
-    if len(plan.frontier) == 1 and plan.consistency is not Consistency.OFFSETS:
+    if len(plan.frontier) == 1 and not plan.replays and plan.consistency is not Consistency.OFFSETS:
         return {str(key): rows for key in plan.frontier}
     return {str(key): position for key, position in plan.frontier.items()}
 

@@ -1,5 +1,5 @@
 """Sensors: the parts of the gate as Airflow tasks."""
 
-from airflow_provider_backpressure.sensors.gate import ExecutorMemorySensor, SinkCommitSensor
+from airflow_provider_backpressure.sensors.gate import ExecutorMemorySensor, HydrationQueueSensor, SinkCommitSensor
 
-__all__ = ["ExecutorMemorySensor", "SinkCommitSensor"]
+__all__ = ["ExecutorMemorySensor", "HydrationQueueSensor", "SinkCommitSensor"]

@@ -6,11 +6,14 @@ from typing import Any
 from airflow.sdk import BaseSensorOperator, Context
 
 from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.limiter import read_gate
+from airflow_provider_backpressure.core.polling import SystemClock
 from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.waiting import Parked
 from airflow_provider_backpressure.core.watch import Watch, Watcher, Why
 from airflow_provider_backpressure.hooks.hydration import Opened
 from airflow_provider_backpressure.hooks.spark import memory_reader, memory_url
-from airflow_provider_backpressure.task import HydrationTask, airflow_errors, range_lane
+from airflow_provider_backpressure.task import HydrationTask, airflow_errors, lane_name, range_lane
 
 
 class GateSensor(HydrationTask, BaseSensorOperator):
@@ -26,6 +29,7 @@ class GateSensor(HydrationTask, BaseSensorOperator):
         self.deferrable = deferrable
         self._watcher: Watcher | None = None
         self._opened: Opened | None = None
+        self._parked: Parked | None = None
 
     def execute(self, context: Context) -> Any:
         """Wait."""
@@ -33,7 +37,7 @@ class GateSensor(HydrationTask, BaseSensorOperator):
             self.take_turn(context, opened, opened.hydration()[0].id)
             self._opened, self._watcher = opened, self._watching(context, opened)
             if not self.deferrable:
-                return super().execute(context)
+                return self._poked(context, opened)
             if self.poke(context):
                 return None
             watcher = self._watcher
@@ -53,7 +57,7 @@ class GateSensor(HydrationTask, BaseSensorOperator):
         assert self._watcher is not None
         assert self._opened is not None
         with airflow_errors():
-            why = self._watcher.look()
+            why = self._look()
             if why is Why.ABANDONED:
                 lane = self._watcher.lane or "sensor"
                 self._opened.hydrator(lane=lane, inline_wait=settings.inline_wait()).reap_expired()
@@ -61,6 +65,33 @@ class GateSensor(HydrationTask, BaseSensorOperator):
         if why is None:
             self.log.info("Closed: %s.", "; ".join(self._watcher.last.reasons) if self._watcher.last else "in flight")
         return why in (Why.OPEN, Why.SETTLED)
+
+    def _look(self) -> Why | None:
+        """Look, and once more where the wait until the next poke has brought a turn."""
+        assert self._watcher is not None
+        why = self._watcher.look()
+        if why is None and self._parked is not None:
+            self._parked.wait(self._watcher.last, pause=0.0, most=self.poke_interval)
+            why = self._watcher.look()
+        return why
+
+    def _poked(self, context: Context, opened: Opened) -> Any:
+        """Wait in the worker slot, or by Airflow's rescheduling."""
+        if opened.push is None or self.reschedule:
+            return super().execute(context)
+        assert self._watcher is not None
+        watcher = self._watcher
+        self._parked = Parked(
+            push=opened.push,
+            hydration_id=watcher.hydration_id,
+            ledger=opened.ledger,
+            clock=SystemClock(),
+            seq=watcher.seq,
+        )
+        try:
+            return super().execute(context)
+        finally:
+            self._parked.done()
 
     def _watching(self, context: Context, opened: Opened) -> Watcher:
         hydration, plan = opened.hydration()
@@ -70,6 +101,8 @@ class GateSensor(HydrationTask, BaseSensorOperator):
             budget=opened.budget,
             watch=self.watch,
             memory=self._memory(opened) if self.watch is Watch.MEMORY else None,
+            health=opened.readings() if self.watch is Watch.COMMIT else dict,
+            read_gate=opened.push.read_gate if opened.push else read_gate,
             plan_id=plan.plan_id,
         )
 
@@ -85,8 +118,25 @@ class ExecutorMemorySensor(GateSensor):
     watch = Watch.MEMORY
 
 
+class HydrationQueueSensor(GateSensor):
+    """Waits until it is the hydration's turn on its Spark cluster: so many sources hydrate there at once.
+
+    Increments, and what is hydrated already, pass at once. The token lasts while ranges go; it is given back at the
+    end, and by its lease when whoever holds it falls silent.
+    """
+
+    watch = Watch.QUEUE
+
+    def _watching(self, context: Context, opened: Opened) -> Watcher:
+        watcher = super()._watching(context, opened)
+        watcher.lane = lane_name(context)
+        return watcher
+
+
 class SinkCommitSensor(GateSensor):
     """Waits until the sink's commits leave a credit, and reserves it for one range.
+
+    It watches the signals that the budget declares too: the health of source and sink, and queries.
 
     The reservation stands in the ledger, so that no more ranges are submitted than there are credits, in whatever order
     Airflow starts mapped tasks. It lasts five minutes; ``SubmitRangeOperator`` of the same run and range takes it up.

@@ -1,7 +1,7 @@
 """``hydrate``: the whole of a hydration as one task group."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,15 +19,18 @@ from airflow_provider_backpressure.operators import (
     SubmitRangeOperator,
     VerifyHydrationOperator,
 )
-from airflow_provider_backpressure.operators.hydrate import ONE_TASK
+from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.operators.plan import as_consistency
+from airflow_provider_backpressure.operators.telling import Listener, as_listeners
 from airflow_provider_backpressure.operators.verify import as_verify
-from airflow_provider_backpressure.sensors import ExecutorMemorySensor, SinkCommitSensor
+from airflow_provider_backpressure.sensors import ExecutorMemorySensor, HydrationQueueSensor, SinkCommitSensor
+from airflow_provider_backpressure.task_groups.tables import hydrate_tables
 
 ONE_BY_ONE = (
     "Rows of a topic are upserted in its order, one range after another: leave out lanes and task_per_range, or use "
     "mode='append'."
 )
+BY_KEY = "consistency='catch_up' changes and deletes rows by their key: it needs mode='upsert', and no transform."
 DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 """What a DAG's ``default_args`` may change: a hydration is made to be retried."""
 
@@ -41,35 +44,65 @@ def hydrate(
     consistency: str | None = None,
     mode: str = "append",
     transform: str | Transform | Callable[..., Any] | None = None,
+    on_new_column: str = "stop",
     verify: str | bool = Verify.TARGET,
     lanes: int = 1,
     task_per_range: bool = False,
+    on_event: Listener | Sequence[Listener] | None = None,
     backpressure_conn_id: str = DEFAULT_CONN_ID,
     group_id: str | None = None,
 ) -> TaskGroup:
     """Hydrate a sink from a source: plan, drain the ranges, verify. Every argument is checked at parse.
 
-    :param source: what is read, for example ``PostgresSource(conn_id="shop_db", table="public.orders")``
+    :param source: what is read, for example ``PostgresSource(conn_id="shop_db", table="public.orders")``; with
+        ``tables`` a hydration for each of them
     :param sink: what is written, for example ``PostgresSink(conn_id="warehouse", table="raw.orders")``
     :param spark_conn_id: Airflow connection of type ``spark_connect`` (ranges are jobs on one warm session) or
         ``spark`` (each range is an application by spark-submit, and is planned thirty times as large)
     :param budget: what the hydration may take
     :param consistency: ``snapshot`` (a PostgreSQL source's default): every range as the table was at one moment, from
-        one task that keeps the moment; ``static``: the table stands still while it is read
+        one task that keeps the moment; ``static``: the table stands still while it is read; ``catch_up``: each range
+        at its own time, then what the source's log says was changed, also in later runs
     :param mode: ``append``, ``upsert`` or ``replace``
     :param transform: a SELECT over the view ``source``, or a callable that takes and gives a DataFrame
+    :param on_new_column: what becomes of a column that was added to the source and may be NULL: ``stop``, or ``add`` it
+        to the target with the next plan
     :param verify: ``target`` (``True``), ``full``, or ``none`` (``False``)
     :param lanes: tasks that drain the ranges; one is enough for all but the widest clusters
     :param task_per_range: one task for each range, after two sensors; for at most 1,024 ranges
+    :param on_event: notifiers of Airflow's, or callables that take a task's context, which the lanes tell of what
+        somebody should hear of: a gate closed for too long, not keeping up, data at risk, a full quarantine
     :param backpressure_conn_id: Airflow connection of the ledger
     :param group_id: id of the task group; ``hydrate_<table>`` where it is not given
     """
     budget = budget or Budget()
+    if getattr(source, "tables", ()):
+        return hydrate_tables(
+            hydrate,
+            source,
+            sink,
+            spark_conn_id=spark_conn_id,
+            budget=budget,
+            consistency=consistency,
+            mode=mode,
+            transform=transform,
+            verify=verify,
+            lanes=lanes,
+            task_per_range=task_per_range,
+            on_event=on_event,
+            backpressure_conn_id=backpressure_conn_id,
+            group_id=group_id,
+        )
     wanted = as_consistency(consistency or source.consistencies[0], source.consistencies)
     _check(lanes=lanes, task_per_range=task_per_range, budget=budget)
     _check_snapshot(wanted, lanes=lanes, task_per_range=task_per_range, verify=verify)
+    if wanted is Consistency.CATCH_UP and (mode != Mode.UPSERT or transform is not None):
+        raise InvalidDeclaration(BY_KEY)
     if wanted is Consistency.OFFSETS and mode == Mode.UPSERT and (task_per_range or lanes > 1):
         raise InvalidDeclaration(ONE_BY_ONE)
+    listeners = as_listeners(on_event)
+    if listeners and task_per_range:
+        raise InvalidDeclaration("Events are told by lanes: on_event has no use with task_per_range=True.")
     flow: dict[str, Any] = {
         "source": source,
         "sink": sink,
@@ -84,16 +117,20 @@ def hydrate(
             mode=mode,
             consistency=wanted,
             transform=transform,
+            on_new_column=on_new_column,
             each_range=task_per_range,
             **flow,
         )
+        turn = HydrationQueueSensor(task_id="wait_for_turn", **flow)
         if task_per_range:
             ranges: Any = _each_range(flow, transform).expand(seq=plan.output)
         elif lanes > 1:
-            lane = HydrateOperator.partial(task_id="hydrate_ranges", lanes=lanes, transform=transform, **flow)
+            lane = HydrateOperator.partial(
+                task_id="hydrate_ranges", lanes=lanes, transform=transform, on_event=listeners, **flow
+            )
             ranges = lane.expand(lane_index=list(range(lanes)))
         else:
-            ranges = HydrateOperator(task_id="hydrate_ranges", transform=transform, **flow)
+            ranges = HydrateOperator(task_id="hydrate_ranges", transform=transform, on_event=listeners, **flow)
         done = VerifyHydrationOperator(
             task_id="verify_hydration",
             verify=verify,
@@ -101,7 +138,7 @@ def hydrate(
             trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
             **flow,
         )
-        plan >> ranges >> done
+        plan >> turn >> ranges >> done
         plan >> done
     return group
 
@@ -117,10 +154,10 @@ def _each_range(flow: dict[str, Any], transform: Any) -> Any:
 
 
 def _check_snapshot(consistency: Consistency, *, lanes: Any, task_per_range: bool, verify: Any) -> None:
-    if consistency is not Consistency.SNAPSHOT:
+    if consistency not in (Consistency.SNAPSHOT, Consistency.CATCH_UP):
         return
     if task_per_range or lanes != 1:
-        raise InvalidDeclaration(ONE_TASK.format("several lanes or a task per range"))
+        check_one_task(consistency, what="several lanes or a task per range")
     if as_verify(verify) is Verify.FULL:
         raise InvalidDeclaration(SOURCE_MOVED)
 

@@ -2,5 +2,6 @@
 
 from airflow_provider_backpressure.triggers.admission import AdmissionTrigger
 from airflow_provider_backpressure.triggers.turn import TurnTrigger
+from airflow_provider_backpressure.triggers.unread import UnreadTrigger
 
-__all__ = ["AdmissionTrigger", "TurnTrigger"]
+__all__ = ["AdmissionTrigger", "TurnTrigger", "UnreadTrigger"]

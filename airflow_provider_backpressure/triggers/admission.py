@@ -1,18 +1,28 @@
 """The trigger that waits at a closed gate without a worker slot."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.health import HealthWatch
+from airflow_provider_backpressure.core.ledger_port import Ledger
+from airflow_provider_backpressure.core.limiter import NONE_SEEN, Readings, read_gate
 from airflow_provider_backpressure.core.polling import PollPolicy
+from airflow_provider_backpressure.core.signals import Decision
 from airflow_provider_backpressure.core.watch import Watch, Watcher, Why
 from airflow_provider_backpressure.exceptions import Terminal, Transient
+from airflow_provider_backpressure.hooks.recorded import recorded_health
 from airflow_provider_backpressure.hooks.spark import memory_reader
-from airflow_provider_backpressure.triggers.ledger import opened_ledger
+from airflow_provider_backpressure.triggers.ledger import opened
+from airflow_provider_backpressure.triggers.waiting import Bench
 
 CLASSPATH = "airflow_provider_backpressure.triggers.admission.AdmissionTrigger"
 
@@ -39,15 +49,21 @@ class Wait:
     """Most seconds between two looks."""
     first_look: float = FIRST_LOOK_SECONDS
     """Seconds before the first look."""
+    remind_after: float | None = None
+    """Seconds after which it fires though nothing has changed, so that the task can tell somebody."""
 
 
 class AdmissionTrigger(BaseTrigger):
     """Fires when the gate opens, when nothing is left to wait for, or when a silent lane's credit must be settled.
 
-    The event is ``{"why": …, "sentence": …}``, with ``why`` from ``core.watch.Why`` or ``"refused"`` for an error that
-    waiting does not cure; the resumed task meets that error itself. Errors that may pass are waited out, and the gate
-    counts as closed meanwhile. Without ``memory_url`` the executors' memory is not watched here: the resumed task looks
-    at it again before it submits anything, so a gate closed by memory then costs a short worker slot per look.
+    The event is ``{"why": …, "sentence": …, "waited": seconds}``, with ``why`` from ``core.watch.Why``, ``"closed"``
+    after ``remind_after``, or ``"refused"`` for an error that waiting does not cure; the resumed task meets that error
+    itself. Errors that may pass are waited out, and the gate counts as closed meanwhile. Without ``memory_url`` the
+    executors' memory is not watched here: the resumed task looks at it again before it submits anything, so a gate
+    closed by memory then costs a short worker slot per look.
+
+    Where the budget declares signals, source and sink are opened as the plan has them, and looked at in a thread that
+    all triggers of this process share.
     """
 
     def __init__(
@@ -63,6 +79,7 @@ class AdmissionTrigger(BaseTrigger):
         lane: str | None = None,
         poll_interval: float = 1.0,
         first_look: float = FIRST_LOOK_SECONDS,
+        remind_after: float | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.wait = Wait(
@@ -76,7 +93,10 @@ class AdmissionTrigger(BaseTrigger):
             lane=lane,
             poll_interval=poll_interval,
             first_look=first_look,
+            remind_after=remind_after,
         )
+        self._health: HealthWatch | None = None
+        self._bench: Bench | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
@@ -84,36 +104,75 @@ class AdmissionTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the gate until there is something to tell. Every look runs in a thread of its own."""
+        began = time.monotonic()
+        try:
+            await asyncio.sleep(self.wait.first_look)
+            event = await self._event()
+            event.payload["waited"] = round(time.monotonic() - began, 3)
+            yield event
+        finally:
+            if self._bench is not None:
+                self._bench.done()
+            if self._health is not None:
+                self._health.close()
+
+    async def _event(self) -> TriggerEvent:
         policy = PollPolicy(initial=min(0.2, self.wait.poll_interval), maximum=self.wait.poll_interval)
         watcher: Watcher | None = None
-        await asyncio.sleep(self.wait.first_look)
+        began = time.monotonic()
         for pause in policy.waits():
+            seen: Decision | None = None
             try:
                 watcher = watcher or await self._watcher()
                 why = await asyncio.to_thread(watcher.look)
-            except Transient as error:
+                seen = watcher.last
+            except (Transient, AirflowRuntimeError) as error:
                 self.log.warning("The gate cannot be seen and counts as closed: %s", error)
             except Terminal as error:
-                yield _event("refused", str(error))
-                return
+                return _event("refused", str(error))
             else:
                 if why is not None:
-                    yield _event(why, SENTENCES[why])
-                    return
+                    return _event(why, SENTENCES[why])
+            left = math.inf if self.wait.remind_after is None else began + self.wait.remind_after - time.monotonic()
+            if left <= 0:
+                return _event("closed", "the gate is still closed, which is to be told")
+            await self._wait(seen, pause, left)
+        raise AssertionError("a policy's waits have no end")
+
+    async def _wait(self, seen: Decision | None, pause: float, most: float) -> None:
+        if self._bench is None:
             await asyncio.sleep(pause)
+        else:
+            await self._bench.wait(seen, pause, most=most)
 
     async def _watcher(self) -> Watcher:
-        wait = self.wait
+        wait, budget = self.wait, Budget(**self.wait.budget)
+        ledger, push = await opened(wait.backpressure_conn_id)
+        self._bench = self._bench or Bench(push, ledger, wait.hydration_id, wait.seq)
         return Watcher(
-            ledger=await opened_ledger(wait.backpressure_conn_id),
+            ledger=ledger,
+            read_gate=push.read_gate if push else read_gate,
             hydration_id=wait.hydration_id,
-            budget=Budget(**wait.budget),
+            budget=budget,
+            health=await self._readings(ledger, budget),
             watch=Watch(wait.watch),
             memory=memory_reader(wait.memory_url) if wait.memory_url else None,
             plan_id=wait.plan_id,
             seq=wait.seq,
             lane=wait.lane,
         )
+
+    async def _readings(self, ledger: Ledger, budget: Budget) -> Callable[[], Readings]:
+        """Begin to look at what the budget declares, and return what asks for the latest readings."""
+        if not budget.signals or Watch(self.wait.watch) is Watch.MEMORY:
+            return lambda: NONE_SEEN
+        if self._health is None:
+            hydration = await asyncio.to_thread(ledger.hydration, self.wait.hydration_id)
+            self._health = recorded_health(hydration, ledger, budget)
+        # Airflow's channel to the triggerer belongs to the event loop, so a thread of asyncio's own could not use it
+        # for the connections.
+        await sync_to_async(self._health.start)()
+        return self._health.readings
 
 
 SENTENCES = {

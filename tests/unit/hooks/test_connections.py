@@ -61,6 +61,7 @@ def test_an_endpoint_reads_extras_by_their_names(connect):
         ({"schema": ""}, "names no database"),
         ({"login": ""}, "names no login"),
         ({"conn_type": "mysql"}, "is of type 'mysql'; type postgres is needed here"),
+        ({"conn_type": "generic"}, "type postgres is needed here. Airflow makes a connection generic where"),
         ({"extra": {"executor_port": "http"}}, "executor_port of connection 'shop_db' is no port number: 'http'"),
     ],
 )

@@ -117,8 +117,8 @@ def test_a_plan_in_the_ledger_leads_back_to_its_target(kind, tmp_path):
 
     catalog = {"name": "lake", "type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}"}
     declared = {
-        "delta": DeltaSink(path=f"{tmp_path}/t"),
-        "iceberg": IcebergSink(table="raw.t", catalog=catalog),
+        "delta": DeltaSink(path=f"{tmp_path}/t", quarantine=7),
+        "iceberg": IcebergSink(table="raw.t", catalog=catalog, quarantine=8),
         "parquet": ParquetSink(path=f"{tmp_path}/t"),
     }[kind]
     sink = declared.open(NOWHERE)

@@ -1,5 +1,7 @@
 """The operators over in-memory ports: what they return, how their errors leave them, how they resume."""
 
+import json
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, A
 
 from airflow_provider_backpressure.core import hydrator
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.flow import Stage
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerUnavailable, RangeFailed
@@ -45,7 +48,8 @@ def test_plan_drain_verify(world):
     given = context()
     planned = plan(world).execute(given)
     assert planned == {"hydration_id": world.hydration.id, "plan_id": world.plan.plan_id, "ranges": 10}
-    assert given["ti"].pushed == {"hydration_id": world.hydration.id, "plan_id": world.plan.plan_id}
+    ids = {"hydration_id": world.hydration.id, "plan_id": world.plan.plan_id}
+    assert {name: value for name, value in given["ti"].pushed.items() if not name.startswith("_")} == ids
 
     assert lane(world).execute(context())["committed"] == 10
 
@@ -56,8 +60,19 @@ def test_plan_drain_verify(world):
     assert world.hydration.phase is Phase.STEADY_STATE
     (asset,) = task.outlets
     assert asset.uri == "backpressure://default/shop_db/public.t->warehouse/raw.t"
-    assert given["outlet_events"][asset].extra["frontier"] == {"memory://source": 100}
+    extra = given["outlet_events"][asset].extra
+    assert (extra["frontier"], extra["rows"], extra["phase"]) == ({"memory://source": 100}, 100, "hydration")
+    assert extra["hydration_id"] == world.hydration.id
     assert given["asset_state_store"][asset]["committed_frontier"] == {"memory://source": 100}
+
+
+def test_a_lane_drains_what_follows_in_the_same_run(world, monkeypatch):
+    """As windows of a log follow ranges; the count is that of all."""
+    plan(world).execute(context())
+    follows = iter([True, True, False])
+    monkeypatch.setattr("airflow_provider_backpressure.core.planner.Planner.follow", lambda self: next(follows))
+    assert lane(world).execute(context())["committed"] == 10
+    assert next(follows, None) is None
 
 
 @pytest.mark.parametrize("how", ["target", "none"])
@@ -131,6 +146,24 @@ def test_restart_makes_one_new_plan_per_run(world):
     assert world.plan.plan_id == second
     plan(world).execute(context(run_id="another", conf={"backpressure": "restart"}))
     assert world.plan.plan_id not in (first, second)
+
+
+def test_a_run_that_only_plans_writes_down_what_a_plan_would_be(world):
+    """Nothing is planned, and nothing written into the target; the next run plans as if it had not been."""
+    only = context(run_id="look", conf={"backpressure": "plan"})
+    with pytest.raises(AirflowSkipException, match="only plans"):
+        plan(world).execute(only)
+    assert (world.hydration.plan, world.hydration.holder) == (None, None)
+    assert world.sink.plan is None
+    facts = json.loads(world.ledger.preview(world.hydration.id) or "")
+    assert (facts["rows"], facts["exact"], facts["mode"], facts["path"]) == (100, True, "append", "frame")
+    assert datetime.fromisoformat(facts["at"]).tzinfo is not None
+    plan(world).execute(context())
+    with pytest.raises(AirflowSkipException, match="only plans"):
+        plan(world).execute(only)
+    assert world.hydration.holder == "run", "it takes no turn from a run under way"
+    with pytest.raises(AirflowFailException, match="dag"):
+        plan(world).execute(context(dag_id="second", conf={"backpressure": "plan"}))
 
 
 def test_an_unknown_wish_is_refused(world):
@@ -228,8 +261,9 @@ def test_too_many_ranges_for_tasks(monkeypatch):
         plan(world, each_range=True).execute(context())
 
 
+@pytest.mark.statement("P11")
 def test_a_closed_gate_defers_the_lane_and_it_comes_back(world):
-    """With nothing in flight the lane gives its worker slot back; resumed, it goes on from the ledger."""
+    """P11: with nothing in flight the lane gives its worker slot back; resumed, it goes on from the ledger."""
     plan(world).execute(context())
     world.ledger.pause(world.hydration.id, who="ada", why="release night")
     task = lane(world)
@@ -364,3 +398,12 @@ def test_a_lane_with_nothing_left_ends_at_a_closed_gate(world):
     lane(world).execute(context())
     world.ledger.pause(world.hydration.id, who="ada")
     assert lane(world).execute(context())["committed"] == 0
+
+
+@pytest.mark.statement("F3")
+def test_what_a_lane_waited_without_a_slot_is_time_at_the_gate(world):
+    """F3: the trigger says how long it was, and the lane writes it down as held back."""
+    PlanSnapshotOperator(task_id="plan_snapshot", **world.flow).execute(context())
+    lane = HydrateOperator(task_id="hydrate_ranges", **world.flow)
+    lane.resume(context(), {"why": "open", "sentence": "the gate is open", "waited": 100.0})
+    assert world.ledger.flow(world.hydration.id)[Stage.ADMIT].backpressured >= 100.0

@@ -1,20 +1,24 @@
 """The sensors: the same readings give the same decision and reasons as in a lane, and a credit is reserved once."""
 
 import itertools
+import json
 from dataclasses import replace
 
 import pytest
-from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 
-from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.hydration import GateState, Refusal
+from airflow_provider_backpressure.core import health as looking
+from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Query
+from airflow_provider_backpressure.core.hydration import GateState, Permit, Refusal
 from airflow_provider_backpressure.core.limiter import Limiter
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.core.watch import SIGNALS, Watch
-from airflow_provider_backpressure.operators import PlanSnapshotOperator, SubmitRangeOperator
-from airflow_provider_backpressure.sensors import ExecutorMemorySensor, SinkCommitSensor
+from airflow_provider_backpressure.exceptions import SinkRefused, SourceUnavailable
+from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, SubmitRangeOperator
+from airflow_provider_backpressure.sensors import ExecutorMemorySensor, HydrationQueueSensor, SinkCommitSensor
 from tests.support.world import World, context
 
 GIB = 2**30
@@ -81,7 +85,8 @@ def test_sensors_and_lane_decide_alike(world, monkeypatch, state, reading):
     """T2, T6: by the same readings a lane gets a permit if and only if both sensors let through; reasons are equal."""
     monkeypatch.setattr(world.ledger, "gate", lambda hydration_id: state)
     # What may be admitted under the row lock is another matter; here only the decision is compared.
-    monkeypatch.setattr(world.ledger, "admit", lambda *args, **values: "permit")
+    permit = Permit(range=world.ledger.ranges(world.hydration.plan.plan_id, limit=1)[0])
+    monkeypatch.setattr(world.ledger, "admit", lambda *args, **values: permit)
     world.runner.reading = reading
 
     answer = Limiter(
@@ -90,7 +95,7 @@ def test_sensors_and_lane_decide_alike(world, monkeypatch, state, reading):
     commit, commit_signals = looked(commit_sensor(world, 0))
     memory, memory_signals = looked(memory_sensor(world))
 
-    assert (commit and memory) == (answer == "permit")
+    assert (commit and memory) == (answer is permit)
     if isinstance(answer, Refusal):
         assert {*commit_signals, *memory_signals} == set(answer.decision.signals)
         assert {signal.name for signal in commit_signals} == SIGNALS[Watch.COMMIT]
@@ -108,6 +113,47 @@ def test_the_sensor_reserves_and_the_submission_takes_it_up(world):
     submit = SubmitRangeOperator(task_id="submit_range", seq=1, **world.flow)
     assert submit.execute(context())["attempt"] == 1, "the reservation became the attempt"
     assert looked(commit_sensor(world, 3))[0]
+
+
+@pytest.mark.statement("T7")
+def test_the_sensor_of_commits_watches_the_declared_signals(world):
+    """T7: as a lane does; the sensor of memory does not."""
+    signals = (ActiveSessions(on="sink", most=80), Query(on="source", sql="SELECT 1", most=5))
+    watched = {"budget": Budget(credits=3, range_rows=10, signals=signals, signal_interval=0.5)}
+    world.sink.figures["sink active sessions"] = 90.0
+    let_through, looked_at = looked(commit_sensor(world, 0, **watched))
+    assert not let_through
+    assert [signal.sentence for signal in looked_at if signal.closed] == ["sink active sessions 90 >= 80"]
+    assert "query on source 0 < 5" in [signal.sentence for signal in looked_at]
+    assert looked(memory_sensor(world, **watched))[0]
+    world.sink.figures["sink active sessions"] = 79.0
+    assert looked(commit_sensor(world, 0, **watched))[0]
+    assert not looking._shared
+
+
+@pytest.mark.statement("T7")
+def test_a_lane_waits_for_the_declared_signals_and_tells_the_trigger(world):
+    """T7: nothing is submitted; what the trigger carries is what the budget declares."""
+    world.budget = Budget(range_rows=10, signals=(ActiveSessions(on="source", most=80),), signal_interval=0.5)
+    world.source.figures["source active sessions"] = SourceUnavailable("The host is away.")
+    with pytest.raises(TaskDeferred) as deferred:
+        HydrateOperator(task_id="hydrate_ranges", **world.flow).execute(context())
+    assert world.runner.submitted == []
+    _, told = deferred.value.trigger.serialize()
+    assert Budget(**json.loads(json.dumps(told["budget"]))) == world.budget
+    decision = world.hydration.decision
+    sentence = "source active sessions never seen, deadline 15 s (The host is away)"
+    assert sentence in [signal["sentence"] for signal in decision["signals"] if signal["closed"]]
+    world.source.figures.clear()
+    assert HydrateOperator(task_id="hydrate_ranges", **world.flow).execute(context())["committed"] == 10
+
+
+def test_a_plan_is_refused_where_a_declared_signal_cannot_be_watched(world):
+    """Before a row moves."""
+    world.budget = Budget(signals=(ActiveSessions(on="sink", most=80),))
+    world.sink.figures["sink active sessions"] = SinkRefused("GRANT pg_monitor first.")
+    with pytest.raises(AirflowFailException, match="GRANT pg_monitor"):
+        PlanSnapshotOperator(task_id="plan_snapshot", **world.flow).execute(context())
 
 
 def test_a_retried_sensor_keeps_its_reservation(world):
@@ -151,3 +197,45 @@ def test_in_a_worker_slot_a_sensor_pokes_until_its_time_is_over(world):
     world.ledger.resume(world.hydration.id, who="ada")
     commit_sensor(world, 0, deferrable=False, poke_interval=0.01, timeout=5).execute(context())
     assert world.ledger.gate(world.hydration.id).in_flight == 1
+
+
+def queue_sensor(world: World, **values):
+    return HydrationQueueSensor(task_id="wait_for_turn", **{**world.flow, **values})
+
+
+@pytest.mark.statement("H1", "H4")
+def test_a_sensor_waits_for_the_hydration_s_turn_on_its_cluster(world):
+    """H1, H4: another source has the only token; the sensor keeps its place until there is one for it."""
+    own = world.hydration.id
+    other = world.ledger.register(
+        environment="other", source_identity="s", sink_identity="k", owner="dag", cluster="spark", credits=1
+    )
+    world.ledger.share(Shared.HYDRATIONS, "spark", 1, who="ada")
+    assert world.ledger.enqueue(other.id, run="other").granted
+    let_through, signals = looked(queue_sensor(world))
+    assert not let_through
+    assert {signal.name for signal in signals} == SIGNALS[Watch.QUEUE]
+    assert [entry.hydration_id for entry in world.ledger.queue("spark")] == [other.id, own]
+    with pytest.raises(TaskDeferred):
+        HydrateOperator(task_id="hydrate_ranges", **world.flow).execute(context())
+    assert world.runner.submitted == [], "a lane that comes another way waits too"
+    world.ledger.leave(other.id)
+    assert looked(queue_sensor(world))[0]
+    assert [entry.hydration_id for entry in world.ledger.queue("spark") if entry.running] == [own]
+
+
+@pytest.mark.statement("H5")
+def test_what_is_hydrated_passes_without_a_turn(world):
+    """H5: an increment does not wait for others."""
+    HydrateOperator(task_id="hydrate_ranges", **world.flow).execute(context())
+    world.ledger.finish(world.hydration.id)
+    world.ledger.share(Shared.HYDRATIONS, "spark", 0, who="ada")
+    assert looked(queue_sensor(world))[0]
+
+
+def test_who_is_paused_takes_no_place(world):
+    world.ledger.pause(world.hydration.id, who="ada")
+    assert looked(queue_sensor(world))[0], "the lane's own gate tells of the pause"
+    with pytest.raises(TaskDeferred):
+        HydrateOperator(task_id="hydrate_ranges", **world.flow).execute(context())
+    assert world.ledger.queue("spark") == []

@@ -31,7 +31,7 @@ def parse(tables: int) -> float:
                 spark_conn_id="spark",
             )
     seconds = time.process_time() - began
-    assert len(dag.tasks) == 3 * tables
+    assert len(dag.tasks) == 4 * tables
     return seconds
 
 

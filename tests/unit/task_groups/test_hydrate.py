@@ -1,6 +1,7 @@
 """``hydrate``: what it builds, what it refuses at parse, templates, mapping, serialization, and the time of a parse."""
 
 import json
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -32,6 +33,7 @@ def test_the_usual_shape():
     dag = build()
     assert [task.task_id for task in dag.topological_sort()] == [
         "hydrate_orders.plan_snapshot",
+        "hydrate_orders.wait_for_turn",
         "hydrate_orders.hydrate_ranges",
         "hydrate_orders.verify_hydration",
     ]
@@ -61,7 +63,7 @@ def test_a_task_per_range_follows_two_sensors():
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"consistency": "eventual"}, "consistency must be one of snapshot, static, not 'eventual'"),
+        ({"consistency": "eventual"}, "consistency must be one of snapshot, static, catch_up, not 'eventual'"),
         ({"lanes": 2}, "A snapshot lives in the one task that keeps it, so several lanes"),
         ({"task_per_range": True}, "need consistency='static'"),
         ({"verify": "full"}, "which may have moved on since its snapshot"),
@@ -139,10 +141,53 @@ def test_tables_can_be_mapped():
             )
 
         one.expand(table=["public.a", "public.b"])
+    assert {task.task_id for task in dag.tasks} == {f"one.hydrate.{name}" for name in TASKS}
+    DagSerialization.from_json(DagSerialization.to_json(dag))
+
+
+TASKS = ("plan_snapshot", "wait_for_turn", "hydrate_ranges", "verify_hydration")
+SEVERAL = {"conn_id": "shop_db", "tables": ("public.orders", 'public."Odd one"')}
+INTO = PostgresSink(conn_id="warehouse", table="raw.{table}")
+
+
+def test_each_table_of_a_source_is_a_hydration_of_its_own():
+    """Named tables are known at parse; nothing of one waits for another."""
+    dag = build(source=PostgresSource(**SEVERAL), sink=INTO, group_id="shop")
+    plans = {task.task_id: task for task in dag.tasks if task.task_id.endswith("plan_snapshot")}
+    assert {name: (task.source.table, task.sink.table) for name, task in plans.items()} == {
+        "shop.hydrate_orders.plan_snapshot": ("public.orders", "raw.orders"),
+        "shop.hydrate_Odd_one.plan_snapshot": ('public."Odd one"', 'raw."Odd one"'),
+    }
+    assert all(not task.upstream_task_ids for task in plans.values())
+    DagSerialization.from_json(DagSerialization.to_json(dag))
+
+
+def test_a_pattern_of_tables_is_looked_up_by_each_run():
+    """The hydrations are mapped over what the lookup finds."""
+    dag = build(source=PostgresSource(conn_id="shop_db", tables="public.*"), sink=INTO)
     assert {task.task_id for task in dag.tasks} == {
-        f"one.hydrate.{name}" for name in ("plan_snapshot", "hydrate_ranges", "verify_hydration")
+        "hydrate_tables.list_tables",
+        *(f"hydrate_tables.each.hydrate.{name}" for name in TASKS),
     }
     DagSerialization.from_json(DagSerialization.to_json(dag))
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"sink": SINK}, "write {table} into the name of the PostgresSink's target"),
+        ({"source": {"conn_id": "s", "tables": ("a.t", "b.t")}, "sink": INTO}, "Several tables would go into raw.t"),
+        ({"source": {"conn_id": "s", "tables": "a.*"}, "sink": INTO, "lanes": 2}, "leave out lanes"),
+        ({"source": {"conn_id": "s", "tables": ("a b",)}, "sink": INTO}, "is not a table's name"),
+        ({"source": {"conn_id": "s", "table": "t", "tables": "a.*"}}, "either table or tables, not both"),
+        ({"source": {"conn_id": "s"}}, "either table or tables"),
+    ],
+)
+def test_several_tables_that_cannot_be_meant_are_refused_at_parse(values, sentence):
+    """X5."""
+    with pytest.raises(InvalidDeclaration, match=re.escape(sentence)):
+        build(**{**values, "source": PostgresSource(**values.get("source", SEVERAL))})
 
 
 MANY = [

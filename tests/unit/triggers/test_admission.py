@@ -3,16 +3,18 @@
 import asyncio
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
-from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core import health as looking
+from airflow_provider_backpressure.core.config import ActiveSessions, Budget
 from airflow_provider_backpressure.core.limits import FixedLimit
-from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
+from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, SinkUnavailable
+from airflow_provider_backpressure.hooks import recorded
 from airflow_provider_backpressure.operators import PlanSnapshotOperator, SubmitRangeOperator
 from airflow_provider_backpressure.triggers import AdmissionTrigger, ledger
-from tests.support.world import World, context
+from tests.support.world import MemoryTable, World, context
 
 
 @pytest.fixture
@@ -40,6 +42,7 @@ def trigger(world: World, **values) -> AdmissionTrigger:
 
 async def first(made: AdmissionTrigger) -> dict:
     async for event in made.run():
+        assert event.payload.pop("waited") >= made.wait.first_look
         return event.payload
     raise AssertionError("the trigger ended without an event")
 
@@ -74,6 +77,11 @@ def test_it_fires_when_a_person_resumes(world):
     world.ledger.pause(world.hydration.id, who="ada")
     event = fires(trigger(world), act=lambda: world.ledger.resume(world.hydration.id, who="ada"))
     assert event == {"why": "open", "sentence": "the gate is open"}
+
+
+def test_it_fires_to_let_the_task_tell_of_a_gate_that_stays_closed(world):
+    world.ledger.pause(world.hydration.id, who="ada")
+    assert fires(trigger(world, remind_after=0.1))["why"] == "closed"
 
 
 def test_it_fires_when_the_sink_has_committed(world):
@@ -194,3 +202,45 @@ def test_a_slow_ledger_does_not_block_the_event_loop(world, monkeypatch):
 
     assert asyncio.run(ticks()) > 10
     assert loop_thread not in threads
+
+
+def watching(world: World, monkeypatch: pytest.MonkeyPatch) -> dict:
+    """Let the budget watch the sink, which is opened as the plan has it; return what a trigger is told."""
+    opened = MemoryTable(conn_id="warehouse", table="raw.t")
+    monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: replace(opened, table="public.t"))
+    monkeypatch.setitem(recorded.SINKS, "memory", lambda write, identity: opened)
+    world.budget = Budget(credits=1, signals=(ActiveSessions(on="sink", most=80),), signal_interval=0.5)
+    return {"budget": world.budget.to_json()}
+
+
+@pytest.mark.statement("T7")
+@pytest.mark.parametrize("watch", ["gate", "commit"])
+def test_it_fires_when_the_sink_s_health_is_better(world, monkeypatch, watch):
+    """T7: a deferred task is held back by the declared signals too; what was opened for it is closed in the end."""
+    told = watching(world, monkeypatch)
+    world.sink.figures["sink active sessions"] = 80.0
+    made = trigger(world, watch=watch, **told)
+    event = fires(made, act=lambda: world.sink.figures.update({"sink active sessions": 8.0}))
+    assert event == {"why": "open", "sentence": "the gate is open"}
+    assert not looking._shared
+
+
+def test_a_cancelled_trigger_looks_no_more(world, monkeypatch):
+    told = watching(world, monkeypatch)
+    world.sink.figures["sink active sessions"] = SinkUnavailable("away")
+
+    async def cancelled() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(first(trigger(world, **told)), timeout=0.5)
+
+    asyncio.run(cancelled())
+    assert not looking._shared
+
+
+def test_a_signal_that_can_no_longer_be_opened_is_told(world, monkeypatch):
+    """The resumed task meets the error itself."""
+    told = watching(world, monkeypatch)
+    monkeypatch.delenv("AIRFLOW_CONN_WAREHOUSE")
+    event = fires(trigger(world, **told))
+    assert event["why"] == "refused"
+    assert "There is no Airflow connection 'warehouse'" in event["sentence"]

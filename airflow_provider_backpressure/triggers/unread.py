@@ -1,0 +1,114 @@
+"""The trigger that fires an asset's event when a source has what its sink does not have."""
+
+import time
+from collections.abc import AsyncIterator, Hashable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from airflow_provider_backpressure.core.arrivals import AGAIN_SECONDS, Debounce, Unread
+from airflow_provider_backpressure.core.endpoints import NOWHERE
+from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.observer import LOOK_SECONDS
+from airflow_provider_backpressure.exceptions import BackpressureError
+from airflow_provider_backpressure.hooks.declared import declared_from
+from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.runs import under_way
+from airflow_provider_backpressure.triggers.poller import News, Poller
+
+CLASSPATH = "airflow_provider_backpressure.triggers.unread.UnreadTrigger"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What is watched, in plain values: it travels as JSON."""
+
+    source: dict[str, Any]
+    sink: dict[str, Any]
+    """The declarations' fields."""
+    backpressure_conn_id: str
+    interval: float = LOOK_SECONDS
+    """Seconds between two looks."""
+    again: float = AGAIN_SECONDS
+    """Seconds after which an event that has led to nothing is repeated, if more has come."""
+
+
+class UnreadTrigger(BaseEventTrigger):
+    """Fires when a source has something unread and no run of its hydration is under way.
+
+    The event is ``{"hydration_id", "lag", "unit", "upstream"}``. Once fired, it does so again when a run has brought
+    something and more has come. All of them in a triggerer share one poller, which asks each source once per interval.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: dict[str, Any],
+        sink: dict[str, Any],
+        backpressure_conn_id: str,
+        interval: float = LOOK_SECONDS,
+        again: float = AGAIN_SECONDS,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.watched = Watched(
+            source=source, sink=sink, backpressure_conn_id=backpressure_conn_id, interval=interval, again=again
+        )
+        self._debounce = Debounce(again=again)
+        self._names: tuple[str, str] | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments."""
+        return CLASSPATH, asdict(self.watched)
+
+    def shared_stream_key(self) -> Hashable:
+        """Return what those have in common that share a poller: ledger and interval."""
+        return "backpressure", self.watched.backpressure_conn_id, self.watched.interval
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[News]:
+        """Poll every source that is followed."""
+        poller = Poller(
+            backpressure_conn_id=kwargs["backpressure_conn_id"], interval=kwargs.get("interval", LOOK_SECONDS)
+        )
+        async for news in poller.rounds():
+            yield news
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
+        """Yield the events of this source and sink. What cannot be seen now is tried again with the next news."""
+        async for news in shared_stream:
+            try:
+                unread = await self._due(news)
+            except (BackpressureError, AirflowRuntimeError) as error:
+                self.log.warning("Whether something is unread cannot be seen now: %s", error)
+            else:
+                if unread is not None:
+                    yield TriggerEvent(unread.to_json())  # type: ignore[no-untyped-call]
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Poll for this trigger alone, where streams are not shared."""
+        async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
+            yield event
+
+    async def _due(self, news: News) -> Unread | None:
+        if self._names is None:
+            self._names = await sync_to_async(self._identities)()
+        unread = news.get(self._names, Unread(hydration=None, course=None))
+        hydration = unread.hydration
+        if hydration is not None and (hydration.paused_by is not None or await self._working(hydration)):
+            return None
+        return unread if self._debounce.due(unread, now=time.monotonic()) else None
+
+    async def _working(self, hydration: Hydration) -> bool:
+        """Whether a run is under way. One that failed still has the hydration, so Airflow is asked."""
+        if hydration.holder is None:
+            return False
+        return await sync_to_async(under_way)(hydration.owner, hydration.holder)
+
+    def _identities(self) -> tuple[str, str]:
+        source, sink = declared_from(self.watched.source), declared_from(self.watched.sink)
+        there = endpoint(sink.conn_id, *sink.conn_types) if sink.conn_id else NOWHERE
+        opened = source.open(endpoint(source.conn_id, *source.conn_types)), sink.open(there)
+        return opened[0].identity, opened[1].identity
