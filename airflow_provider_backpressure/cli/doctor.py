@@ -6,10 +6,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from airflow.cli.simple_table import AirflowConsole
-
-from airflow_provider_backpressure.cli.doctor_checks import CHECKS, REACHES
-from airflow_provider_backpressure.cli.shell import FAILED, command
+from airflow_provider_backpressure.cli.doctor_checks import CHECKS, REACHES, SLOTS
+from airflow_provider_backpressure.cli.shell import FAILED, command, shown
+from airflow_provider_backpressure.core.catching_up import SUFFIX
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.planner import NEEDED_MODULES, check_modules
 from airflow_provider_backpressure.core.ports import Runner
@@ -42,7 +41,7 @@ def doctor(args: Namespace) -> int:
     """Look at the connections given, or at those of the hydrations in the ledger; 1 where there is a problem."""
     checks = list(_every(args))
     rows = [{"check": one.what, "result": "ok" if one.ok else "problem", "finding": one.finding} for one in checks]
-    AirflowConsole().print_as(rows, args.output)
+    shown(args, rows)
     return 0 if all(one.ok for one in checks) else FAILED
 
 
@@ -53,6 +52,8 @@ def _every(args: Namespace) -> Iterator[Check]:
     databases = args.conn_id or sorted({name for one in known for name in _databases(one)})
     for database in databases:
         yield from _looked(f"database {database}", partial(_database, database))
+    for database in databases:
+        yield from _looked(f"slots of {database}", partial(_slots, database, {one.id for one in known}))
     for cluster in args.spark_conn_id or sorted({one.cluster for one in known}):
         yield from _looked(f"spark {cluster}", partial(_spark, cluster))
         for database in databases:
@@ -78,7 +79,7 @@ def _known(conn_id: str) -> list[Hydration]:
 
 def _databases(hydration: Hydration) -> tuple[str, ...]:
     sides = (hydration.plan.read, hydration.plan.write) if hydration.plan else ()
-    return tuple(side.conn_id for side in sides if side.kind in CHECKS)
+    return tuple(side.conn_id for side in sides if side.kind.removesuffix(SUFFIX) in CHECKS)
 
 
 def _ledger(conn_id: str) -> Iterator[str]:
@@ -95,6 +96,12 @@ def _ledger(conn_id: str) -> Iterator[str]:
 
 def _database(conn_id: str) -> Iterator[str]:
     yield from CHECKS[_type(conn_id)](endpoint(conn_id, *CHECKS))
+
+
+def _slots(conn_id: str, known: set[str]) -> Iterator[str]:
+    look = SLOTS.get(_type(conn_id))
+    if look is not None:
+        yield from look(endpoint(conn_id, *CHECKS), known)
 
 
 def _type(conn_id: str) -> str:

@@ -1,6 +1,7 @@
 """What ``doctor`` looks at behind a connection, by the connection's type."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import ChecksumSpec, Column, ReadSpec
@@ -34,6 +35,27 @@ def postgres(place: Endpoint) -> Iterator[str]:
     yield "Each connection is a session of its own."
 
 
+def postgres_slots(place: Endpoint, known: Collection[str]) -> Iterator[str]:
+    """Slots of ours that keep the server's log; each has to belong to a hydration."""
+    from airflow_provider_backpressure.core.watched import size
+    from airflow_provider_backpressure.postgres.errors import Errors
+    from airflow_provider_backpressure.postgres.session import Session
+    from airflow_provider_backpressure.postgres.slots import PREFIX, slots_of_ours
+
+    with closing(Session(place, errors=Errors(refused=SourceRefused, unavailable=SourceUnavailable))) as session:
+        slots = slots_of_ours(session)
+    orphans = [slot for slot in slots if slot.name.removeprefix(PREFIX) not in known]
+    for slot in slots:
+        if slot not in orphans:
+            yield f"The slot {slot.name} keeps {size(slot.held_bytes)} of log for its hydration."
+    if orphans:
+        listed = ", ".join(f"{slot.name} ({size(slot.held_bytes)} of log)" for slot in orphans)
+        raise SourceRefused(
+            f"Slots of no hydration of this ledger keep log: {listed}. Where no other Airflow has them: "
+            f"SELECT pg_drop_replication_slot('{orphans[0].name}'); DROP PUBLICATION IF EXISTS {orphans[0].name};"
+        )
+
+
 def kafka(place: Endpoint) -> Iterator[str]:
     """A broker that lets us in."""
     from airflow_provider_backpressure.kafka.clients import library_version
@@ -62,6 +84,9 @@ def mysql(place: Endpoint) -> Iterator[str]:
 
 CHECKS: Mapping[str, Look] = {"kafka": kafka, "mysql": mysql, "postgres": postgres}
 """How to look at a connection from here, by its type."""
+
+SLOTS: Mapping[str, Callable[[Endpoint, Collection[str]], Iterator[str]]] = {"postgres": postgres_slots}
+"""What looks for slots that keep a server's log, by its type; it is given the ids of the hydrations that are known."""
 
 REACHES: Mapping[str, Callable[[str], ChecksumSpec]] = {
     "mysql": lambda conn_id: ChecksumSpec(

@@ -1,24 +1,31 @@
 """What every command does: reach the ledger, find a hydration by its name, end with a sentence and an exit code."""
 
+import difflib
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import wraps
+from typing import Any
 
+from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.cli import suppress_logs_and_warning
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
 from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.ports import Ledger, LedgerReader
+from airflow_provider_backpressure.core.ledger_port import Ledger, LedgerReader
+from airflow_provider_backpressure.core.push import Push
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
 
 FAILED = 1
 WRONG_USE = 2
+INTERRUPTED = 130
+"""By Ctrl-C, as shells have it."""
 SHOWN = 8
 """Digits of an id that are shown; as many are enough to name it, mostly."""
+FOR_PEOPLE = ("table", "plain")
 
 
 def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
@@ -30,22 +37,52 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
     def action(args: Namespace) -> None:
         # As Airflow's own commands do: a person at the host may read the connections in the metadata database.
         os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
-        try:
-            code = work(args)
-        except BackpressureError as error:
-            print(error, file=sys.stderr)
-            code = WRONG_USE if isinstance(error, InvalidDeclaration) else FAILED
+        code = _worked(work, args)
         if code:
             sys.exit(code)
 
     return action
 
 
+def _worked(work: Callable[[Namespace], int | None], args: Namespace) -> int | None:
+    """Return the exit code; what nobody has foreseen keeps its trace."""
+    try:
+        code = work(args)
+        sys.stdout.flush()
+        return code
+    except BackpressureError as error:
+        print(error, file=sys.stderr)
+        return WRONG_USE if isinstance(error, InvalidDeclaration) else FAILED
+    except BrokenPipeError:
+        # Whoever reads has enough, as `head` does; what is left in the buffer would fail once more at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return None
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+@contextmanager
+def opened(args: Namespace) -> Iterator[tuple[Ledger, Push | None]]:
+    """Open the ledger that the command names, and this process's end of its channel, if it has one."""
+    ledger, push = BackpressureHook(args.backpressure_conn_id).opened()
+    with closing(ledger):
+        yield ledger, push
+    if push is not None:
+        push.flush()
+
+
 @contextmanager
 def opened_ledger(args: Namespace) -> Iterator[Ledger]:
     """Open the ledger that the command names."""
-    with closing(BackpressureHook(args.backpressure_conn_id).ledger()) as ledger:
+    with opened(args) as (ledger, _):
         yield ledger
+
+
+def shown(args: Namespace, rows: list[dict[str, Any]]) -> None:
+    """Print rows as the command's ``--output`` asks; what is not known is empty, or null."""
+    if args.output in FOR_PEOPLE:
+        rows = [{name: "" if value is None else value for name, value in row.items()} for row in rows]
+    AirflowConsole().print_as(rows, args.output)
 
 
 def named(ledger: LedgerReader, name: str) -> Hydration:
@@ -60,7 +97,16 @@ def named(ledger: LedgerReader, name: str) -> Hydration:
     if found:
         listed = ", ".join(f"{one.id[:SHOWN]} ({one.sink_identity})" for one in found)
         raise InvalidDeclaration(f"{name!r} may mean several hydrations: {listed}.")
-    raise InvalidDeclaration(f"There is no hydration {name!r}: `airflow backpressure status` lists those there are.")
+    raise InvalidDeclaration(f"There is no hydration {name!r}: {_meant(every, name)}")
+
+
+def _meant(every: list[Hydration], name: str) -> str:
+    """Return what a person may have meant by a name that no hydration has."""
+    tables = [one.sink_identity.rpartition("/")[2] for one in every]
+    close = difflib.get_close_matches(name, dict.fromkeys(tables), n=3)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return "`airflow backpressure status` lists those there are."
 
 
 def _means(hydration: Hydration, name: str) -> bool:

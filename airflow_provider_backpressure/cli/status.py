@@ -1,41 +1,47 @@
 """``status`` and ``ranges``: where hydrations stand."""
 
-import time
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
 
-from airflow.cli.simple_table import AirflowConsole
-from rich.console import Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from airflow_provider_backpressure.cli.shell import SHOWN, command, named, opened_ledger
-from airflow_provider_backpressure.core.hydration import GateState, Hydration
-from airflow_provider_backpressure.core.paging import every_range
-from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.ports import LedgerReader
-from airflow_provider_backpressure.core.progress import duration, line
+from airflow_provider_backpressure.cli.drawing import drawing
+from airflow_provider_backpressure.cli.facts import Facts
+from airflow_provider_backpressure.cli.overview import logged, overview
+from airflow_provider_backpressure.cli.push import NESTED
+from airflow_provider_backpressure.cli.push import facts as push_facts
+from airflow_provider_backpressure.cli.shell import command, named, opened, opened_ledger, shown
+from airflow_provider_backpressure.core.glance import Glance
+from airflow_provider_backpressure.core.ledger_port import Ledger
+from airflow_provider_backpressure.core.paging import every_glance, every_range
+from airflow_provider_backpressure.core.push import Push
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.signals import credits_taken, hand
-from airflow_provider_backpressure.core.statistics import eta_seconds, total_progress
+from airflow_provider_backpressure.core.waiting import Changes
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.recorded import recorded_plan
 
 REFRESH_SECONDS = 1.0
+NONE = "No hydration was planned yet: trigger a DAG that has one, or look at it with `airflow backpressure plan`."
 
 
 @command
 def status(args: Namespace) -> None:
     """Show every hydration, or one."""
-    with opened_ledger(args) as ledger:
+    with opened(args) as (ledger, push):
         if args.watch:
             if args.output != "table":
                 raise InvalidDeclaration("--watch draws on the screen: it goes with --output table only.")
-            _watch(ledger, args)
+            _watch(ledger, push, args)
+        elif args.output == "table":
+            Console().print(_picture(ledger, _chosen(ledger, args), Console()))
         else:
-            rows = [facts(ledger, one) for one in _chosen(ledger, args)]
-            AirflowConsole().print_as(rows, args.output)
+            more = {"push": push_facts(ledger, push)} if args.output in NESTED else {}
+            shown(args, [{**Facts.of(ledger, one).values(), **more} for one in _chosen(ledger, args)])
 
 
 @command
@@ -45,80 +51,57 @@ def ranges(args: Namespace) -> None:
     with opened_ledger(args) as ledger:
         plan_id = recorded_plan(named(ledger, args.hydration)).plan_id
         rows = [_range_facts(record) for record in every_range(ledger, plan_id, states)]
-    AirflowConsole().print_as(rows, args.output)
+    shown(args, rows)
 
 
-def facts(ledger: LedgerReader, hydration: Hydration) -> dict[str, Any]:
-    """Return what is shown of a hydration; what is not known stays empty."""
-    progress, speed = total_progress(ledger.statistics(hydration.id)), ledger.rate(hydration.id)
-    gate = ledger.gate(hydration.id)
-    counts = ledger.counts(hydration.plan.plan_id) if hydration.plan else None
-    running = hydration.phase is not Phase.STEADY_STATE
-    left = eta_seconds(progress, speed) if running and speed else None
-    return {
-        "id": hydration.id[:SHOWN],
-        "source": hydration.source_identity,
-        "target": hydration.sink_identity,
-        "owner": hydration.owner,
-        "phase": hydration.phase.value,
-        "percent": None if progress.percent is None else f"{int(progress.percent * 10) / 10:.1f}",
-        "rows": progress.committed,
-        "total": progress.total,
-        "rows_per_second": f"{speed:.0f}" if running and speed is not None else None,
-        "eta": duration(left) if left is not None else None,
-        "ranges": f"{counts.committed}/{counts.total}" if counts else None,
-        "failed": counts.failed if counts else None,
-        "in_flight": gate.in_flight,
-        "credits": f"{gate.credits}/{hydration.credits_max}",
-        "gate": "; ".join(reasons(hydration, gate)) if running else "",
-    }
+def _chosen(ledger: Ledger, args: Namespace) -> list[Glance]:
+    if not args.hydration:
+        return list(every_glance(ledger))
+    return ledger.glances(ids=[named(ledger, args.hydration).id], limit=1)
 
 
-def reasons(hydration: Hydration, gate: GateState) -> list[str]:
-    """Return why nothing more is admitted: hand and credits as they are now, measured signals as last seen."""
-    now = [hand(gate.paused_by, gate.paused_why), credits_taken(gate.in_flight, gate.credits)]
-    known = {signal.name for signal in now}
-    seen = [
-        signal["sentence"]
-        for signal in (hydration.decision or {}).get("signals", ())
-        if signal["closed"] and signal["name"] not in known
-    ]
-    return [signal.sentence for signal in now if signal.closed] + seen
+def _picture(ledger: Ledger, chosen: list[Glance], console: Console) -> RenderableType:
+    """Return the whole picture of one hydration, the table of several."""
+    if not chosen:
+        return Text(NONE)
+    return overview(chosen, console) if len(chosen) > 1 else drawing(Facts.of(ledger, chosen[0]), console)
 
 
-def _chosen(ledger: LedgerReader, args: Namespace) -> list[Hydration]:
-    return [named(ledger, args.hydration)] if args.hydration else ledger.hydrations()
-
-
-def _watch(ledger: LedgerReader, args: Namespace) -> None:
+def _watch(ledger: Ledger, push: Push | None, args: Namespace) -> None:
     """Draw until interrupted, or until the one hydration that was named is in steady state."""
-    with Live(auto_refresh=False) as screen:
-        try:
-            while True:
-                chosen = _chosen(ledger, args)
-                screen.update(Group(*(_drawing(ledger, one) for one in chosen)), refresh=True)
-                if args.hydration and chosen[0].phase is Phase.STEADY_STATE:
-                    return
-                time.sleep(REFRESH_SECONDS)
-        except KeyboardInterrupt:
-            return
+    console = Console()
+    looks = _looks(ledger, push, args)
+    try:
+        if console.is_terminal:
+            with Live(console=console, auto_refresh=False) as screen:
+                for chosen in looks:
+                    screen.update(Group(_picture(ledger, chosen, console)), refresh=True)
+        else:
+            _log(looks)
+    except KeyboardInterrupt:
+        return
 
 
-def _drawing(ledger: LedgerReader, hydration: Hydration) -> Table:
-    """Return a hydration's picture: names, bar, ranges, credits and the gate's reasons."""
-    running = hydration.phase is not Phase.STEADY_STATE
-    progress, speed = total_progress(ledger.statistics(hydration.id)), ledger.rate(hydration.id)
-    shown, unit = facts(ledger, hydration), hydration.plan.unit if hydration.plan else "rows"
-    lines = Table.grid(padding=(0, 1))
-    lines.add_row(Text(shown["id"], style="bold"), Text(f"{shown['source']} -> {shown['target']}"))
-    lines.add_row(Text(shown["phase"]), Text(line(progress, speed if running else None, unit)))
-    if running:
-        lines.add_row(
-            Text("ranges"),
-            Text(f"{shown['ranges']} committed, {shown['in_flight']} in flight, credits {shown['credits']}"),
-        )
-        lines.add_row(Text("gate"), Text("; ".join(reasons(hydration, ledger.gate(hydration.id))) or "open"))
-    return lines
+def _looks(ledger: Ledger, push: Push | None, args: Namespace) -> Iterator[list[Glance]]:
+    """Yield how those that are watched stand, at each change."""
+    with closing(Changes(push=push, ledger=ledger, pause=REFRESH_SECONDS)) as changes:
+        while True:
+            chosen = _chosen(ledger, args)
+            yield chosen
+            if args.hydration and not chosen[0].running:
+                return
+            changes.wait([one.hydration.id for one in chosen])
+
+
+def _log(looks: Iterator[list[Glance]]) -> None:
+    """Write a line with its time for each change: where the output is kept, nothing can be drawn over."""
+    told: dict[str, str] = {}
+    for chosen in looks:
+        for one in chosen:
+            text = logged(one)
+            if told.get(one.hydration.id) != text:
+                told[one.hydration.id] = text
+                print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}", flush=True)
 
 
 def _range_facts(record: RangeRecord) -> dict[str, Any]:

@@ -1,26 +1,71 @@
-"""``pause`` and ``resume``: a person's hand on the tap."""
+"""``pause``, ``resume``, ``set`` and ``history``: a person's hand on the tap, and the trace that it leaves."""
 
 from argparse import Namespace
 
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.shell import command, named, opened_ledger
+from airflow_provider_backpressure.cli.shell import SHOWN, command, named, opened_ledger, shown
+from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.ledger_port import LedgerReader
+from airflow_provider_backpressure.core.steering import Change
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 
 @command
 def pause(args: Namespace) -> None:
-    """Close a hydration's gate: what is in flight goes on to its commit, nothing more is admitted."""
+    """Close a hydration's gate, or all: what is in flight goes on to its commit, nothing more is admitted."""
     with opened_ledger(args) as ledger:
-        found = named(ledger, args.hydration)
-        ledger.pause(found.id, who=getuser(), why=args.why)
-        in_flight = ledger.gate(found.id).in_flight
-    print(f"{found.sink_identity} is paused; {in_flight} ranges in flight go on to their commit.")
+        for found in _meant(ledger, args):
+            ledger.pause(found.id, who=getuser(), why=args.why)
+            in_flight = ledger.gate(found.id).in_flight
+            print(f"{found.sink_identity} is paused; {in_flight} ranges in flight go on to their commit.")
 
 
 @command
 def resume(args: Namespace) -> None:
     """Take the hand off again."""
     with opened_ledger(args) as ledger:
+        for found in _meant(ledger, args):
+            ledger.resume(found.id, who=getuser(), why=args.why)
+            print(f"{found.sink_identity} goes on.")
+
+
+@command
+def set_(args: Namespace) -> None:
+    """Change what a running hydration may take, and its place in the queue."""
+    change = Change(credits=args.credits, range_rows=args.range_rows, priority=args.priority)
+    with opened_ledger(args) as ledger:
         found = named(ledger, args.hydration)
-        ledger.resume(found.id, who=getuser(), why=args.why)
-    print(f"{found.sink_identity} goes on.")
+        ledger.steer(found.id, change, who=getuser(), why=args.why)
+        now = ledger.hydration(found.id)
+    rows = f"{now.range_rows_set:,}" if now.range_rows_set else "as declared"
+    print(f"{now.sink_identity}: credits {now.credits} of at most {now.credits_max}, priority {now.priority}.")
+    print(f"Rows of a range from now on: {rows}.")
+
+
+@command
+def history(args: Namespace) -> None:
+    """Show who steered what, when and why."""
+    with opened_ledger(args) as ledger:
+        meant = named(ledger, args.hydration).id if args.hydration else None
+        acts = ledger.controls(meant)
+    shown(
+        args,
+        [
+            {
+                "at": act.at,
+                "who": act.who,
+                "action": act.action,
+                "hydration": act.hydration_id[:SHOWN],
+                "values": " ".join(f"{name}={value}" for name, value in act.values.items() if value is not None),
+                "why": act.why,
+            }
+            for act in acts
+        ],
+    )
+
+
+def _meant(ledger: LedgerReader, args: Namespace) -> list[Hydration]:
+    if args.all == bool(args.hydration):
+        raise InvalidDeclaration("Name a hydration, or --all of them.")
+    return ledger.hydrations() if args.all else [named(ledger, args.hydration)]

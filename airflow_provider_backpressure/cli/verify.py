@@ -1,12 +1,14 @@
 """``verify``: a hydration's target against its markers, range by range, through its own Spark cluster."""
 
 from argparse import Namespace
+from collections.abc import Iterable
 
-from airflow.cli.simple_table import AirflowConsole
+from rich.console import Console
+from rich.progress import track
 
-from airflow_provider_backpressure.cli.shell import FAILED, SHOWN, command, named, opened_ledger
+from airflow_provider_backpressure.cli.shell import FAILED, SHOWN, command, named, opened_ledger, shown
 from airflow_provider_backpressure.core.paging import every_range
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.verification import Verify
 from airflow_provider_backpressure.hooks.recorded import declaration_of, recorded_plan
 
@@ -19,7 +21,8 @@ def verify(args: Namespace) -> int:
         plan = recorded_plan(found)
         counts = ledger.counts(plan.plan_id)
         with declaration_of(found, args.backpressure_conn_id).open() as opened:
-            report = opened.verifier().verify(every_range(ledger, plan.plan_id, [RangeState.COMMITTED]), Verify.TARGET)
+            committed = every_range(ledger, plan.plan_id, [RangeState.COMMITTED])
+            report = opened.verifier().verify(_followed(committed, counts.committed), Verify.TARGET)
     summary = {
         "id": found.id[:SHOWN],
         "target": found.sink_identity,
@@ -30,5 +33,11 @@ def verify(args: Namespace) -> int:
         "equal": report.equal,
         "differences": "; ".join(mismatch.sentence for mismatch in report.mismatches),
     }
-    AirflowConsole().print_as([summary], args.output)
+    shown(args, [summary])
     return 0 if report.equal else FAILED
+
+
+def _followed(ranges: Iterable[RangeRecord], total: int) -> Iterable[RangeRecord]:
+    """Draw a bar beside the output, for whoever sits before a screen, as ranges are handed to the executors."""
+    console = Console(stderr=True)
+    return track(ranges, "comparing", total=total, console=console, transient=True, disable=not console.is_terminal)

@@ -1,13 +1,21 @@
 """The commands over an in-memory ledger: what they find, print and return."""
 
 import json
+import re
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from airflow.cli.cli_parser import get_parser
 
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.course import Sight
 from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.upstream import Unit
 from airflow_provider_backpressure.hooks import recorded
-from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
+from airflow_provider_backpressure.ledger.rights import TABLES
+from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from tests.support.world import World, context
 
 
@@ -66,6 +74,71 @@ def test_status_before_during_and_after(world, airflow):
     assert (after["phase"], after["percent"], after["ranges"], after["gate"]) == ("steady_state", "100.0", "10/10", "")
 
 
+@pytest.mark.statement("M2", "M6", "M9", "M12")
+def test_status_carries_every_figure(world, airflow):
+    """M2, M6, M9, M12: progress, frontiers with their unit, rates, lag, verdict, memory, phase; unknown is null."""
+    before = facts(airflow)
+    for name in ("keeping_up", "offset_known", "lag", "memory_used", "hydrated_at", "eta_soonest", "trouble"):
+        assert before[name] is None, name
+    assert (before["unit"], before["total_exact"], before["read"], before["workers"]) == ("rows", "True", "0", "0")
+    seen(world, known=1000, committed=100, seconds=0)
+    seen(world, known=3000, committed=1100, seconds=10)
+    world.ledger.record_memory(
+        world.hydration.id, MemoryReading(used_bytes=600 * 2**20, limit_bytes=1000 * 2**20, age_seconds=0)
+    )
+    during = facts(airflow)
+    assert (during["keeping_up"], during["log_unit"]) == ("keeping up", "offsets")
+    assert (during["upstream_rate"], during["process_rate"]) == ("200.0", "100.0")
+    assert (during["offset_known"], during["offset_committed"], during["lag"]) == ("3000", "1100", "1900")
+    assert during["lag_by_key"] == {"0": "1900"}
+    assert (during["catch_up"], during["open_transactions"]) == ("never", "3")
+    assert (during["memory_used"], during["memory_limit"]) == (str(600 * 2**20), str(1000 * 2**20))
+    assert during["phase_since"] is not None
+
+
+@pytest.mark.statement("M6", "M12")
+def test_one_screen_answers_both_questions(world, airflow):
+    """M12: how much is done, and is it keeping up; the executors' memory beside them."""
+    for step in range(5):
+        seen(world, known=1000 * step, committed=100 * step, seconds=10 * step)
+    world.ledger.record_memory(
+        world.hydration.id, MemoryReading(used_bytes=600 * 2**20, limit_bytes=1000 * 2**20, age_seconds=0)
+    )
+    code, out, err = airflow("status", "sink")
+    text = " ".join(out.split())
+    assert (code, err) == (0, "")
+    assert "0.0 % 0 of 100 rows" in text
+    assert "keeps up NO: 10 offsets/s committed, the source makes 100 offsets/s, 3,600 offsets behind" in text
+    assert "catches up never at this rate" in text
+    assert "3 offsets held back by open transactions" in text
+    assert "60.0 % 600.0 MiB of 1000.0 MiB" in text
+    assert "phase hydration for 0:0" in text
+    assert "committed ▁" in text
+    assert "memory ▅ fullest executor" in text.replace("▅" * text.count("▅"), "▅")
+
+
+@pytest.mark.statement("M2", "M8")
+def test_a_sources_tables_are_summed(world, airflow):
+    """M2, M8: one number per source."""
+    seen(world, known=1000, committed=100, seconds=0)
+    code, out, err = airflow("sources", "--output", "json")
+    assert (code, err) == (0, "")
+    (found,) = json.loads(out)
+    assert (found["source"], found["tables"], found["total"], found["lag"]) == ("source", "1", "100", "900")
+
+
+def seen(world, *, known, committed, seconds):
+    sight = Sight(
+        at=world.hydration.created_at + timedelta(seconds=seconds),
+        unit=Unit.OFFSETS,
+        known={0: known},
+        committed={0: committed},
+        open=3,
+        working=True,
+    )
+    world.ledger.record_sight(world.hydration.id, sight, least_seconds=5)
+
+
 def test_a_hydration_is_named_by_id_or_table(world, airflow):
     for name in (world.hydration.id, world.hydration.id[:8], world.hydration.id[:8].upper(), "sink"):
         assert facts(airflow, name)["id"] == world.hydration.id[:8]
@@ -95,7 +168,61 @@ def test_pause_and_resume_keep_who_and_why(world, airflow):
     assert world.hydration.paused_why == "release night"
     assert airflow("resume", "sink")[0] == 0
     assert world.hydration.paused_by is None
-    assert [act.action for act in world.ledger.controls] == ["pause", "resume"]
+    assert [act.action for act in world.ledger.controls()] == ["resume", "pause"]
+
+
+def test_all_are_paused_and_go_on_at_once(world, airflow):
+    other = world.ledger.register(
+        environment="other", source_identity="s", sink_identity="k", owner="dag", cluster="spark", credits=1
+    )
+    assert airflow("pause", "--all", "--why", "fire")[0] == 0
+    assert [one.paused_why for one in world.ledger.hydrations()] == ["fire", "fire"]
+    assert airflow("resume", "--all")[0] == 0
+    assert world.ledger.hydration(other.id).paused_by is None
+    for wrong in (["pause"], ["pause", "sink", "--all"]):
+        code, _, err = airflow(*wrong)
+        assert (code, "Name a hydration, or --all of them." in err) == (2, True)
+
+
+def test_figures_are_changed_and_the_trace_is_shown(world, airflow):
+    code, out, _ = airflow("set", "sink", "--credits", "1", "--priority", "7", "--why", "slower")
+    assert code == 0
+    assert "credits 1 of at most 1, priority 7." in out
+    assert (world.hydration.credits_set, world.hydration.priority) == (1, 7)
+    code, out, _ = airflow("history", "sink", "--output", "json")
+    (act,) = json.loads(out)
+    assert (code, act["action"], act["values"], act["why"]) == (0, "set", "credits=1 priority=7", "slower")
+    code, _, err = airflow("set", "sink")
+    assert (code, "Nothing to change" in err) == (2, True)
+
+
+@pytest.mark.statement("H9")
+def test_the_queue_shows_place_and_expected_start(world, airflow):
+    """H9: who hydrates, who waits, at which place and until when; and it is changed from here."""
+    cluster = world.hydration.cluster
+    code, out, _ = airflow("queue", "--cluster", cluster, "--concurrency", "1", "--output", "json")
+    assert (code, json.loads(out)) == (0, [])
+    world.ledger.enqueue(world.hydration.id, run="first")
+    for name in ("b", "c"):
+        other = world.ledger.register(
+            environment="test", source_identity=name, sink_identity=name, owner="dag", cluster=cluster, credits=1
+        )
+        world.ledger.enqueue(other.id, run=name)
+    code, out, _ = airflow("queue", "--output", "json")
+    rows = json.loads(out)
+    assert code == 0
+    assert [(row["state"], row["position"], row["target"]) for row in rows] == [
+        ("hydrating", None, "memory://sink"),
+        ("waiting", "1", "b"),
+        ("waiting", "2", "c"),
+    ]
+    assert {row["at_once"] for row in rows} == {"1"}
+    assert "number 1 in the queue of" in facts(airflow, other_id(world, "b"))["gate"]
+    assert airflow("queue", "--concurrency", "2")[0] == 2
+
+
+def other_id(world, sink):
+    return next(one.id for one in world.ledger.hydrations() if one.sink_identity == sink)
 
 
 @pytest.mark.parametrize("output", ["table", "json", "yaml", "plain"])
@@ -109,6 +236,23 @@ def test_ranges_in_every_form(world, airflow, output):
     assert "lane-7" not in out
 
 
+def test_a_range_is_left_out_for_good(world, airflow, monkeypatch):
+    """Failed once, it is refused by the target too; the hydration ends without it."""
+    monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: world.flow["source"])
+    monkeypatch.setitem(recorded.SINKS, "memory", lambda write, identity: world.flow["sink"])
+    permit = world.ledger.admit(world.hydration.id, lane="a", session_id="s", lease_seconds=60)
+    code, _, err = airflow("skip-range", "sink", "0", "--why", "rotten")
+    assert (code, "Range 0 is admitted" in err) == (1, True)
+    world.ledger.release(world.plan.plan_id, 0, attempt=permit.range.attempt, error="rotten", fail=True)
+    assert airflow("skip-range", "sink", "0", "--why", "rotten")[0] == 0
+    HydrateOperator(task_id="hydrate", **world.flow).execute(context())
+    done = VerifyHydrationOperator(task_id="verify", **world.flow).execute(context())
+    assert done["rows"] == 90
+    assert sorted(world.sink.rows) == list(range(10, 100))
+    assert world.sink.markers(world.plan.plan_id)[permit.range.slice_id].revoked
+    assert world.hydration.phase.value == "steady_state"
+
+
 def test_a_wrong_range_is_read_once_more(world, airflow, monkeypatch):
     """Its rows go, the DAG's next run brings them, and who asked for it stays in the control table."""
     monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: world.flow["source"])
@@ -119,7 +263,7 @@ def test_a_wrong_range_is_read_once_more(world, airflow, monkeypatch):
     code, out, err = airflow("retry-range", "sink", "1", "--why", "by hand")
     assert (code, err) == (0, "")
     assert "Range 1 (id [10, 20)) is planned again; 9 rows were removed." in out
-    assert [(one.action, one.why) for one in world.ledger.controls] == [("retry-range", "by hand")]
+    assert [(one.action, one.why) for one in world.ledger.controls()] == [("retry-range", "by hand")]
     PlanSnapshotOperator(task_id="again", **world.flow).execute(context(run_id="next"))
     HydrateOperator(task_id="once_more", **world.flow).execute(context(run_id="next"))
     assert sorted(world.sink.rows) == list(range(100))
@@ -128,12 +272,36 @@ def test_a_wrong_range_is_read_once_more(world, airflow, monkeypatch):
     assert "has no range 99" in err
 
 
+@pytest.mark.statement("T12")
+def test_a_probe_is_shown_kept_and_shown_again(world, airflow, monkeypatch):
+    """T12: steps, bound and verdict; the kept one costs nothing to be seen again."""
+    monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: world.flow["source"])
+    monkeypatch.setitem(recorded.SINKS, "memory", lambda write, identity: world.flow["sink"])
+    code, _, err = airflow("probe", "sink", "--last")
+    assert (code, err) == (1, "memory://sink was never probed.\n")
+    code, out, err = airflow("probe", "sink", "--seconds", "0.5", "--range-rows", "1", "--most", "2")
+    assert code == 0
+    assert "1 credits, ranges of 1 rows:" in err
+    assert "What bounds it cannot be told" in out or "No knee up to 2 credits" in out
+    assert (world.sink.rows, world.sink.beside) == ([], {})
+    code, out, _ = airflow("probe", "sink", "--last", "--output", "json")
+    first = json.loads(out)[0]
+    assert (code, first["credits"], first["range_rows"]) == (0, "1", "1")
+    assert first["verdict"]
+    assert first["at"]
+    assert airflow("probe", "sink", "--last", "--output", "plain")[0] == 0
+    for wrong in (["--most", "0"], ["--seconds", "0"], ["--range-rows", "0"], ["--seconds", "nan"]):
+        assert airflow("probe", "sink", *wrong)[0] == 2
+
+
 def test_watch_draws_until_the_hydration_is_in(world, airflow):
     HydrateOperator(task_id="hydrate", **world.flow).execute(context())
     world.ledger.finish(world.hydration.id)
     code, out, _ = airflow("status", "sink", "--watch")
     assert code == 0
+    assert re.match(r"\d{4}-\d\d-\d\dT[\d:]{8}Z sink steady_state: \[", out)
     assert "100.0 %  100 of 100 rows" in out
+    assert out.count("\n") == 1
 
 
 def test_watch_draws_on_the_screen_only(world, airflow):
@@ -163,7 +331,8 @@ def test_grants_on_mysql_name_each_table(airflow, monkeypatch):
     first, *others = asked.splitlines()
     assert first == "CREATE USER 'bp'@'%' IDENTIFIED BY '<password>';"
     assert "GRANT SELECT, INSERT, UPDATE, DELETE ON meta.backpressure_hydration TO 'bp'@'%';" in others
-    assert len(others) == 5
+    assert "GRANT SELECT ON meta.alembic_version_backpressure TO 'bp'@'%';" in others
+    assert len(others) == len(TABLES) + 1
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "mysql+mysqldb://u:p@h/meta")
     assert airflow("grants", "--role", "bp") == (0, asked, "")
     assert airflow("grants", "--dialect", "postgresql")[1].startswith("CREATE ROLE backpressure ")
@@ -176,3 +345,51 @@ def test_wrong_words_are_wrong_use(airflow, words):
     with pytest.raises(SystemExit) as end:
         airflow(*words)
     assert end.value.code == 2
+
+
+def test_forget_removes_a_hydration_and_drops_the_log_that_is_kept_for_it(world, airflow, monkeypatch):
+    """The log first: without the ledger nobody would know whose it is."""
+    dropped = []
+    monkeypatch.setattr("airflow_provider_backpressure.cli.forget.drop_log", lambda found: dropped.append(found.id))
+    hydration = world.hydration
+    world.ledger.admit(hydration.id, lane="lane", session_id="s", lease_seconds=60)
+    code, _, err = airflow("forget", hydration.id)
+    assert (code, dropped) == (1, [])
+    assert "1 ranges of" in err
+    world.ledger.release(hydration.plan.plan_id, 0, attempt=1, error="x")
+    following = replace(hydration.plan, consistency=Consistency.CATCH_UP)
+    world.ledger.take_over(hydration.id, following)
+    assert facts(airflow)["consistent"] == "not yet"
+    code, out, err = airflow("forget", hydration.id)
+    assert (code, err, dropped) == (0, "", [hydration.id])
+    assert "its rows stay" in out
+    assert world.ledger.hydrations() == []
+
+
+@pytest.mark.statement("P8", "P10")
+def test_push_is_shown_and_turned_off_and_on(world, airflow):
+    """P8, P10: both switches, who turned them, and what all processes have counted."""
+    world.ledger.keep_push("a", '{"published": 3, "clean": 2}')
+    world.ledger.keep_push("b", '{"published": 4, "fallbacks": 1}')
+    (found,) = json.loads(airflow("push", "--output", "json")[1])
+    assert (found["transport"], found["publish"], found["subscribe"]) == ("none", "on", "on")
+    assert (int(found["published"]), int(found["clean"]), int(found["fallbacks"])) == (7, 2, 1)
+    assert "buckets" in found["observed"]
+    assert airflow("push", "--publish", "off", "--why", "noise")[0] == 0
+    (found,) = json.loads(airflow("push", "--subscribe", "off", "--output", "json")[1])
+    assert (found["publish"], found["subscribe"]) == ("off", "off")
+    (found,) = json.loads(airflow("push", "--publish", "on", "--subscribe", "on", "--output", "json")[1])
+    assert (found["publish"], found["subscribe"]) == ("on", "on")
+    assert [act.why for act in world.ledger.controls()][-1] == "noise"
+    assert facts(airflow)["push"]["publish"] == "on"
+
+
+def test_prune_removes_ranges_of_earlier_plans_by_age(world, airflow):
+    """By the option, or else by the configuration's days; the current plan stays."""
+    PlanSnapshotOperator(task_id="again", **world.flow).execute(context(conf={"backpressure": "restart"}))
+    current = world.plan.plan_id
+    world.ledger.let_go(world.hydration.id, run=world.hydration.holder)
+    assert airflow("prune", "--older-than", "tomorrow")[0] == 2
+    code, out, err = airflow("prune")
+    assert (code, out, err) == (0, "Removed 10 ranges of 1 earlier plans, and 0 other rows.\n", "")
+    assert world.ledger.counts(current).total == 10

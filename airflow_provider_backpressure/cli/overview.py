@@ -1,0 +1,84 @@
+"""Many hydrations: a table with a line or two for each, and the one line of a log."""
+
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.text import Text
+
+from airflow_provider_backpressure.cli.marks import ASCII, Marks, marks
+from airflow_provider_backpressure.cli.shell import SHOWN
+from airflow_provider_backpressure.core.course import Verdict
+from airflow_provider_backpressure.core.glance import Glance
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.pipe import compact, pipe
+from airflow_provider_backpressure.core.progress import duration, line
+
+BAR, DONE = 10, 18
+"""Columns of the bar, and of the bar with its percentage."""
+FIXED, LEAST_TARGET = 63, 12
+"""Columns of all but the target's name, and the least of that."""
+BAD = "bold red"
+
+
+def overview(found: Sequence[Glance], console: Console) -> Group:
+    """Return the table. What holds a hydration back stands below its line, over the whole width."""
+    target = max(LEAST_TARGET, console.width - FIXED)
+    lines = [Text(f"{'ID':8}  {'TARGET':{target}}  {'DONE':{DONE}}  {'PER S':>7}  {'ETA':>8}  KEEPS UP", style="bold")]
+    for now in found:
+        lines.append(_line(now, target, marks(console)))
+        if held := _held(now):
+            lines.append(Text(f"{'':8}  {held}", style="yellow", overflow="ellipsis", no_wrap=True))
+    return Group(*lines)
+
+
+def _line(now: Glance, target: int, with_marks: Marks) -> Text:
+    speed = compact(now.speed) if now.running and now.speed is not None else ""
+    eta = "" if now.eta is None else duration(now.eta)
+    name = short(now.hydration.sink_identity)
+    # The end of a long name tells more than its beginning.
+    if len(name) > target:
+        name = ("~" if with_marks is ASCII else "…") + name[1 - target :]
+    text = Text(f"{now.hydration.id[:SHOWN]:8}", style="bold", no_wrap=True, overflow="ellipsis")
+    text.append(f"  {name:{target}}  ", style="not bold").append(_done(now, with_marks))
+    return text.append(f"  {speed:>7}  {eta:>8}  ", style="not bold").append(_keeps_up(now))
+
+
+def short(identity: str) -> str:
+    """Return a table's name without its address."""
+    return identity.rpartition("/")[2]
+
+
+def _done(now: Glance, with_marks: Marks) -> Text:
+    if not now.running:
+        return Text(f"{'steady state':{DONE}}", style="not bold")
+    if now.percent is None:
+        return Text(f"{compact(now.progress.committed) + ' ' + now.unit:{DONE}}", style="not bold")
+    bar = Text(with_marks.bar(now.percent, BAR), style="not bold green")
+    return bar.append(f" {now.percent:5.1f} %", style="not bold default")
+
+
+def _keeps_up(now: Glance) -> Text:
+    course = now.course
+    if course is None or course.verdict is Verdict.UNKNOWN:
+        return Text("")
+    if course.trouble:
+        return Text("TROUBLE", style=BAD)
+    if course.verdict is Verdict.NOT_KEEPING_UP:
+        return Text("NO", style=BAD)
+    return Text("idle" if course.verdict is Verdict.IDLE else "yes", style="not bold")
+
+
+def _held(now: Glance) -> str:
+    again = "rehydration" if now.hydration.phase is Phase.REHYDRATION else ""
+    failed = f"{now.failed} ranges failed" if now.failed else ""
+    return "; ".join(text for text in (again, failed, *now.reasons) if text)
+
+
+def logged(now: Glance) -> str:
+    """Return one line: for a log, where nothing can be drawn over."""
+    drawn = pipe(now)
+    progress = line(now.progress, now.speed if now.running else None, now.unit)
+    ways = " -> ".join(f"{part.name} {', '.join(filter(None, (part.figure, part.note)))}" for part in drawn.parts)
+    reasons = now.reasons
+    gate = f"; gate closed: {'; '.join(reasons)}" if reasons else ""
+    return f"{short(now.hydration.sink_identity)} {now.hydration.phase.value}: {progress}; {ways}{gate}"

@@ -1,0 +1,72 @@
+"""``probe``: how many credits, executors and rows a range a hydration is worth, measured on a sample."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_provider_backpressure.cli.shell import command, named, opened_ledger, shown
+from airflow_provider_backpressure.core.probe import Curve, Step
+from airflow_provider_backpressure.core.probing import Prober
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
+from airflow_provider_backpressure.hooks.recorded import declaration_of, recorded_plan
+
+LEAST_SECONDS = 0.5
+
+
+@command
+def probe(args: Namespace) -> None:
+    """Measure, or show what was measured last."""
+    _check(args)
+    with opened_ledger(args) as ledger:
+        found = named(ledger, args.hydration)
+        plan = recorded_plan(found)
+        if args.last:
+            kept = ledger.probe(found.id)
+            if kept is None:
+                raise LedgerRefused(f"{found.sink_identity} was never probed.")
+            curve = Curve.from_json(kept)
+        else:
+            if plan.transform is not None and plan.transform.python == "":
+                raise LedgerRefused(
+                    f"{found.sink_identity} cannot be probed: its transform is a callable that only its DAG knows."
+                )
+            with declaration_of(found, args.backpressure_conn_id).open() as opened:
+                prober = Prober(
+                    planner=opened.planner(), hydration=found, plan=plan, seconds=args.seconds, tell=_progress
+                )
+                curve = prober.run(most=args.most, range_rows=args.range_rows)
+    rows = list(_rows(curve))
+    if args.output in ("json", "yaml"):
+        shown(args, [{**row, "verdict": curve.verdict()} for row in rows])
+    else:
+        shown(args, rows)
+        print(curve.verdict())
+
+
+def _check(args: Namespace) -> None:
+    for name in ("most", "range_rows"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise InvalidDeclaration(f"--{name.replace('_', '-')} must be at least 1, not {value}.")
+    if not args.seconds >= LEAST_SECONDS:
+        raise InvalidDeclaration(f"--seconds must be at least {LEAST_SECONDS:g}, not {args.seconds:g}.")
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _rows(curve: Curve) -> Iterator[dict[str, Any]]:
+    steps: tuple[Step, ...] = (*curve.steps, *curve.sizes)
+    for step, bound in zip(steps, curve.bounds(), strict=True):
+        yield {
+            "credits": step.credits,
+            "range_rows": step.range_rows,
+            "rows_per_second": f"{step.rate:.0f}",
+            "in_flight": f"{step.in_flight:.1f}",
+            "sink_idle": f"{step.sink_idle:.0%}" if step.flow else None,
+            "bound": bound.value,
+            "knee": "yes" if step is curve.knee else "",
+            "at": curve.at,
+        }

@@ -1,0 +1,46 @@
+"""``push``: whether changes of a gate are told to those that wait, how well, and the two switches."""
+
+from argparse import Namespace
+from typing import Any
+
+from airflow.utils.platform import getuser
+
+from airflow_provider_backpressure.cli.shell import command, opened, shown
+from airflow_provider_backpressure.core.ledger_port import Ledger
+from airflow_provider_backpressure.core.push import Push
+from airflow_provider_backpressure.core.push_counts import HISTOGRAMS, quantile, recorded
+from airflow_provider_backpressure.core.switches import Switch, is_on, turn
+
+ON, OFF = "on", "off"
+NESTED = ("json", "yaml")
+"""Outputs that take the histograms as they are."""
+
+
+@command
+def push(args: Namespace) -> None:
+    """Show it; with ``--publish`` or ``--subscribe`` turn a switch for every process."""
+    with opened(args) as (ledger, end):
+        for switch in Switch:
+            wanted = getattr(args, switch.value)
+            if wanted is not None:
+                turn(ledger, switch, on=wanted == ON, who=getuser(), why=args.why)
+        found = facts(ledger, end)
+    if args.output not in NESTED:
+        for name in HISTOGRAMS:
+            found[name] = told(found[name])
+    shown(args, [found])
+
+
+def facts(ledger: Ledger, end: Push | None) -> dict[str, Any]:
+    """Return the switches, and what all processes together have counted that said so within the last hour."""
+    return {
+        "transport": end.transport if end else "none",
+        **{switch.value: ON if is_on(ledger, switch) else OFF for switch in Switch},
+        **recorded(ledger.push_counts()),
+    }
+
+
+def told(histogram: dict[str, Any]) -> str:
+    """Return a histogram as a person reads it."""
+    half, most = quantile(histogram, 0.5), quantile(histogram, 0.99)
+    return "" if half is None or most is None else f"half <= {half * 1000:g} ms, 99 % <= {most * 1000:g} ms"

@@ -1,0 +1,39 @@
+"""``rehydrate``: a run of a DAG fills its targets anew from what was landed in a lake."""
+
+from argparse import Namespace
+from typing import Any
+
+from airflow.api.client import get_current_api_client
+from airflow.utils.platform import getuser
+
+from airflow_provider_backpressure.cli.dags import declarations
+from airflow_provider_backpressure.cli.shell import command, shown
+from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
+from airflow_provider_backpressure.hooks.hydration import Declaration
+
+RESTART = {"backpressure": "restart"}
+
+
+@command
+def rehydrate(args: Namespace) -> None:
+    """Check that lakes are whole and targets are ready, and trigger the DAG; its run does the work."""
+    checked = [_checked(declaration) for declaration in declarations(args)]
+    run = get_current_api_client().trigger_dag(dag_id=args.dag_id, conf=RESTART, triggering_user_name=getuser())
+    shown(args, [{**row, "run": run["dag_run_id"] if run else None} for row in checked])
+
+
+def _checked(declaration: Declaration) -> dict[str, Any]:
+    """Return what will be read; nothing of it is asked of the upstream, and nothing is changed."""
+    if not hasattr(declaration.source, "lake"):
+        raise InvalidDeclaration(
+            f"{declaration.source.table} is not read from a lake: give the DAG a LandedSource, or trigger it with "
+            '{"backpressure": "restart"} to read the upstream anew.'
+        )
+    with declaration.open() as opened:
+        snapshot = opened.source.snapshot()
+        if declaration.mode is Mode.APPEND and opened.sink.holds_rows():
+            raise SinkRefused(
+                f"{opened.sink.identity} still holds rows: empty it first, or use mode='replace' or mode='upsert'."
+            )
+        return {"lake": opened.source.identity, "target": opened.sink.identity, "rows": snapshot.total}

@@ -1,0 +1,41 @@
+"""``sources``: hydrations by the source that they have in common, its numbers their sum, its frontier their meet."""
+
+from argparse import Namespace
+from collections import defaultdict
+from typing import Any
+
+from airflow_provider_backpressure.cli.shell import command, opened_ledger, shown
+from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.ledger_port import LedgerReader
+from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.whole import whole
+
+
+@command
+def sources(args: Namespace) -> None:
+    """Show each source of each DAG."""
+    with opened_ledger(args) as ledger:
+        found: dict[tuple[str, str], list[Hydration]] = defaultdict(list)
+        for one in ledger.hydrations():
+            if one.plan is not None:
+                found[one.owner, one.plan.read.conn_id].append(one)
+        rows = [_facts(ledger, *names, tables) for names, tables in sorted(found.items(), key=lambda each: each[0])]
+    shown(args, rows)
+
+
+def _facts(ledger: LedgerReader, owner: str, conn_id: str, tables: list[Hydration]) -> dict[str, Any]:
+    found = whole([(total_progress(ledger.statistics(one.id)), ledger.course(one.id)) for one in tables])
+    progress = found.progress
+    return {
+        "owner": owner,
+        "source": conn_id,
+        "tables": found.tables,
+        "percent": None if progress.percent is None else f"{int(progress.percent * 10) / 10:.1f}",
+        "rows": progress.committed,
+        "total": progress.total,
+        "total_exact": progress.total_exact,
+        "keeping_up": found.verdict.value,
+        "lag": found.lag,
+        "messages_received": progress.messages,
+        "bytes_received": progress.bytes,
+    }

@@ -1,0 +1,91 @@
+"""``uninstall``: what the product has left in sources, sinks and ledger is listed, and removed on demand."""
+
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from airflow.configuration import conf
+from sqlalchemy.engine import URL, make_url
+
+from airflow_provider_backpressure.cli.shell import FAILED, command, opened_ledger, shown
+from airflow_provider_backpressure.cli.traces import Trace, in_logs, in_sink
+from airflow_provider_backpressure.core.catching_up import SUFFIX
+from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.ledger_port import Ledger
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
+from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, DIALECTS, url
+from airflow_provider_backpressure.hooks.connections import connection
+from airflow_provider_backpressure.hooks.push import KAFKA, transport
+from airflow_provider_backpressure.ledger.migration import drop
+
+
+@command
+def uninstall(args: Namespace) -> int:
+    """List it; with ``--yes`` remove it, and with ``--ledger`` the ledger's tables as the last."""
+    if (args.ledger or args.force) and not args.yes:
+        raise InvalidDeclaration("--ledger and --force go with --yes: without it nothing is removed.")
+    with opened_ledger(args) as ledger:
+        hydrations = ledger.hydrations()
+        if args.yes:
+            _check_idle(ledger, hydrations)
+        traces = [*_traces(args, hydrations), *_topic(args.backpressure_conn_id)]
+    rows = [{name: value for name, value in asdict(one).items() if name != "reached"} for one in traces]
+    shown(args, rows)
+    whole = all(one.reached for one in traces)
+    if args.ledger:
+        _drop_ledger(args, whole=whole)
+    return 0 if whole or args.force else FAILED
+
+
+def _traces(args: Namespace, hydrations: list[Hydration]) -> Iterator[Trace]:
+    known = {one.id for one in hydrations}
+    plans = [one.plan for one in hydrations if one.plan is not None]
+    databases = {plan.read.conn_id for plan in plans if plan.read.kind.removesuffix(SUFFIX) == "postgres"}
+    for conn_id in sorted(databases | set(args.conn_id or ())):
+        yield from in_logs(conn_id, known, remove=args.yes)
+    for hydration in sorted(hydrations, key=lambda one: one.sink_identity):
+        if hydration.plan is not None:
+            yield from in_sink(hydration, remove=args.yes)
+
+
+def _topic(conn_id: str) -> Iterator[Trace]:
+    found = connection(conn_id, CONN_TYPE)
+    chosen = transport(found, found.extra_dejson)
+    if chosen.kind == KAFKA:
+        state = "left alone: others may use it, and it keeps messages for ten minutes only"
+        yield Trace(where=chosen.conn_id, what=f"topic {chosen.topic}", state=state)
+
+
+def _check_idle(ledger: Ledger, hydrations: list[Hydration]) -> None:
+    """Raise ``LedgerRefused`` while a range is in flight whose lease has not run out."""
+    for one in hydrations:
+        held = ledger.gate(one.id).in_flight - len(ledger.abandoned(one.id))
+        if held > 0:
+            raise LedgerRefused(
+                f"{held} ranges of {one.sink_identity} are in flight: pause the DAG {one.owner} and let its run end."
+            )
+
+
+def _drop_ledger(args: Namespace, *, whole: bool) -> None:
+    if not whole and not args.force:
+        raise LedgerRefused(
+            "The ledger stays: it alone knows of what was not reached. Mend that and try again, or give --force."
+        )
+    found = connection(args.backpressure_conn_id, CONN_TYPE)
+    address = _owner(url(found, found.extra_dejson))
+    drop(address)
+    print(
+        f"The ledger is gone. The connection {args.backpressure_conn_id} and its role stay. `airflow db migrate` would "
+        "make the tables anew while this package is installed."
+    )
+
+
+def _owner(address: URL) -> URL:
+    """Return the metadata database's own address where the ledger is there: its restricted role owns no table."""
+    metadata = make_url(conf.get_mandatory_value("database", "sql_alchemy_conn"))
+    return metadata if _place(metadata) == _place(address) else address
+
+
+def _place(address: URL) -> tuple[str, str | None, int | None, str | None]:
+    kind = address.get_backend_name()
+    return kind, address.host, address.port or DIALECTS.get(kind), address.database
