@@ -1,0 +1,418 @@
+"""What the API answers, as models. Times are UTC; ``null`` is unknown, never 0."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from airflow_provider_backpressure.core.glance import Glance
+from airflow_provider_backpressure.core.hydration import Hydration, RangeCounts
+from airflow_provider_backpressure.core.keeping import sentence
+from airflow_provider_backpressure.core.queue import may_start
+from airflow_provider_backpressure.core.ranges import RangeRecord
+from airflow_provider_backpressure.core.steering import Control
+from airflow_provider_backpressure.core.views import Tile
+
+Reason = Annotated[str, Field(min_length=1, max_length=2_000, description="Kept in the history.")]
+
+
+class Line(BaseModel):
+    """One hydration in the overview."""
+
+    id: str
+    source: str
+    target: str
+    dag_id: str = Field(description="Who owns it; its rights are the hydration's.")
+    cluster: str
+    phase: str
+    begun: bool = Field(description="Whether it was planned ever.")
+    paused: bool
+    unit: str = Field(description="What is counted: rows or offsets.")
+    percent: float | None
+    committed: int
+    read: int
+    total: int | None
+    total_exact: bool
+    rate: float | None = Field(description="Units committed a second, over the last minute.")
+    eta_seconds: float | None
+    memory_used: int | None = Field(description="Bytes of the fullest executor, while it hydrates.")
+    memory_limit: int | None
+    credits: int
+    credits_max: int
+    in_flight: int
+    failed: int
+    open: bool = Field(description="Whether the gate admits.")
+    reasons: list[str] = Field(description="Why it does not.")
+    bottleneck: str | None
+    queue_position: int | None = Field(description="Place among those that wait for their cluster.")
+    keeping_up: str | None = Field(description="Verdict beside the source; null before the source was looked at.")
+    keeping_up_sentence: str
+    lag: int | None = Field(description="What the source has and the target has not committed, in log units.")
+    log_unit: str | None
+    upstream_rate: float | None = Field(description="Log units a second.")
+    process_rate: float | None
+    may_steer: bool
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, now: Glance, *, may_steer: bool, **more: Any) -> Any:
+        """Tell how a hydration stands."""
+        hydration, progress, reasons = now.hydration, now.progress, now.reasons
+        waits = not now.place.granted and not may_start(now.place)
+        return cls(
+            id=hydration.id,
+            source=hydration.source_identity,
+            target=hydration.sink_identity,
+            dag_id=hydration.owner,
+            cluster=hydration.cluster,
+            phase=hydration.phase.value,
+            begun=hydration.plan is not None,
+            paused=hydration.paused_by is not None,
+            unit=now.unit,
+            percent=now.percent,
+            committed=progress.committed,
+            read=progress.read,
+            total=progress.total,
+            total_exact=progress.total_exact,
+            rate=now.speed if now.running else None,
+            eta_seconds=now.eta,
+            memory_used=now.memory_used if now.running else None,
+            memory_limit=now.memory_limit if now.running else None,
+            credits=hydration.credits,
+            credits_max=hydration.credits_max,
+            in_flight=now.in_flight,
+            failed=now.failed,
+            open=not reasons,
+            reasons=reasons,
+            bottleneck=now.bottleneck.value if now.bottleneck else None,
+            queue_position=now.place.position if waits else None,
+            keeping_up=now.course.verdict.value if now.course else None,
+            keeping_up_sentence=sentence(now.course),
+            lag=now.course.lag if now.course else None,
+            log_unit=now.course.latest.unit.value if now.course else None,
+            upstream_rate=now.course.upstream_rate if now.course else None,
+            process_rate=now.course.process_rate if now.course else None,
+            may_steer=may_steer,
+            updated_at=hydration.updated_at,
+            **more,
+        )
+
+
+class Overview(BaseModel):
+    """A page of hydrations: those that hydrate first, and of these the latest made."""
+
+    hydrations: list[Line]
+    total: int = Field(description="How many there are on all pages.")
+    may_plan: bool = Field(description="Whether the person may trigger a run of the DAG that was asked for.")
+
+
+class Moved(BaseModel):
+    """What has changed since a page has looked."""
+
+    pushed: bool = Field(description="Whether changes are heard as they happen; if not, ask for the figures in turn.")
+    moved: dict[str, int] = Field(description="Number of the latest change by hydration, where it is not the one seen.")
+
+
+class SignalSeen(BaseModel):
+    """One pressure, as the gate last saw it."""
+
+    name: str
+    sentence: str
+    utilisation: float | None = Field(description="From 1 on the gate is closed.")
+    closed: bool
+    warning: bool = False
+
+
+class StageShare(BaseModel):
+    """What a stage did in the last minute, as shares of its time."""
+
+    stage: str
+    busy: float
+    idle: float
+    backpressured: float
+    level: str
+
+
+class Counts(BaseModel):
+    """Ranges of the plan by state."""
+
+    planned: int
+    admitted: int
+    committed: int
+    failed: int
+    revoked: int
+    total: int
+
+
+class PlanTold(BaseModel):
+    """What was planned."""
+
+    plan_id: str
+    consistency: str
+    mode: str
+    path: str
+    increment: bool
+
+
+class Foretold(BaseModel):
+    """What a plan would be: nothing is planned yet."""
+
+    at: datetime = Field(description="When source, target and executors were looked at.")
+    mode: str
+    consistency: str
+    rows: int | None
+    exact: bool = Field(description="Whether the rows were counted, or estimated.")
+    key: str
+    columns: int
+    range_rows: int
+    ranges: int | None = Field(description="About how many.")
+    path: str
+    credits: int
+    python: str = Field(description="Of the executors.")
+
+
+class Detail(Line):
+    """One hydration."""
+
+    environment: str
+    eta_soonest_seconds: float | None = Field(description="The spread of recent rates around the ETA.")
+    eta_latest_seconds: float | None = Field(description="Null also where that is never.")
+    lag_by_key: dict[str, int] = Field(description="By partition, table or GTID source, the furthest behind first.")
+    credits_declared: int
+    credits_set: int | None
+    range_rows_set: int | None
+    priority: int
+    paused_by: str | None
+    paused_why: str | None
+    pressure: float | None
+    signals: list[SignalSeen]
+    stages: list[StageShare]
+    ranges: Counts | None
+    plan: PlanTold | None
+    foretold: Foretold | None = Field(description="What a run that only plans has found, before the first plan.")
+    may_plan: bool = Field(description="Whether the person may trigger a run of the DAG.")
+    commit_seconds: float | None = Field(description="Mean time from admission to commit.")
+    range_memory_bytes: int | None = Field(description="What a range takes of an executor, learned.")
+    created_at: datetime
+    hydrated_at: datetime | None
+
+
+class Course(BaseModel):
+    """A hydration over time, column by column."""
+
+    at: list[datetime]
+    percent: list[float | None]
+    committed: list[int]
+    rate: list[float | None]
+    in_flight: list[int | None]
+    credits: list[int | None]
+    pressure: list[float | None]
+    memory_used: list[int | None]
+    memory_limit: list[int | None]
+    upstream_rate: list[float | None]
+    process_rate: list[float | None]
+    flow_at: list[datetime]
+    flow_seconds: float = Field(description="Length of the stretch that ends at each of ``flow_at``.")
+    flow: dict[str, dict[str, list[float | None]]] = Field(description="Shares of time by stage and state.")
+
+
+class RangeTold(BaseModel):
+    """One range of the plan."""
+
+    seq: int
+    state: str
+    bounds: str
+    planned_rows: int
+    planned_bytes: int
+    rows: int | None
+    bytes: int | None
+    attempt: int
+    lane: str | None
+    tag: str | None = Field(description="Names the latest attempt in Spark and in the target.")
+    error: str | None
+    admitted_at: datetime | None
+    committed_at: datetime | None
+    seconds: float | None
+
+    @classmethod
+    def of(cls, record: RangeRecord, **more: Any) -> Any:
+        """Tell of a range."""
+        ends = record.admitted_at and record.committed_at
+        return cls(
+            seq=record.seq,
+            state=record.state.value,
+            bounds=str(record.bounds),
+            planned_rows=record.planned_rows,
+            planned_bytes=record.planned_bytes,
+            rows=record.rows,
+            bytes=record.bytes,
+            attempt=record.attempt,
+            lane=record.lane,
+            tag=record.tag,
+            error=record.error,
+            admitted_at=record.admitted_at,
+            committed_at=record.committed_at,
+            seconds=(record.committed_at - record.admitted_at).total_seconds() if ends else None,  # type: ignore[operator]
+            **more,
+        )
+
+
+class TaskTold(BaseModel):
+    """The task instance that submitted a range."""
+
+    dag_id: str
+    run_id: str
+    task_id: str | None = Field(description="Null where a range has tasks of its own: the run is known then.")
+    map_index: int
+    try_number: int | None = Field(description="The try in which it was submitted, where Airflow still knows it.")
+    href: str = Field(description="Path of the log in Airflow's own page.")
+
+
+class JobTold(BaseModel):
+    """The Spark job that copied a range."""
+
+    tag: str = Field(description="Tag of the job, or name of the application.")
+    cluster: str
+    session_id: str | None = Field(description="Of Spark Connect.")
+    href: str | None = Field(description="The session in Spark's pages, where the connection names their `ui_url`.")
+
+
+class RangeDetail(RangeTold):
+    """One range, and where it leads to. Both are of its latest attempt."""
+
+    task: TaskTold | None
+    job: JobTold | None
+
+
+class Ranges(BaseModel):
+    """A page of ranges in their order."""
+
+    ranges: list[RangeTold]
+    next_after: int | None = Field(description="``after`` of the next page; null on the last one.")
+
+    @classmethod
+    def page(cls, records: Sequence[RangeRecord], limit: int) -> "Ranges":
+        """Make a page of one record more than are shown, where there is one more."""
+        shown = [RangeTold.of(record) for record in records[:limit]]
+        return cls(ranges=shown, next_after=shown[-1].seq if len(records) > limit else None)
+
+
+class TileTold(BaseModel):
+    """A piece of the map: one range, or some that follow each other."""
+
+    first: int
+    last: int
+    states: dict[str, int]
+    attempts: int
+    seconds: float | None
+
+    @classmethod
+    def of(cls, tile: Tile) -> "TileTold":
+        """Tell of a tile."""
+        states = {state.value: number for state, number in tile.states.items()}
+        return cls(first=tile.first, last=tile.last, states=states, attempts=tile.attempts, seconds=tile.seconds)
+
+
+class Map(BaseModel):
+    """The map of the plan's ranges."""
+
+    tiles: list[TileTold]
+
+
+class Act(BaseModel):
+    """One act of a person."""
+
+    at: datetime
+    who: str
+    action: str
+    why: str | None
+    values: dict[str, Any]
+
+    @classmethod
+    def of(cls, act: Control) -> "Act":
+        """Tell of an act."""
+        return cls(at=act.at, who=act.who, action=act.action, why=act.why, values=act.values)
+
+
+class History(BaseModel):
+    """Acts of people, the latest first."""
+
+    acts: list[Act]
+
+
+class Turn(BaseModel):
+    """A hydration that hydrates on its cluster, or waits for that."""
+
+    id: str
+    target: str
+    dag_id: str
+    running: bool
+    position: int | None
+    priority: int
+    ready_at: datetime
+    starts_in_seconds: float | None = Field(description="Expected; null where nobody can say.")
+
+
+class ClusterQueue(BaseModel):
+    """The queue of one Spark cluster."""
+
+    cluster: str
+    at_once: int = Field(description="How many sources may hydrate at once.")
+    running: int
+    waiting: int
+    turns: list[Turn] = Field(description="In their order; those that the person may see.")
+    acts: list[Act] = Field(description="Who changed that, the latest first.")
+    may_steer: bool = Field(description="Whether the person may edit the DAG of every hydration there.")
+
+
+class Queues(BaseModel):
+    """The queues of all clusters."""
+
+    clusters: list[ClusterQueue]
+
+
+class Because(BaseModel):
+    """Why a person steers."""
+
+    why: Reason
+
+
+class Setting(Because):
+    """Figures to be changed; what is left out stays, and 0 takes a figure back to what the DAG declares."""
+
+    credits: int | None = Field(default=None, ge=0, description="Most ranges in flight.")
+    range_rows: int | None = Field(default=None, ge=0, description="Most rows in a range planned from now on.")
+    priority: int | None = Field(default=None, ge=-1_000, le=1_000)
+
+
+class QueueSetting(Because):
+    """How many sources may hydrate at once on a Spark cluster."""
+
+    cluster: str = Field(max_length=250)
+    at_once: int = Field(ge=0, le=10_000)
+
+
+def counts(found: RangeCounts) -> Counts:
+    """Tell the numbers of ranges."""
+    names = ("planned", "admitted", "committed", "failed", "revoked", "total")
+    return Counts(**{name: getattr(found, name) for name in names})
+
+
+def foretold_of(text: str | None) -> Foretold | None:
+    """Tell what was kept of a preview."""
+    return None if text is None else Foretold.model_validate_json(text)
+
+
+def plan_of(hydration: Hydration) -> PlanTold | None:
+    """Tell what was planned."""
+    plan = hydration.plan
+    if plan is None:
+        return None
+    return PlanTold(
+        plan_id=plan.plan_id,
+        consistency=plan.consistency.value,
+        mode=str(plan.mode),
+        path=plan.path,
+        increment=bool(plan.increment),
+    )

@@ -1,0 +1,88 @@
+"""Where a range leads to: the log of the task instance that submitted it, and its job in Spark."""
+
+import re
+from datetime import datetime, timedelta
+from urllib.parse import quote, urlsplit
+
+import sqlalchemy as sa
+from airflow.configuration import conf
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskinstancehistory import TaskInstanceHistory
+from airflow.utils.session import create_session
+
+from airflow_provider_backpressure.core.lanes import Drainer, drainer
+from airflow_provider_backpressure.core.ranges import RangeRecord
+from airflow_provider_backpressure.exceptions import BackpressureError
+from airflow_provider_backpressure.hooks.spark import memory_url
+from airflow_provider_backpressure.plugins import answers
+
+SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Id of a session of Spark Connect."""
+CLOCKS = timedelta(seconds=2)
+"""How far the clock of a worker may be ahead of the ledger's."""
+
+
+def task_of(record: RangeRecord) -> answers.TaskTold | None:
+    """Return the task instance of a range's latest attempt; ``None`` where its lane does not tell."""
+    found = drainer(record.lane)
+    if found is None:
+        return None
+    number = _try_of(found, record.admitted_at) if found.task_id else None
+    return answers.TaskTold(
+        dag_id=found.dag_id,
+        run_id=found.run_id,
+        task_id=found.task_id,
+        map_index=found.map_index,
+        try_number=number,
+        href=_page_of(found, number),
+    )
+
+
+def job_of(record: RangeRecord, cluster: str) -> answers.JobTold | None:
+    """Return the Spark job of a range's latest attempt; ``None`` before the first."""
+    if record.tag is None:
+        return None
+    session = record.session_id if record.session_id and SESSION.fullmatch(record.session_id) else None
+    page = _monitoring(cluster) if session else None
+    href = f"{page}/connect/session/?id={session}" if page else None
+    return answers.JobTold(tag=record.tag, cluster=cluster, session_id=session, href=href)
+
+
+def _page_of(found: Drainer, number: int | None) -> str:
+    """Return the path of Airflow's own page: the task instance's log, or the run where no task is known."""
+    base = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
+    path = f"{base}/dags/{quote(found.dag_id)}/runs/{quote(found.run_id, safe='')}"
+    if found.task_id is None:
+        return path
+    mapped = f"/mapped/{found.map_index}" if found.map_index >= 0 else ""
+    return f"{path}/tasks/{quote(found.task_id)}{mapped}" + (f"?try_number={number}" if number else "")
+
+
+def _try_of(found: Drainer, admitted_at: datetime | None) -> int | None:
+    """Return the latest try that had begun when the range was admitted, as Airflow has written it down."""
+    if admitted_at is None:
+        return None
+    numbers = (
+        sa.select(table.try_number).where(
+            table.dag_id == found.dag_id,
+            table.run_id == found.run_id,
+            table.task_id == found.task_id,
+            table.map_index == found.map_index,
+            table.start_date <= admitted_at + CLOCKS,
+        )
+        for table in (TaskInstance, TaskInstanceHistory)
+    )
+    with create_session() as session:
+        every = session.scalars(sa.union_all(*numbers)).all()
+    return max(every, default=None)
+
+
+def _monitoring(cluster: str) -> str | None:
+    """Return where Spark's pages are, as the cluster's connection has it, without a login."""
+    try:
+        parts = urlsplit(memory_url(cluster) or "")
+    except BackpressureError:
+        return None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return None
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"

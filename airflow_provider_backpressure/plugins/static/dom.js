@@ -1,0 +1,91 @@
+// Small helpers: elements, and figures as people read them. Text only ever goes in as text.
+
+export const DASH = "—";
+
+export function el(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "class") made.className = value;
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+// What has not changed is left alone: focus and a reader's place stay where they are.
+export function put(node, text) {
+  const shown = text === null || text === undefined || text === "" ? DASH : String(text);
+  if (node.textContent !== shown) node.textContent = shown;
+}
+
+// Airflow shows this page in a frame that may not open others: its links leave by the outer page, which may.
+export function leave(event) {
+  const outside = window.parent !== window ? window.parent.document : null;
+  if (!outside) return;
+  event.preventDefault();
+  const way = outside.createElement("a");
+  way.href = event.currentTarget.href;
+  if (event.currentTarget.target) [way.target, way.rel] = [event.currentTarget.target, "noopener noreferrer"];
+  outside.body.append(way);
+  way.click();
+  way.remove();
+}
+
+export function show(node, visible) {
+  if (node.hidden === visible) node.hidden = !visible;
+}
+
+export function classes(node, ...names) {
+  const wanted = names.filter(Boolean).join(" ");
+  if (node.className !== wanted) node.className = wanted;
+}
+
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+export const whole = (value) => (value === null || value === undefined ? DASH : WHOLE.format(value));
+export const short = (value) => (value === null || value === undefined ? DASH : SHORT.format(value));
+export const share = (value) => (value === null || value === undefined ? DASH : `${Math.round(value * 100)} %`);
+// Already rounded down: 100 is shown when everything is in, not before.
+export const percent = (value) => (value === null || value === undefined ? DASH : `${value.toFixed(1)} %`);
+export const rate = (value, unit) => (value === null || value === undefined ? DASH : `${short(value)} ${unit}/s`);
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return DASH;
+  const all = Math.round(seconds);
+  const [hours, minutes, rest] = [Math.floor(all / 3600), Math.floor(all / 60) % 60, all % 60];
+  const two = (value) => String(value).padStart(2, "0");
+  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return DASH;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let size = value;
+  let index = 0;
+  while (size >= 1024 && index < units.length - 1) [size, index] = [size / 1024, index + 1];
+  return `${size.toFixed(index && size < 100 ? 1 : 0)} ${units[index]}`;
+}
+
+// What a source's log is counted in: offsets, transactions, bytes.
+export const amount = (value, unit) => (value === null || value === undefined ? DASH : unit === "bytes" ? bytes(value) : `${short(value)} ${unit}`);
+export const speed = (value, unit) => (value === null || value === undefined ? DASH : `${amount(value, unit)}/s`);
+
+export function time(text) {
+  if (!text) return DASH;
+  const at = new Date(text);
+  const today = at.toDateString() === new Date().toDateString();
+  return today ? at.toLocaleTimeString() : at.toLocaleString();
+}
+
+// postgres://host:5432/shop/public.orders: the end is what people call it.
+export function named(identity) {
+  const rest = identity.split("/").slice(3).join("/");
+  const [place, ...table] = rest.split("/");
+  return { kind: identity.split("://")[0], name: table.join("/") || place || identity, place: identity };
+}
+
+export const PHASES = { hydration: "Hydrating", steady_state: "Steady state", rehydration: "Rehydrating" };
+export const RANGES = { planned: "planned", admitted: "in flight", committed: "committed", failed: "failed", revoked: "skipped" };

@@ -1,0 +1,74 @@
+// The page: which view is shown, and when it looks again.
+
+import { Refused } from "./api.js";
+import { el, put, show } from "./dom.js";
+import { detail } from "./detail.js";
+import { live } from "./live.js";
+import { overview } from "./overview.js";
+import { follow } from "./theme.js";
+
+const main = document.getElementById("main");
+const pulse = document.getElementById("pulse");
+const trouble = document.getElementById("trouble");
+const dag = new URLSearchParams(location.search).get("dag");
+
+let view = null;
+let seen = null;
+let pushed = false;
+
+function chosen() {
+  const match = /^#\/hydration\/([0-9a-f]{32})(?:\/range\/(\d+))?$/.exec(location.hash);
+  return { id: match?.[1] ?? null, seq: match?.[2] ?? null };
+}
+
+function path(...names) {
+  const top = dag ? `Hydrations of ${dag}` : "All hydrations";
+  const items = [names.length ? el("a", { href: "#/" }, top) : el("span", { "aria-current": "page" }, top)];
+  items.push(...names.map((name) => el("span", { "aria-current": "page" }, name)));
+  document.getElementById("path").replaceChildren(...items.map((item) => el("li", {}, item)));
+}
+
+function open({ move = true } = {}) {
+  const { id, seq } = chosen();
+  if (view && id && view.id === id) {
+    view.select(seq);
+    return;
+  }
+  view?.close?.();
+  main.replaceChildren();
+  view = id ? detail(main, id, { path, again: () => turns.now() }) : overview(main, { dag, path, straight: !move, again: () => turns.now() });
+  view.select?.(seq);
+  if (move) main.focus({ preventScroll: true });
+  turns.now();
+}
+
+async function look(mine) {
+  try {
+    await mine.look();
+    if (mine !== view) return;
+    show(trouble, false);
+    seen = Date.now();
+    beat();
+  } catch (error) {
+    if (mine !== view) return;
+    if (!(error instanceof Refused)) console.error(error);
+    put(trouble, error instanceof Refused ? error.message : `The page has a fault: ${error.message}`);
+    show(trouble, true);
+    mine.failed?.(error);
+  }
+}
+
+const turns = live(() => view, look, (heard) => { pushed = heard; beat(); });
+
+function beat() {
+  const age = seen === null ? null : Math.round((Date.now() - seen) / 1000);
+  const stale = age === null || age > 8;
+  pulse.className = stale ? "pulse stale" : "pulse";
+  put(pulse, age === null ? "Loading …" : stale ? `Last seen ${age} s ago` : pushed ? "Live, as it happens" : "Live, every 2 s");
+  pulse.title = pushed ? "Changes are pushed to this page." : "Changes are not pushed to this page now: it looks by itself.";
+}
+
+follow(() => view?.themed?.());
+addEventListener("hashchange", () => open());
+setInterval(beat, 1000);
+open({ move: false });

@@ -1,0 +1,58 @@
+// The pipe: source, gate, read, sink; rates at its ends, credits at the gap, and what each stage does with its time.
+
+import { amount, classes, el, named, put, rate, share, show, speed } from "./dom.js";
+
+const MOST_DOTS = 24;
+
+function box(kind, name) {
+  const [head, figure, note] = [el("h3", {}, name), el("p", { class: "figure big" }), el("p", { class: "quiet" })];
+  const spent = el("div", { class: "spent", role: "img" }, el("span", { class: "busy" }), el("span", { class: "held" }), el("span", { class: "idle" }));
+  const node = el("li", { class: `stage ${kind}` }, head, figure, note, spent);
+  return {
+    node,
+    draw({ figure: large, note: small, stage, worst }) {
+      put(figure, large);
+      put(note, small);
+      show(spent, Boolean(stage));
+      classes(node, "stage", kind, worst && "worst", stage && `level-${stage.level.toLowerCase()}`);
+      if (!stage) return;
+      [stage.busy, stage.backpressured, stage.idle].forEach((part, index) => { spent.children[index].style.flexGrow = part; });
+      const told = `${share(stage.busy)} busy, ${share(stage.backpressured)} held back, ${share(stage.idle)} idle`;
+      spent.setAttribute("aria-label", told);
+      spent.title = told;
+    },
+  };
+}
+
+export function pipe() {
+  const source = box("source", "Source");
+  const gate = box("gate", "Gate");
+  const read = box("read", "Read and transform");
+  const sink = box("sink", "Sink");
+  const dots = el("p", { class: "dots", role: "img" });
+  gate.node.insertBefore(dots, gate.node.children[1]);
+  const legend = el("p", { class: "legend quiet" },
+    el("span", { class: "key busy" }), "busy ", el("span", { class: "key held" }), "held back ", el("span", { class: "key idle" }), "idle; of the last minute");
+  return {
+    node: el("div", {}, el("ol", { class: "pipe" }, source.node, gate.node, read.node, sink.node), legend),
+    draw(one) {
+      const running = one.phase !== "steady_state";
+      const stages = running ? Object.fromEntries(one.stages.map((stage) => [stage.stage, stage])) : {};
+      const told = (stage) => (stage ? `${share(stage.busy)} busy, ${share(stage.backpressured)} held back` : running ? "not known yet" : "at rest");
+      const worst = (name) => one.bottleneck === name;
+      source.draw({ figure: one.upstream_rate === null ? named(one.source).name : speed(one.upstream_rate, one.log_unit), note: `${named(one.source).kind} · lag ${amount(one.lag, one.log_unit)}` });
+      gate.draw({ figure: `${one.in_flight} of ${one.credits}`, note: stages.admit ? told(stages.admit) : one.open ? "credits in flight" : one.reasons[0], stage: stages.admit, worst: worst("admit") });
+      read.draw({ figure: stages.read ? share(stages.read.busy) : "—", note: told(stages.read), stage: stages.read, worst: worst("read") });
+      sink.draw({ figure: rate(one.rate, one.unit), note: told(stages.sink), stage: stages.sink, worst: worst("sink") });
+      const shown = Math.min(one.credits_max, MOST_DOTS);
+      const taken = Math.round((one.in_flight / Math.max(1, one.credits_max)) * shown);
+      const given = Math.round((one.credits / Math.max(1, one.credits_max)) * shown);
+      dots.setAttribute("aria-label", `${one.in_flight} ranges in flight, ${one.credits} credits, at most ${one.credits_max}`);
+      const want = Array.from({ length: shown }, (_, index) => (index < taken ? "taken" : index < given ? "free" : "none"));
+      if (dots.dataset.shown !== want.join()) {
+        dots.dataset.shown = want.join();
+        dots.replaceChildren(...want.map((kind) => el("span", { class: `dot ${kind}` })));
+      }
+    },
+  };
+}
