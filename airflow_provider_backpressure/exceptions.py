@@ -7,9 +7,11 @@
     │   ├── InvalidDeclaration    a budget, range, table name or message that cannot be meant
     │   ├── SourceRefused         no such table, no right, no key, a type that cannot be carried
     │   ├── SinkRefused           a target that does not fit, no right, rows already there
+    │   │   └── QuarantineFull    more rows were refused than may be kept aside
     │   ├── RunnerRefused         executors without a driver, another Python, a broken transform
     │   ├── LedgerRefused         tables missing, hydration owned by another DAG, unknown hydration
     │   ├── PlanSuperseded        the target's fence names a newer plan: this one must not write
+    │   ├── LogLost               the source no longer has all of the log that was to be replayed
     │   ├── VerificationFailed    source and sink differ; the ranges are named
     │   └── IllegalTransition     a state machine was asked for a step it does not have
     └── Transient                 the same request may go well later
@@ -19,6 +21,7 @@
         ├── LedgerUnavailable
         ├── SnapshotLost          the snapshot that ranges are read in is gone: a retry plans anew
         └── RangeFailed           one attempt of one range; carries its cause
+            └── OutOfMemory       it took more than the executor had: a smaller range may go
 
 Whether to retry is the type, never a flag.
 """
@@ -44,6 +47,10 @@ class SinkRefused(Terminal):
     """The target cannot be written as declared."""
 
 
+class QuarantineFull(SinkRefused):
+    """More rows were refused than may be kept aside."""
+
+
 class RunnerRefused(Terminal):
     """Spark is there but cannot run our ranges."""
 
@@ -54,6 +61,10 @@ class LedgerRefused(Terminal):
 
 class PlanSuperseded(Terminal):
     """The target's plan row names a newer epoch."""
+
+
+class LogLost(Terminal):
+    """The source no longer has all of the log from the committed position on: what changed there is not known."""
 
 
 class VerificationFailed(Terminal):
@@ -90,3 +101,7 @@ class SnapshotLost(Transient):
 
 class RangeFailed(Transient):
     """One attempt of one range failed."""
+
+
+class OutOfMemory(RangeFailed):
+    """One attempt of one range took more memory than its executor had."""

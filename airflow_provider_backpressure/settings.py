@@ -1,13 +1,18 @@
 """The ``[backpressure]`` section of Airflow's configuration."""
 
 import re
+from urllib.parse import urlsplit
 
 from airflow.sdk import conf
 
+from airflow_provider_backpressure.core.observer import Kept
 from airflow_provider_backpressure.core.polling import PollPolicy
+from airflow_provider_backpressure.core.push import Paces
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 SECTION = "backpressure"
+PAGE = "/backpressure"
+"""The page's path within Airflow."""
 
 
 def environment() -> str:
@@ -20,6 +25,11 @@ def environment() -> str:
     return name
 
 
+def page_path() -> str:
+    """Return the page's path, ``/backpressure/``; Airflow itself may be served under one."""
+    return urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/") + PAGE + "/"
+
+
 def inline_wait() -> float:
     """Return how many seconds a lane waits at a closed gate before it defers."""
     return conf.getfloat(SECTION, "inline_wait", fallback=30.0)
@@ -27,5 +37,40 @@ def inline_wait() -> float:
 
 def poll_policy() -> PollPolicy:
     """Return how lanes, triggers and sensors wait between two looks at the gate."""
-    longest = conf.getfloat(SECTION, "poll_interval", fallback=1.0)
+    longest = conf.getfloat(SECTION, "poll_interval", fallback=0.5)
     return PollPolicy(initial=min(0.2, longest), maximum=longest)
+
+
+def samples_kept() -> Kept:
+    """Return for how long samples are kept, and how many of a hydration; ``InvalidDeclaration`` for less than one."""
+    days = conf.getfloat(SECTION, "sample_days", fallback=7.0)
+    rows = conf.getint(SECTION, "sample_rows", fallback=100_000)
+    if not days > 0 or rows < 1:
+        raise InvalidDeclaration(f"[backpressure] sample_days and sample_rows must be above 0, not {days} and {rows}.")
+    return Kept(seconds=days * 86400.0, rows=rows)
+
+
+def history_seconds() -> float:
+    """Return for how long `prune` keeps what no run needs any more; ``InvalidDeclaration`` below 0."""
+    days = conf.getfloat(SECTION, "history_days", fallback=90.0)
+    if not days >= 0:
+        raise InvalidDeclaration(f"[backpressure] history_days must be at least 0, not {days}.")
+    return days * 86400.0
+
+
+def gate_closed_seconds() -> float:
+    """Return for how long a gate may be closed before an event says so; ``InvalidDeclaration`` below 0."""
+    seconds = conf.getfloat(SECTION, "gate_closed_seconds", fallback=600.0)
+    if not seconds >= 0:
+        raise InvalidDeclaration(f"[backpressure] gate_closed_seconds must be at least 0, not {seconds}.")
+    return seconds
+
+
+def push() -> str:
+    """Return how changes of a gate are told to those that wait, where the ledger's connection does not say."""
+    return conf.get(SECTION, "push", fallback="auto")
+
+
+def paces() -> Paces:
+    """Return how often a process reads a gate that stays closed."""
+    return Paces(normal=poll_policy().maximum)

@@ -1,17 +1,18 @@
 """What operators and sensors have in common: what they are told, how it is templated, how errors leave them."""
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, NoReturn
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_backpressure import settings
+from airflow_provider_backpressure import openlineage, settings
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.lanes import lane
+from airflow_provider_backpressure.core.lineage import Lineage
 from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.watch import Watch
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, Terminal
@@ -19,10 +20,8 @@ from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.hydration import Declaration, Opened, SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.runs import under_way
 from airflow_provider_backpressure.hooks.spark import memory_url
+from airflow_provider_backpressure.links import HydrationLink
 from airflow_provider_backpressure.triggers import AdmissionTrigger, TurnTrigger
-
-MAX_LANE = 250
-"""Longest name of a lane; a longer one is cut and told apart by a digest."""
 
 
 @contextmanager
@@ -38,10 +37,7 @@ def lane_name(context: Context, *parts: str) -> str:
     """Return a name that is the same for each try of a task instance: DAG, run, and ``parts`` or task and map index."""
     instance = context["ti"]
     own = parts or (instance.task_id, str(instance.map_index))
-    name = "/".join((instance.dag_id, instance.run_id, *own))
-    if len(name) <= MAX_LANE:
-        return name
-    return f"{name[: MAX_LANE - 17]}/{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return lane(instance.dag_id, instance.run_id, *own)
 
 
 def range_lane(context: Context, seq: int) -> str:
@@ -60,6 +56,11 @@ class HydrationTask(BaseOperator):
     """
 
     template_fields: Collection[str] = ("source", "sink")
+    operator_extra_links: Collection[BaseOperatorLink] = (HydrationLink(),)
+    hydration_id = ""
+    """What it works on; empty before it has found that."""
+    lineage: Lineage | None = None
+    """What it moved; for those who ask, so it stays empty where nobody can."""
 
     def __init__(
         self,
@@ -119,26 +120,32 @@ class HydrationTask(BaseOperator):
         seq: int | None = None,
         lane: str | None = None,
         timeout: float | None = None,
+        remind_after: float | None = None,
     ) -> NoReturn:
-        """Give the worker slot back until the trigger has something to tell; the task then begins anew."""
+        """Give the worker slot back until the trigger has something to tell; the task then begins anew.
+
+        ``remind_after``: seconds after which it does so anyway, to tell somebody that the gate is still closed.
+        """
         self.log.info("The gate is closed: %s. The task gives its worker slot back.", "; ".join(reasons) or "no credit")
         with airflow_errors():
             trigger = AdmissionTrigger(
                 hydration_id=hydration_id,
                 backpressure_conn_id=self.backpressure_conn_id,
-                budget={**asdict(budget), "law": budget.law.value},
+                budget=budget.to_json(),
                 watch=watch.value,
                 memory_url=memory_url(self.spark_conn_id),
                 plan_id=plan_id,
                 seq=seq,
                 lane=lane,
                 poll_interval=settings.poll_policy().maximum,
+                remind_after=remind_after,
             )
         self.defer(trigger=trigger, method_name="resume", timeout=timeout)
 
     def take_turn(self, context: Context, opened: Opened, hydration_id: str) -> None:
         """Take the hydration for this run alone, or defer until the run that has it is over or has let it go."""
         instance = context["ti"]
+        self._lead_to(hydration_id, instance)
         holder = opened.ledger.hold(hydration_id, run=instance.run_id)
         if holder != instance.run_id and not under_way(instance.dag_id, holder):
             holder = opened.ledger.hold(hydration_id, run=instance.run_id, over=holder)
@@ -152,6 +159,16 @@ class HydrationTask(BaseOperator):
             run_id=holder,
         )
         self.defer(trigger=trigger, method_name="resume")
+
+    def _lead_to(self, hydration_id: str, instance: Any) -> None:
+        """Let the task's links lead there at once: Airflow itself stores them when the task ends."""
+        self.hydration_id = hydration_id
+        for link in self.operator_extra_links:
+            instance.xcom_push(link.xcom_key, link.get_link(self, ti_key=instance))
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return what OpenLineage is told of a task that has ended, well or not; ``None`` where it moved nothing."""
+        return openlineage.operator_lineage(self.lineage) if self.lineage is not None else None
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after a deferral. What the trigger saw is only told: everything is looked at again."""

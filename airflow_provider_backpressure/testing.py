@@ -6,13 +6,13 @@ They keep the contracts of :mod:`airflow_provider_backpressure.core.ports`; the 
 import json
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any
 
-from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, cover
+from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, Values, cover, cut
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.messages import (
     ChecksumSpec,
@@ -26,11 +26,21 @@ from airflow_provider_backpressure.core.messages import (
     Window,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Marker
+from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Marker, PlanRow, Unread
+from airflow_provider_backpressure.core.probe import ending
 from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
-from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused, SnapshotLost
+from airflow_provider_backpressure.core.upstream import Unit, Upstream
+from airflow_provider_backpressure.core.watched import Figure, Watched
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    PlanSuperseded,
+    RangeFailed,
+    SinkRefused,
+    SnapshotLost,
+    SourceRefused,
+)
 from airflow_provider_backpressure.ledger.memory import MemoryLedger as MemoryLedger
 
 COLUMNS = (Column(name="id", type="bigint", nullable=False),)
@@ -97,10 +107,36 @@ class MemoryKeeper:
 
 
 @dataclass(kw_only=True)
+class MemoryHealth:
+    """Sees what a test says: a figure or an error by the name of each signal; without one it is 0."""
+
+    figures: dict[str, float | BackpressureError]
+    watched: Sequence[Watched]
+    closed: bool = False
+
+    @property
+    def key(self) -> Hashable:
+        """See ``Health.key``."""
+        return id(self.figures)
+
+    def look(self) -> dict[Watched, Figure | BackpressureError]:
+        """See ``Health.look``."""
+        found = {each: self.figures.get(each.name, 0.0) for each in self.watched}
+        return {
+            each: value if isinstance(value, BackpressureError) else Figure(value=value)
+            for each, value in found.items()
+        }
+
+    def close(self) -> None:
+        """See ``Health.close``."""
+        self.closed = True
+
+
+@dataclass(kw_only=True)
 class MemorySource:
     """A table of one integer key, given in ascending order."""
 
-    modules: ClassVar[tuple[str, ...]] = ()
+    modules: tuple[str, ...] = ()
 
     keys: Sequence[int]
     identity: str = "memory://source"
@@ -109,6 +145,10 @@ class MemorySource:
     """Read later runs by the key itself, as a rising column."""
     keepers: list[MemoryKeeper] = field(default_factory=list)
     """Every snapshot that was ever kept, in order."""
+    figures: dict[str, float | BackpressureError] = field(default_factory=dict)
+    """What a look at its health sees, by the signal's name."""
+    asked: int = 0
+    """How often it was asked how far it is."""
 
     def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
         """See ``Source.snapshot``."""
@@ -137,6 +177,17 @@ class MemorySource:
         boundaries = ((str(keys[at]),) for at in range(rows, len(keys), rows))
         return numbered(cover(("id",), boundaries), rows=rows, row_bytes=snapshot.row_bytes)
 
+    def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
+        """See ``Source.cut``."""
+        assert isinstance(bounds, KeyBounds), "what this module cuts"
+        keys = self.read(_query(bounds, read.window))
+        step = -(-len(keys) // parts)
+        return list(cut(bounds, ((str(key),) for key in keys[step::step]))) if step else [bounds]
+
+    def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
+        """See ``Source.in_order``."""
+        return sorted(values, key=lambda value: int(value[0]))
+
     def keep(self, plan: Plan) -> MemoryKeeper:
         """See ``Source.keep``."""
         self.keepers.append(MemoryKeeper(snapshot=f"memory-{len(self.keepers)}"))
@@ -154,6 +205,19 @@ class MemorySource:
         """Return the keys that a slice's query selects."""
         return _selected(self.keys, query)
 
+    def log(self, hydration_id: str) -> ChangeLog:
+        """See ``Source.log``."""
+        raise SourceRefused("The memory source has no log to be replayed.")
+
+    def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> MemoryHealth:
+        """See ``Source.health``."""
+        return MemoryHealth(figures=self.figures, watched=watched)
+
+    def upstream(self) -> Upstream:
+        """See ``Source.upstream``. The rows there are; each question is counted in ``asked``."""
+        self.asked += 1
+        return Upstream(unit=Unit.ROWS, at={self.identity: len(self.keys)})
+
     def close(self) -> None:
         """See ``Source.close``."""
 
@@ -162,7 +226,7 @@ class MemorySource:
 class MemorySink:
     """A keyless target: rows are a list, so that a doubled row shows. ``replace`` fills another first."""
 
-    modules: ClassVar[tuple[str, ...]] = ()
+    modules: tuple[str, ...] = ()
 
     identity: str = "memory://sink"
     rows: list[int] = field(default_factory=list)
@@ -170,26 +234,37 @@ class MemorySink:
     last_epoch: int = 0
     shadow: list[int] | None = None
     """Rows of a plan that replaces the target, until it is published."""
+    widened: list[str] = field(default_factory=list)
+    """Names of the columns that were added, in order."""
     ended: list[str] = field(default_factory=list)
     """Slices whose attempts were ended, in order."""
+    figures: dict[str, float | BackpressureError] = field(default_factory=dict)
+    """What a look at its health sees, by the signal's name."""
+    name: str = "rows"
+    beside: dict[str, "MemoryScratch"] = field(default_factory=dict)
+    """Targets of probes that are there, by name."""
     _markers: dict[tuple[str, str], Marker] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str]) -> WriteSpec:
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
         """See ``Sink.fit``."""
         if any(column.type != "bigint" for column in columns):
             raise SinkRefused("The memory sink takes bigint columns only.")
         return WriteSpec(
             kind="memory",
             conn_id="sink",
-            target="rows",
+            target=self.name,
             columns=tuple(columns),
             mode=mode,
             key=tuple(key),
             plan_table="plan",
             commit_table="commit",
-            fence="rows",
+            fence=self.name,
         )
+
+    def widen(self, columns: Sequence[Column]) -> None:
+        """See ``Sink.widen``."""
+        self.widened += [column.name for column in columns]
 
     def prepare(self, write: WriteSpec) -> None:
         """See ``Sink.prepare``."""
@@ -220,6 +295,20 @@ class MemorySink:
         """See ``Sink.epoch``."""
         return self.last_epoch if self.plan is not None and self.plan.plan_id == plan_id else None
 
+    def held(self) -> PlanRow | None:
+        """See ``Sink.held``."""
+        plan = self.plan
+        if plan is None:
+            return None
+        committed = sum(not marker.revoked for marker in self.markers(plan.plan_id).values())
+        return PlanRow(
+            plan_id=plan.plan_id,
+            epoch=self.last_epoch,
+            source_identity=plan.source_identity,
+            plan=plan,
+            committed=committed,
+        )
+
     def commit(self, spec: RangeSpec, piece: Slice, keys: Sequence[int]) -> Marker:
         """Make a slice's rows and marker visible in one step, or refuse: what a writer in Spark does."""
         with self._lock:
@@ -227,6 +316,8 @@ class MemorySink:
                 raise PlanSuperseded(f"Plan {spec.plan_id} no longer holds the target.")
             known = self._markers.get((spec.plan_id, piece.slice_id))
             if known is not None:
+                if known.revoked:
+                    raise PlanSuperseded(f"Slice {piece.slice_id} of plan {spec.plan_id} was revoked.")
                 return known
             self._written.extend(keys)
             marker = Marker(
@@ -280,6 +371,25 @@ class MemorySink:
             self._markers.pop((plan.plan_id, slice_id), None)
             return number
 
+    def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
+        """See ``Sink.revoke``."""
+        with self._lock:
+            if self.epoch(plan.plan_id) is None:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds the target.")
+            revoked = Marker(
+                plan_id=plan.plan_id,
+                slice_id=slice_id,
+                epoch=plan.epoch,
+                attempt=0,
+                bounds=bounds.to_json(),
+                rows=0,
+                bytes=0,
+                checksum="",
+                committed_at=datetime.now(UTC),
+                revoked=True,
+            )
+            return self._markers.setdefault((plan.plan_id, slice_id), revoked).revoked
+
     def complete(self, plan: Plan) -> None:
         """See ``Sink.complete``."""
 
@@ -293,12 +403,50 @@ class MemorySink:
             if self.shadow is not None:
                 self.rows, self.shadow = self.shadow, None
 
+    def scratch(self, digits: str, *, indexes: bool = True) -> "MemoryScratch":
+        """See ``Sink.scratch``."""
+        name, identity = self.name + ending(digits), self.identity + ending(digits)
+        return self.beside.get(name) or MemoryScratch(identity=identity, name=name, of=self)
+
+    def traces(self) -> tuple[str, ...]:
+        """See ``Sink.traces``."""
+        beside = [f"{name}: filled by a probe of {self.name}" for name in self.beside]
+        return (*([f"the plan of {self.name}"] if self.plan is not None else ()), *beside)
+
+    def erase(self) -> None:
+        """See ``Sink.erase``."""
+        with self._lock:
+            self.plan = self.shadow = None
+            self._markers.clear()
+            self.beside.clear()
+
     @property
     def _written(self) -> list[int]:
         return self.rows if self.shadow is None else self.shadow
 
+    def health(self, watched: Sequence[Watched], *, seconds: float) -> MemoryHealth:
+        """See ``Sink.health``."""
+        return MemoryHealth(figures=self.figures, watched=watched)
+
     def close(self) -> None:
         """See ``Sink.close``."""
+
+
+@dataclass(kw_only=True)
+class MemoryScratch(MemorySink):
+    """A target beside another one, which is there from ``prepare`` until it is dropped."""
+
+    of: MemorySink
+
+    def prepare(self, write: WriteSpec) -> None:
+        """See ``Sink.prepare``."""
+        self.of.beside[self.name] = self
+
+    def drop(self, plan_id: str) -> None:
+        """See ``ScratchSink.drop``."""
+        if self.plan is not None and self.plan.plan_id != plan_id:
+            raise SinkRefused(f"{self.name} is held by plan {self.plan.plan_id}: it is not dropped.")
+        self.of.beside.pop(self.name, None)
 
 
 @dataclass(kw_only=True)
@@ -318,7 +466,9 @@ class MemoryRunner:
     """Errors to raise, by range, one per attempt, before the sink is written."""
     submitted: list[RangeSpec] = field(default_factory=list)
     interrupted: list[str] = field(default_factory=list)
-    modules: Mapping[str, str | None] = field(default_factory=lambda: {"psycopg": "3", "pyarrow": "15", "xxhash": "3"})
+    modules: Mapping[str, str | None] = field(
+        default_factory=lambda: {"numpy": "2", "psycopg": "3", "pyarrow": "15", "xxhash": "3"}
+    )
     _pending: list[tuple[RangeSpec, "Future[RangeResult]"]] = field(default_factory=list)
 
     def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
@@ -359,7 +509,8 @@ class MemoryRunner:
         future.set_result(RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=results))
 
     def _copy(self, spec: RangeSpec, piece: Slice) -> SliceResult:
-        marker = self.sink.commit(spec, piece, self.source.read(piece.query))
+        sink = self.sink.beside.get(spec.write.fence, self.sink)
+        marker = sink.commit(spec, piece, self.source.read(piece.query))
         return SliceResult(
             slice_id=piece.slice_id,
             rows=marker.rows,

@@ -1,5 +1,6 @@
 """Clients of Kafka: the settings of a connection, and what every client of ours has."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.kafka.errors import Heard, translated, where
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, Producer
     from confluent_kafka.admin import AdminClient
 
 NEEDED = "confluent_kafka"
@@ -24,6 +25,8 @@ _QUIET = {
     "socket.keepalive.enable": True,
     "reconnect.backoff.max.ms": 2000,
 }
+
+_SETTING = re.compile(r"\b(?:ssl|sasl|security|enable)(?:\.[a-z]+)+")
 
 
 @contextmanager
@@ -70,6 +73,17 @@ def consumer(endpoint: Endpoint, name: str, **settings: Any) -> "Iterator[tuple[
         client.close()
 
 
+def producer(endpoint: Endpoint, name: str, **settings: Any) -> "tuple[Producer, Heard]":
+    """Return a client that writes, to be flushed in the end; ``settings`` with ``_`` for ``.``."""
+    library = _library(endpoint)
+    heard = Heard()
+    chosen = {setting.replace("_", "."): value for setting, value in settings.items()}
+    try:
+        return library.Producer({**_settings(endpoint, name, heard), **chosen}), heard
+    except library.KafkaException as error:
+        raise _unfit(error, endpoint) from error
+
+
 def library_version(endpoint: Endpoint) -> str:
     """Return the version of librdkafka, which the client library brings with it."""
     return str(_library(endpoint).libversion()[0])
@@ -99,6 +113,8 @@ def _library(endpoint: Endpoint) -> Any:
 
 
 def _unfit(error: Any, endpoint: Endpoint) -> InvalidDeclaration:
-    """Return the error of settings that the client does not take. Its words name a setting, and never a password."""
-    said = error.args[0].str().split(":")[0]
-    return InvalidDeclaration(f"The settings of {where(endpoint)} are none that a client takes: {said}.")
+    """Return the error of settings that the client does not take: the names of settings, and never a value."""
+    said, _, rest = error.args[0].str().partition(":")
+    named = sorted(set(_SETTING.findall(rest)))
+    which = f" ({', '.join(named)})" if named else ""
+    return InvalidDeclaration(f"The settings of {where(endpoint)} are none that a client takes: {said}{which}.")

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 _LOGIN = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"})
+_ALERT = "SSL alert number"
+"""Of a broker that does not like the client's certificate; to the client that is just another broken connection."""
 _REFUSED = frozenset(
     {
         "TOPIC_AUTHORIZATION_FAILED",
@@ -40,7 +42,7 @@ class Heard:
 
     def hear(self, error: "KafkaError") -> None:
         """Keep an error; those that say why go before those that say that nobody is left."""
-        if error.name() in _LOGIN:
+        if error.name() in _LOGIN or _ALERT in error.str():
             self.login = error
         elif error.name() != "_ALL_BROKERS_DOWN" or self.last is None:
             self.last = error
@@ -55,7 +57,7 @@ def translated(
     elif heard is not None and heard.last is not None and error.name() in ("_TRANSPORT", "_TIMED_OUT"):
         error = heard.last
     of = f" ({about})" if about else ""
-    if error.name() in _LOGIN:
+    if error.name() in _LOGIN or _ALERT in error.str():
         return SourceRefused(f"Kafka at {where(endpoint)} does not let {endpoint.user or 'us'} in: {words(error)}.")
     if error.name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
         return SourceRefused(
