@@ -2,17 +2,23 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
 
+from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Folder, Step
 from airflow_provider_backpressure.ledger.migration import migrate
+from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.services import Server, Services
+from tests.chaos.drained import Session
 from tests.chaos.matrix import CELLS, SIZES, Victim
 from tests.chaos.stage import Stage
 from tests.conftest import endpoint_of, fresh_database
+from tests.support.composed import Composed
 from tests.support.postgres import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +70,20 @@ def cluster(stage: Stage) -> Iterator[Stage]:
     stage.services.up("connect:cluster", spark_conf=QUICK, **options)
     yield stage.on("connect:cluster")
     stage.services.down("connect:cluster", "standalone")
+
+
+@pytest.fixture(scope="package")
+def session(connect: Server) -> Iterator[Session]:
+    """One session of Spark's for all hydrations that a test drains in its own process, one after the other."""
+    logins: dict[str, Endpoint] = {}
+    with closing(ConnectRunner(connect.url, logins, ui_url=connect.ui_url)) as runner:
+
+        def of(composed: Composed) -> ConnectRunner:
+            logins["source"] = replace(composed.source, conn_id="source")
+            logins["sink"] = replace(composed.sink, conn_id="sink")
+            return runner
+
+        yield of
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def unanswered(endpoint: Endpoint) -> bool:
 
 @pytest.mark.statement("X1", "X2")
 @pytest.mark.parametrize("victim", STEPS, ids=str)
+@pytest.mark.fault(6, 8)
 def test_a_commit_without_an_answer_counts(
     stage: Stage, victim: Victim, folder: Path, record_property: Callable[[str, object], None]
 ) -> None:

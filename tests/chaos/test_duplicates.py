@@ -13,17 +13,19 @@ from airflow_provider_backpressure.core.failpoints import Action, Folder, Point,
 from airflow_provider_backpressure.core.messages import SliceResult
 from airflow_provider_backpressure.exceptions import SinkUnavailable, SourceUnavailable
 from airflow_provider_backpressure.spark.job import run_slice
+from tests.chaos.matrix import SEEDS
 from tests.integration.attempts import begin, columns_of, difference, execute, in_process, until
 
 pytestmark = pytest.mark.integration
 
-ROUNDS = 150
+ROUNDS = 1000 if SEEDS in os.environ else 150
 ROWS = 40
 QUERY = "SELECT * FROM t WHERE id / 40 = {}"
 
 
 @pytest.mark.statement("X1", "X2")
 @pytest.mark.parametrize("later", [0, 1], ids=["the same attempt twice", "an attempt and its successor"])
+@pytest.mark.fault(12)
 def test_of_two_submitters_one_commits_and_the_other_says_what_the_marker_says(database: Endpoint, later: int) -> None:
     """X1, X2: hundreds of rounds. A predecessor may also find its connections ended; nobody else fails."""
     execute(
@@ -58,6 +60,7 @@ def said(future: "Future[SliceResult]", *, may_end: bool) -> tuple[int, int, str
 
 
 @pytest.mark.statement("X1", "X2")
+@pytest.mark.fault(13)
 def test_a_zombie_frozen_just_before_its_commit_is_refused(database: Endpoint, failpoints: Folder) -> None:
     """X1, X2: rows and marker stand in its open transaction; the retry ends that at once, and thawed it is too late."""
     execute(database, "CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1, 5000) i")

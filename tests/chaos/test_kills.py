@@ -110,6 +110,7 @@ def clear(stage: Stage, lane: Any) -> None:
 @pytest.mark.parametrize(
     "case", list(cases(Victim.LANE, Victim.SINK, Victim.LEDGER, Victim.WORKER, Victim.DRIVER)), ids=str
 )
+@pytest.mark.fault(3, 4, 5, 6, 8)
 def test_whoever_is_killed_every_row_arrives_once(
     stage: Stage, case: Case, folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -119,6 +120,7 @@ def test_whoever_is_killed_every_row_arrives_once(
 
 @pytest.mark.statement("X1", "X2")
 @pytest.mark.parametrize("case", list(cases(Victim.EXECUTOR)), ids=str)
+@pytest.mark.fault(5)
 def test_an_executor_of_a_cluster_is_killed(
     cluster: Stage, case: Case, folder: Path, record_property: Callable[[str, object], None]
 ) -> None:

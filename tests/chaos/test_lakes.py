@@ -25,6 +25,7 @@ CELLS = [(kind, step) for kind in lakes.KINDS for step in (BEFORE, AFTER)] if SE
 
 @pytest.mark.statement("X1", "X2")
 @pytest.mark.parametrize(("kind", "step"), CELLS)
+@pytest.mark.fault(5)
 def test_a_worker_is_killed_at_its_commit(stage: Stage, kind: str, step: Step, folder: Path) -> None:
     """X1, X2: its range is there once, with its marker, and so is every other."""
     composed = replace(stage.hydration(DRAW), into=lakes.place(kind, folder))

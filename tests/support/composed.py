@@ -15,17 +15,18 @@ from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.hydrator import Hydrator, LaneResult
+from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.limiter import Limiter
 from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.planner import Planned, Planner
-from airflow_provider_backpressure.core.ports import Ledger, Runner, Sink, Source
+from airflow_provider_backpressure.core.ports import Runner, Sink, Source
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.verification import Verifier, Verify
 from airflow_provider_backpressure.exceptions import VerificationFailed
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
-from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
+from airflow_provider_backpressure.sources import LandedSource, MySQLSource, PostgresSource
 from tests.support import lakes
 from tests.support.postgres import connected
 
@@ -69,7 +70,8 @@ class Composed:
         source_at, sink_at = replace(self.source, conn_id="source"), replace(self.sink, conn_id="sink")
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(SqlLedger(self.ledger_url)))
-            source = stack.enter_context(closing(self.declared().open(source_at)))
+            at = NOWHERE if self.kind == "landed" else source_at
+            source = stack.enter_context(closing(self.declared().open(at)))
             sink = stack.enter_context(closing(self._sink(sink_at)))
             if runner is None:
                 endpoints = {"source": source_at, "sink": sink_at}
@@ -78,6 +80,8 @@ class Composed:
 
     def declared(self) -> "SourceDeclaration":
         """Return the source's declaration."""
+        if self.kind == "landed":
+            return LandedSource(lake=lakes.declared(**self.reading))
         declared: SourceDeclaration = SOURCES[self.kind](conn_id="source", table=self.table, **self.reading)
         return declared
 

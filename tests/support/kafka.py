@@ -10,7 +10,15 @@ from functools import cached_property
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.sources import KafkaSource
@@ -63,9 +71,12 @@ class Topic:
 
     def configure(self, **config: str) -> None:
         """Change settings."""
-        settings = {name.replace("_", "."): value for name, value in config.items()}
-        resource = ConfigResource(ResourceType.TOPIC, self.name, set_config=settings)
-        self._settle(self._admin.alter_configs([resource]))
+        changes = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=changes)
+        self._settle(self._admin.incremental_alter_configs([resource]))
 
     def send(self, partition: int, *records: Any, key: Any = None, **options: Any) -> None:
         """Write records; those that are no bytes as JSON."""

@@ -31,7 +31,7 @@ def declared(kind: str, **fields: Any) -> DeltaSink | IcebergSink | ParquetSink:
     return {"delta": DeltaSink, "iceberg": IcebergSink, "parquet": ParquetSink}[kind](**fields)
 
 
-def table(kind: str, **fields: Any) -> pyarrow.Table:
+def table(kind: str, *, quarantine: int | None = None, **fields: Any) -> pyarrow.Table:
     """Return all rows, read by the format's own library."""
     if kind == "parquet":
         return pyarrow.dataset.dataset(fields["path"], format="parquet").to_table()

@@ -1,6 +1,7 @@
 """Reading a source's ranges by their own statements, as the tasks do."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -37,4 +38,14 @@ def assert_covered(
     assert sorted(map(repr, (row for piece in pieces for row in piece))) == sorted(map(repr, run(endpoint, query)))
     sizes = [len(piece) for piece in pieces]
     assert max(sizes, default=0) <= 1.3 * rows
+    if sizes:
+        _assert_cut(endpoint, source, snapshot, ranges[sizes.index(max(sizes))])
     return sizes, snapshot
+
+
+def _assert_cut(endpoint: Endpoint, source: Source, snapshot: Snapshot, whole: PlannedRange) -> None:
+    """Cut one of the ranges in three: its rows are in just these pieces, none of which holds much more than a third."""
+    bounds = source.cut(source.read_spec(snapshot), whole.bounds, parts=3)
+    cut = [replace(whole, seq=seq, bounds=piece) for seq, piece in enumerate(bounds)]
+    (before,), pieces = (keys_by_range(endpoint, source, snapshot, ranges) for ranges in ([whole], cut))
+    assert sorted(map(repr, (row for piece in pieces for row in piece))) == sorted(map(repr, before))

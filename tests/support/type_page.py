@@ -8,6 +8,7 @@ from airflow_provider_backpressure.spark.types import carrier
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "types.md"
 MYSQL = PAGE.with_name("types-mysql.md")
+KAFKA = PAGE.with_name("types-kafka.md")
 WRITE = "BACKPRESSURE_WRITE_DOCS"
 """Set in the environment, it makes the test write the page."""
 INTRODUCTION = """# Types
@@ -51,6 +52,24 @@ AFTER_MYSQL = """
 - A type that is not in the table (`vector`) is refused by its column's name.
 """
 
+FROM_KAFKA = """# Types of fields from Kafka
+
+What `KafkaSource(fields={"name": "type"})` makes of the fields of JSON objects in PostgreSQL. The table is made by the
+test that sends the examples through a topic and Spark, and compares what PostgreSQL has to print for them.
+
+- **Declared**: the type in `fields`, in PostgreSQL's words or their short forms.
+- **PostgreSQL**: the type of a target that is created; one that is there must have it.
+- **Sent**: examples, as they stand in the message.
+- **In a transform**: the column's type in Spark's DataFrame. `string` is text that PostgreSQL's type reads.
+"""
+AFTER_KAFKA = """
+- A field that is missing or null is NULL. A number may also be sent as a text, and goes by its own digits.
+- A field of type `text` takes any JSON value: a number in its sender's words, an object or a list as JSON.
+- `timestamptz` wants a zone or `Z`, `timestamp` none.
+- Bytes are no JSON: take them as text, in whatever way they are written.
+- A value that does not fit is named by topic, partition, offset and field: see [bad rows](../howto/bad-rows.md).
+"""
+
 
 def page(found: Mapping[str, bool], refused: Mapping[str, str]) -> str:
     """Return the page. ``found``: whether all values of a type were equal; ``refused``: the reason by type."""
@@ -71,6 +90,17 @@ def mysql_page(found: Mapping[str, tuple[str, str, bool]]) -> str:
     ]
     head = "\n| MySQL | PostgreSQL | Copied | In a transform |\n|---|---|---|---|\n"
     return "\n".join([FROM_MYSQL + head + "\n".join(lines), AFTER_MYSQL])
+
+
+def kafka_page(found: Mapping[str, tuple[str, list[str], bool]]) -> str:
+    """Return the page of fields. ``found``: by declared type PostgreSQL's, what was sent, and whether all arrived."""
+    lines = [
+        f"| `{type_}` | `{postgres}` | {', '.join(f'`{each}`' for each in sent)} | {'equal' if equal else 'DIFFERS'} "
+        f"| `{carrier(postgres)[1].simpleString()}` |"
+        for type_, (postgres, sent, equal) in found.items()
+    ]
+    head = "\n| Declared | PostgreSQL | Sent | Arrived | In a transform |\n|---|---|---|---|---|\n"
+    return "\n".join([FROM_KAFKA + head + "\n".join(lines), AFTER_KAFKA])
 
 
 def keep(text: str, page: Path = PAGE) -> str:

@@ -1,0 +1,90 @@
+"""Runs of a lane in this process, again and again as Airflow would try them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+from airflow_provider_backpressure.core.hydrator import Outcome
+from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.exceptions import Transient
+from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.runners.connect import ConnectRunner
+from tests.support.composed import Composed, difference
+
+TRIES = 8
+Session = Callable[[Composed], ConnectRunner]
+"""Gives the way to Spark for a hydration."""
+
+
+@dataclass(kw_only=True)
+class Drained:
+    """A planned hydration. ``direct``: its ledger as nobody's fault reaches it."""
+
+    composed: Composed
+    runner: ConnectRunner
+    direct: str
+    plan_id: str
+    ranges: int
+    errors: list[Transient] = field(default_factory=list)
+    """What tries of the lane ended with."""
+
+    def run(self) -> None:
+        """Try until nothing is left."""
+        for _ in range(TRIES):
+            try:
+                with self.composed.open(self.runner) as ports:
+                    if ports.hydrator().run().outcome is Outcome.DONE:
+                        return
+            except Transient as error:
+                self.errors.append(error)
+        raise AssertionError(f"{TRIES} tries were not enough: {self.errors}")
+
+    def committed(self) -> int:
+        """Count the ranges that the ledger has as committed."""
+        with closing(SqlLedger(self.direct)) as ledger:
+            return ledger.counts(self.plan_id).committed
+
+    def check(self) -> None:
+        """Hold in the end: everything is there once, and no credit is out."""
+        composed = self.composed
+        assert difference(composed.source, composed.table, composed.sink, composed.target) == (0, 0)
+        with closing(SqlLedger(self.direct)) as ledger:
+            states = {record.state for record in ledger.ranges(self.plan_id)}
+            assert states == {RangeState.COMMITTED}
+            (hydration,) = (one for one in ledger.hydrations() if one.plan and one.plan.plan_id == self.plan_id)
+            gate = ledger.gate(hydration.id)
+        assert (gate.in_flight, gate.waiting) == (0, 0)
+
+
+def planned(composed: Composed, runner: ConnectRunner, *, direct: str | None = None) -> Drained:
+    """Plan."""
+    with composed.open(runner) as ports:
+        made = ports.planner().plan()
+    return Drained(
+        composed=composed,
+        runner=runner,
+        direct=direct or composed.ledger_url,
+        plan_id=made.plan.plan_id,
+        ranges=made.ranges,
+    )
+
+
+@contextmanager
+def meanwhile(work: Callable[[], None]) -> Iterator[None]:
+    """Do something beside the block; what goes wrong there fails the test at the end of the block."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - told below
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    thread.join(120)
+    assert not thread.is_alive()
+    if failed:
+        raise failed[0]

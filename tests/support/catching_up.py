@@ -1,0 +1,211 @@
+"""A table that is hydrated under ``catch_up``, run after run, and what changes it meanwhile."""
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from airflow_provider_backpressure.core.catching_up import check_caught_up
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.hydrator import LaneResult
+from airflow_provider_backpressure.core.planner import Planned
+from airflow_provider_backpressure.core.ports import Runner
+from tests.support.composed import Composed, Ports, difference
+from tests.support.postgres import connected, run
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v int, doc text, note varchar(20))"
+FILL = "INSERT INTO t SELECT g, 0, repeat(md5(g::text), 2), 'n' || g FROM generate_series(1, {}) g"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Followed:
+    """One hydration of ``public.t`` into ``raw.t``."""
+
+    composed: Composed
+    runner: Runner
+    """One warm session for all tests of a module."""
+
+    def plan(self, *, restart: bool = False) -> Planned:
+        """Plan the next run."""
+        with self.ports() as ports:
+            return ports.planner().plan(restart=restart)
+
+    def drain(self) -> list[LaneResult]:
+        """Drain what is planned, and what follows it, as the lane's task does."""
+        with self.ports() as ports:
+            results = [ports.hydrator().run()]
+            while ports.planner().follow():
+                results.append(ports.hydrator().run())
+            return results
+
+    def finish(self) -> Hydration:
+        """End the run, as its last task does."""
+        with self.ports() as ports:
+            check_caught_up(ports.plan, ports.sink)
+            return ports.ledger.finish(ports.hydration.id)
+
+    def go(self) -> Planned:
+        """Run once from beginning to end."""
+        planned = self.plan()
+        self.drain()
+        self.finish()
+        return planned
+
+    def differs(self) -> tuple[int, int]:
+        """How many rows only the source and only the target has."""
+        return difference(self.composed.source, "public.t", self.composed.sink, "raw.t")
+
+    def source(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Do things to the source."""
+        return run(self.composed.source, *statements)
+
+    def sink(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Do things to the sink."""
+        return run(self.composed.sink, *statements)
+
+    def sums(self) -> tuple[Any, Any]:
+        """Return count and sum of hashes of source and target."""
+        query = "SELECT count(*), sum(hashtextextended(x::text, 0)) FROM {} x"
+        return self.source(query.format("public.t"))[0], self.sink(query.format("raw.t"))[0]
+
+    @contextmanager
+    def ports(self) -> Iterator[Ports]:
+        """Open the ports."""
+        with self.composed.open(self.runner) as ports:
+            yield ports
+
+    def slots(self) -> list[tuple[Any, ...]]:
+        """Return the slots of the source's database."""
+        return self.source(
+            "SELECT slot_name::text, confirmed_flush_lsn - '0/0' FROM pg_replication_slots"
+            " WHERE database = current_database()"
+        )
+
+
+@dataclass
+class Writer:
+    """Writes at random, by a seed: inserts, updates, deletes, key updates, long transactions and rollbacks."""
+
+    endpoint: Endpoint
+    seed: int
+    keys: int
+    pause: float = 0.002
+    changes: int = 0
+
+    def __post_init__(self) -> None:
+        self._draw = random.Random(self.seed)
+        self._next = self.keys * 10
+        self._stop = threading.Event()
+        self._turns = threading.Lock(), threading.Lock()
+
+    @contextmanager
+    def writing(self) -> Iterator["Writer"]:
+        """Write until the block is left."""
+        threads = [threading.Thread(target=work) for work in (self._short, self._long)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let nothing be changed, and no transaction be open, until the block is left."""
+        short, long = self._turns
+        with short, long:
+            yield
+
+    def _short(self) -> None:
+        with connected(self.endpoint) as connection:
+            while not self._stop.wait(self.pause):
+                with self._turns[0]:
+                    self._change(connection)
+
+    def _long(self) -> None:
+        """Change much in transactions that stay open for a while, half of which are rolled back."""
+        draw = random.Random(self.seed + 1)
+        with connected(self.endpoint, autocommit=False) as connection:
+            while not self._stop.wait(0.01):
+                with self._turns[1]:
+                    self._transaction(connection, draw)
+
+    def _transaction(self, connection: psycopg.Connection[Any], draw: random.Random) -> None:
+        first = draw.randint(1, self.keys)
+        try:
+            connection.execute("UPDATE t SET v = v + 1000 WHERE id BETWEEN %s AND %s", (first, first + 50))
+            connection.execute("DELETE FROM t WHERE id BETWEEN %s AND %s", (first + 60, first + 63))
+            self._stop.wait(draw.uniform(0.05, 0.5))
+            connection.commit() if draw.random() < 0.5 else connection.rollback()
+        except psycopg.errors.DeadlockDetected:
+            connection.rollback()
+
+    def _change(self, connection: psycopg.Connection[Any]) -> None:
+        draw, key = self._draw, self._draw.randint(1, self.keys)
+        self._next += 1
+        self.changes += 1
+        try:
+            match draw.randint(0, 9):
+                case 0 | 1:
+                    big = "".join(draw.choices("abcdefghij", k=12_000)) if draw.random() < 0.3 else f"d{key}"
+                    connection.execute("INSERT INTO t VALUES (%s, 1, %s, 'new')", (self._next, big))
+                case 2:
+                    connection.execute("DELETE FROM t WHERE id = %s", (key,))
+                case 3 | 4:
+                    connection.execute("UPDATE t SET id = %s WHERE id = %s", (self._next, key))
+                case 5:
+                    back = (key, draw.randint(self.keys * 10, self._next))
+                    connection.execute(
+                        "UPDATE t SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM t WHERE id = %s)", (*back, key)
+                    )
+                case 6:
+                    connection.execute("UPDATE t SET doc = NULL, note = 'x\ty\\z' WHERE id = %s", (key,))
+                case _:
+                    connection.execute("UPDATE t SET v = v + 1 WHERE id = %s", (draw.choice((key, self._next - 5)),))
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
+            return
+
+
+@dataclass
+class Watch:
+    """Sees how long the product's statements in a source take, and how old their snapshots are."""
+
+    endpoint: Endpoint
+    query: float = 0.0
+    """Seconds of the longest statement."""
+    snapshot: int = 0
+    """Transactions that have begun since the oldest snapshot."""
+
+    @contextmanager
+    def watching(self) -> Iterator["Watch"]:
+        """Look until the block is left."""
+        stop = threading.Event()
+
+        def look() -> None:
+            with connected(self.endpoint) as connection:
+                while not stop.wait(0.1):
+                    row = connection.execute(_OURS).fetchone()
+                    assert row is not None
+                    self.query, self.snapshot = max(self.query, float(row[0])), max(self.snapshot, row[1])
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield self
+        finally:
+            stop.set()
+            thread.join()
+
+
+_OURS = """
+    SELECT coalesce(max(extract(epoch FROM clock_timestamp() - query_start)) FILTER (WHERE state = 'active'), 0),
+           coalesce(max(age(backend_xmin)), 0)
+    FROM pg_stat_activity WHERE application_name LIKE 'bp-read:%' AND datname = current_database()
+"""

@@ -1,0 +1,183 @@
+"""A table of MySQL that is hydrated under ``catch_up``, and what changes it meanwhile."""
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from tests.support import mysql
+from tests.support.catching_up import Followed
+from tests.support.postgres import run
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v int, doc longtext, note varchar(20))"
+FILL = (
+    "INSERT INTO t WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < {})"
+    " SELECT i, 0, REPEAT(MD5(i), 2), CONCAT('n', i) FROM n"
+)
+_OURS = """
+    SELECT TIMESTAMPDIFF(MICROSECOND, trx_started, NOW(6)) / 1e6, trx_rows_locked
+    FROM information_schema.INNODB_TRX WHERE trx_query LIKE '/* bp-read:%'
+"""
+_DIGESTS = """
+    SELECT id DIV 1000, COUNT(*), BIT_XOR(CAST(CONV(LEFT(MD5(CONCAT_WS('|', id, IFNULL(v, '~'), IFNULL(doc, '~'),
+        IFNULL(note, '~'))), 15), 16, 10) AS UNSIGNED))
+    FROM t GROUP BY 1
+"""
+_DIGESTS_THERE = """
+    SELECT id / 1000, count(*), bit_xor(('x' || left(md5(concat_ws('|', id, coalesce(v::text, '~'), coalesce(doc, '~'),
+        coalesce(note, '~'))), 15))::bit(60)::bigint)
+    FROM raw.t GROUP BY 1
+"""
+_IN_THE_WAY = frozenset({1062, 1205, 1213})
+"""Codes of a key that is taken, of a lock that does not come, of a deadlock."""
+
+
+class FollowedMySQL(Followed):
+    """One hydration of ``t`` in MySQL into ``raw.t``."""
+
+    def source(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Do things to the source."""
+        return mysql.run(self.composed.source, "SET SESSION cte_max_recursion_depth = 100000000", *statements)
+
+    def differs(self) -> tuple[int, int]:
+        """How many rows only the source and only the target has."""
+        columns = "id, v, doc, note"
+        ours = set(self.source(f"SELECT {columns} FROM t"))
+        theirs = run(self.composed.sink, f"SELECT {columns} FROM raw.t")
+        assert len(theirs) == len(set(theirs))
+        return len(ours - set(theirs)), len(set(theirs) - ours)
+
+    def differing(self) -> set[int]:
+        """Return the thousands of keys in which any row differs, by digests that both servers make."""
+        ours = {tuple(map(int, row)) for row in self.source(_DIGESTS)}
+        theirs = {tuple(map(int, row)) for row in run(self.composed.sink, _DIGESTS_THERE)}
+        return {block for block, *_ in ours ^ theirs}
+
+
+@dataclass
+class Watch:
+    """What ranges and windows cost the source, as far as looks at short intervals show."""
+
+    endpoint: Endpoint
+    longest: float = 0.0
+    """Seconds that the oldest of our transactions was open."""
+    locked: int = 0
+    """Rows that ours had locked."""
+
+    def __post_init__(self) -> None:
+        self._stop = threading.Event()
+
+    @contextmanager
+    def watching(self) -> Iterator["Watch"]:
+        """Look until the block is left."""
+        thread = threading.Thread(target=self._look)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.1):
+            for seconds, locked in mysql.run(self.endpoint, _OURS):
+                self.longest = max(self.longest, float(seconds))
+                self.locked = max(self.locked, int(locked))
+
+
+@dataclass
+class MySQLWriter:
+    """Writes at random, by a seed: inserts, updates, deletes, key updates, long transactions and rollbacks."""
+
+    endpoint: Endpoint
+    seed: int
+    keys: int
+    pause: float = 0.002
+    changes: int = 0
+
+    def __post_init__(self) -> None:
+        self._draw = random.Random(self.seed)
+        self._next = self.keys * 10 + self.seed * 100_000
+        self._stop = threading.Event()
+
+    @contextmanager
+    def writing(self) -> Iterator["MySQLWriter"]:
+        """Write until the block is left."""
+        threads = [threading.Thread(target=work) for work in (self._short, self._long)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+
+    def _short(self) -> None:
+        with self._connected(autocommit=True) as cursor:
+            while not self._stop.wait(self.pause):
+                self._tried(cursor, *self._change())
+
+    def _long(self) -> None:
+        """Change much in transactions that stay open for a while, half of which are rolled back."""
+        draw = random.Random(self.seed + 1)
+        with self._connected(autocommit=False) as cursor:
+            while not self._stop.is_set():
+                first = draw.randint(1, self.keys)
+                self._tried(cursor, "UPDATE t SET v = v + 1000 WHERE id BETWEEN %s AND %s", (first, first + 50))
+                self._tried(cursor, "SAVEPOINT here", ())
+                self._tried(cursor, "DELETE FROM t WHERE id BETWEEN %s AND %s", (first + 60, first + 63))
+                if draw.random() < 0.2:
+                    self._tried(cursor, "ROLLBACK TO here", ())
+                self._stop.wait(draw.uniform(0.05, 0.3))
+                cursor.execute("COMMIT" if draw.random() < 0.5 else "ROLLBACK")
+
+    def _change(self) -> tuple[str, tuple[Any, ...]]:
+        draw, key = self._draw, self._draw.randint(1, self.keys)
+        self._next += 1
+        self.changes += 1
+        match draw.randint(0, 9):
+            case 0 | 1:
+                big = "".join(draw.choices("abcdefghij", k=12_000)) if draw.random() < 0.3 else f"d{key} 😀"
+                return "INSERT INTO t VALUES (%s, 1, %s, 'new')", (self._next, big)
+            case 2:
+                return "DELETE FROM t WHERE id = %s", (key,)
+            case 3 | 4:
+                return "UPDATE t SET id = %s WHERE id = %s", (self._next, key)
+            case 5:
+                return "UPDATE t SET id = %s WHERE id = %s", (
+                    key,
+                    draw.randint(self.keys * 10 + self.seed * 100_000, self._next),
+                )
+            case 6:
+                return "UPDATE t SET doc = NULL, note = 'x\ty\\\\z' WHERE id = %s", (key,)
+            case 7:
+                return "REPLACE INTO t VALUES (%s, 5, 'replaced', '')", (key,)
+        return "UPDATE t SET v = v + 1 WHERE id = %s", (draw.choice((key, self._next - 5)),)
+
+    def _tried(self, cursor: Any, statement: str, values: tuple[Any, ...]) -> None:
+        try:
+            cursor.execute(statement, values)
+        except pymysql.Error as error:
+            if error.args[0] not in _IN_THE_WAY | {1305}:
+                raise
+
+    @contextmanager
+    def _connected(self, *, autocommit: bool) -> Iterator[Any]:
+        link = pymysql.connect(
+            host=self.endpoint.host,
+            port=self.endpoint.port,
+            user=self.endpoint.user,
+            password=self.endpoint.password,
+            database=self.endpoint.database,
+            charset="utf8mb4",
+            autocommit=autocommit,
+        )
+        with closing(link), link.cursor() as cursor:
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = 2")
+            yield cursor
