@@ -1,6 +1,7 @@
 """Real services for the tests: started once by the first test that asks, ended with the session, also after a crash."""
 
 import os
+import platform
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,40 +9,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.terminal import TerminalReporter
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from dev.services import Server, Services
+from tests.support import faults
 from tests.support import mysql as on_mysql
+from tests.support.page import PageServer, page_server
 from tests.support.postgres import run
 
-ROOMS = ("system", "integration/test_faucet.py", "integration/test_submit_runner.py", "chaos", "conformance")
-"""What takes longest, in this order, each on one worker: the tests of a room share servers that take long to start."""
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what ``make chaos`` needs."""
+    parser.addoption("--write-docs", action="store_true", help="write docs/reference/faults.md from this run")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the rooms that take longest, where several workers share the suite."""
-    if not hasattr(config, "workerinput"):
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let reports tell which faults they show."""
+    faults.note(items)
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+    """Print the matrix of faults where it was asked for, and in any case how much was simulated."""
+    matrix = faults.Matrix.of(terminalreporter.stats)
+    if "fault" not in config.option.markexpr:
+        if matrix.schedules:
+            terminalreporter.write_line(matrix.simulation)
         return
-    places = [*ROOMS, ""]
-    items.sort(key=lambda item: next(n for n, room in enumerate(places) if _place(item.nodeid).startswith(room)))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let two workers share the suite room by room, every other file being a room of its own."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByRoom(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            place = _place(nodeid)
-            return next((room for room in ROOMS if place.startswith(room)), place)
-
-    return ByRoom(config, log)
-
-
-def _place(nodeid: str) -> str:
-    """Return a test's file below ``tests``."""
-    return nodeid.partition("::")[0].removeprefix("tests/")
+    terminalreporter.section("faults")
+    for line in matrix.lines():
+        terminalreporter.write_line(line)
+    if config.option.write_docs:
+        machine = (
+            f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+        )
+        faults.PAGE.write_text(faults.page(matrix, machine=machine))
+        terminalreporter.write_line(f"written: {faults.PAGE}")
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +54,16 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     running = Services(home, owner_pid=os.getpid())
     yield running
     running.down()
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory: pytest.TempPathFactory, postgres: Server) -> Iterator[PageServer]:
+    """An API server of Airflow with the page, over made-up hydrations on PostgreSQL."""
+    with (
+        fresh_database(postgres) as database,
+        page_server(tmp_path_factory.mktemp("page"), database) as made,
+    ):
+        yield made
 
 
 @pytest.fixture(scope="session")

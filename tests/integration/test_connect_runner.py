@@ -151,6 +151,7 @@ def test_a_running_job_is_interrupted_by_its_tag(runner: ConnectRunner, begun: B
 
 
 @pytest.mark.statement("T1", "X2")
+@pytest.mark.fault(3)
 def test_a_killed_lanes_job_is_interrupted_by_another_process(connect: Server, begun: Begun) -> None:
     """T1, X2: after kill -9 of the client the server runs on; session id and tag are enough to stop it."""
     session_id, spec = str(uuid.uuid4()), begun.spec(SLOW)

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.flow import Level, Stage, StageTime, State, bottleneck, flow_of
 from airflow_provider_backpressure.core.messages import ChecksumSpec, SliceResult
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkUnavailable, SourceUnavailable
 from airflow_provider_backpressure.spark.connections import SINK
@@ -69,6 +70,7 @@ def test_rows_and_marker_arrive_together(database: Endpoint) -> None:
 
 @pytest.mark.statement("X3", "X4")
 @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.UPSERT])
+@pytest.mark.fault(15)
 def test_every_type_arrives_and_is_verified_across_databases(database: Endpoint, mode: Mode) -> None:
     """X3, X4: also arrays and composites of the user's own types, whose numbers differ between the databases."""
     with another(database) as sink:
@@ -80,6 +82,16 @@ def test_every_type_arrives_and_is_verified_across_databases(database: Endpoint,
         for endpoint, query in ((begun.source, "SELECT * FROM every"), (begun.sink, "SELECT * FROM raw.every")):
             there = checksum_slice(ChecksumSpec(kind="postgres", conn_id="any", query=query), endpoint)
             assert (there.rows, there.checksum, there.bytes) == (result.rows, result.checksum, result.bytes)
+
+
+@pytest.mark.fault(15)
+def test_a_row_of_64_megabytes_arrives(database: Endpoint) -> None:
+    """A value is larger than every buffer: it goes through in pieces, and is what it was."""
+    execute(database, "CREATE TABLE large AS SELECT 1 AS id, repeat(md5('x'), 2 * 1024 * 1024) AS body")
+    begun = begin(database, database, table="raw.large", columns=columns_of(database, "large"))
+    assert copy(begun, "SELECT * FROM large").rows == 1
+    found = execute(database, "SELECT a.body = b.body, length(b.body) FROM large a, raw.large b")
+    assert found == [(True, 64 * 1024 * 1024)]
 
 
 def test_an_upsert_replaces_rows_by_key(database: Endpoint) -> None:
@@ -109,6 +121,7 @@ def test_a_committed_slice_is_not_read_again(database: Endpoint) -> None:
 
 @pytest.mark.statement("X1")
 @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.UPSERT])
+@pytest.mark.fault(12)
 def test_of_two_equal_attempts_one_commits(database: Endpoint, mode: Mode) -> None:
     """X1: a task that Spark runs twice at once leaves its rows once; both copies return the same."""
     begun = orders(database, mode=mode, key=("id",))
@@ -122,6 +135,7 @@ def test_of_two_equal_attempts_one_commits(database: Endpoint, mode: Mode) -> No
 
 
 @pytest.mark.statement("X1")
+@pytest.mark.fault(13)
 def test_a_frozen_attempt_is_ended_by_its_retry(database: Endpoint) -> None:
     """X1: it holds its rows uncommitted; the retry does not wait for it, and thawed it cannot commit."""
     begun = orders(database, mode=Mode.UPSERT, key=("id",))
@@ -138,6 +152,7 @@ def test_a_frozen_attempt_is_ended_by_its_retry(database: Endpoint) -> None:
 
 
 @pytest.mark.statement("X1")
+@pytest.mark.fault(13)
 def test_a_twin_frozen_before_its_commit_is_ended(database: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """X1: with the same attempt number, marker written and not committed: after a short wait the slice goes on."""
     monkeypatch.setattr(postgres, "MARKER_WAIT", 1)
@@ -178,6 +193,7 @@ def test_a_plan_superseded_before_the_start_is_refused(database: Endpoint) -> No
 
 
 @pytest.mark.statement("X1")
+@pytest.mark.fault(13)
 def test_a_plan_superseded_in_mid_copy_is_refused(database: Endpoint) -> None:
     """X1: the fence is read again under a lock in the transaction that commits."""
     begun = orders(database)
@@ -237,9 +253,13 @@ def test_a_server_gone_without_a_word_may_come_back(database: Endpoint, stream: 
             stream(connection, statement)
 
 
-@pytest.mark.statement("T4", "F2")
+@pytest.mark.statement("T4", "F2", "F4", "F6")
+@pytest.mark.fault(21)
 def test_memory_stays_flat_while_the_sink_is_slow(database: Endpoint) -> None:
-    """T4, F2: half a gigabyte through a sink that falls behind: the source waits, the worker does not grow."""
+    """T4, F2: half a gigabyte through a sink that falls behind: the source waits, the worker does not grow.
+
+    F4, F6: the reader's clock says that it was held back, the sink's that it was busy; each adds up to the whole.
+    """
     wide = "SELECT i, repeat(md5(i::text), 320) AS body FROM generate_series(1, {}) i"
     execute(
         database,
@@ -258,4 +278,9 @@ def test_memory_stays_flat_while_the_sink_is_slow(database: Endpoint) -> None:
     assert isinstance(large, SliceResult)
     assert large.bytes > 500_000_000
     assert large.peak_memory_bytes - small.peak_memory_bytes < 8 * 1024 * 1024
-    assert large.write_seconds > large.read_seconds
+    flow = flow_of(large.times)
+    read, written = flow[Stage.READ], flow[Stage.SINK]
+    assert abs(read.seconds - written.seconds) < 0.02 * written.seconds
+    assert (read.level, written.level) == (Level.HIGH, Level.OK)
+    assert written.share(State.BUSY) > 0.8
+    assert bottleneck({Stage.ADMIT: StageTime(backpressured=1.0), **flow}) is Stage.SINK

@@ -52,6 +52,7 @@ def sampler_of(composed: Composed) -> Sampler:
     )
 
 
+@pytest.mark.long
 @pytest.mark.statement("T1", "X2")
 @pytest.mark.timeout(1800)
 def test_no_sample_of_a_thousand_ranges_shows_more_than_the_credits(

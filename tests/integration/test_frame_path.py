@@ -12,6 +12,7 @@ from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import ChecksumSpec, Column, ReadSpec, Transform
 from airflow_provider_backpressure.exceptions import (
+    OutOfMemory,
     PlanSuperseded,
     RangeFailed,
     RunnerRefused,
@@ -232,6 +233,14 @@ def test_half_a_range_is_not_committed(stage: Stage) -> None:
         stage.run(begun)
     assert execute(stage.database, f"SELECT count(*) FROM {begun.plan.write.target}") == [(0,)]
     assert begun.markers() == {}
+
+
+@pytest.mark.fault(22)
+def test_memory_that_ran_out_is_told_apart(stage: Stage) -> None:
+    """A lane cuts such a range; it does not try the same again."""
+    begun = stage.begin(Transform(python="tests.integration.transforms:hungry"))
+    with pytest.raises(OutOfMemory, match="MemoryError"):
+        stage.run(begun)
 
 
 @pytest.mark.statement("X5")

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.hydrator import spec_for
+from airflow_provider_backpressure.core.hydrator import Outcome, spec_for
 from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.planner import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
@@ -29,7 +29,9 @@ from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import KafkaSource
 from dev.services import Server
+from tests import types_kafka as typed
 from tests.conftest import fresh_database
+from tests.support import type_page
 from tests.support.kafka import PASSWORD, ComposedKafka, Topic, endpoint_of, login_of, until
 from tests.support.postgres import run
 
@@ -82,7 +84,8 @@ class Run:
     def drain(self) -> Progress:
         """Drain the planned ranges and end the hydration; return what the ledger says of it."""
         with self.composed.open(self.stage.runner) as ports:
-            ports.hydrator().run()
+            result = ports.hydrator().run()
+            assert result.outcome is Outcome.DONE, result
             ports.ledger.finish(ports.hydration.id)
             return total_progress(ports.ledger.statistics(ports.hydration.id))
 
@@ -164,6 +167,7 @@ def test_verification_sees_a_row_that_is_lost_or_changed(stage: Stage) -> None:
 
 
 @pytest.mark.statement("X6", "M2", "M3")
+@pytest.mark.fault(18)
 def test_aborted_open_and_compacted_records_leave_gaps_that_count(stage: Stage) -> None:
     """X6, M2, M3: what was aborted is not taken, what is open comes later; progress is complete by offsets."""
     topic = stage.topic(2)
@@ -189,6 +193,7 @@ def test_aborted_open_and_compacted_records_leave_gaps_that_count(stage: Stage) 
 
 
 @pytest.mark.statement("X6")
+@pytest.mark.fault(18)
 def test_a_range_that_holds_only_markers_is_committed(stage: Stage) -> None:
     """X6: offsets without a single record are read to their end, committed with no rows, and verified."""
     topic = stage.topic()
@@ -206,6 +211,7 @@ def test_a_range_that_holds_only_markers_is_committed(stage: Stage) -> None:
 
 
 @pytest.mark.statement("X6")
+@pytest.mark.fault(18)
 def test_a_compacted_topic_is_read_to_its_end(stage: Stage) -> None:
     """X6: where the cleaner took records away, the rest arrives, and the ranges of the gaps are complete."""
     topic = stage.topic(
@@ -229,6 +235,7 @@ def _nudged(topic: Topic) -> int:
 
 
 @pytest.mark.statement("X6")
+@pytest.mark.fault(16)
 def test_a_partition_that_is_added_is_read_from_its_beginning(stage: Stage) -> None:
     """X6: the next run reads a new partition too, one that stays empty is no matter, and none is read twice."""
     topic = stage.topic(2)
@@ -245,6 +252,7 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(stage: Stage) -> N
 
 
 @pytest.mark.statement("X6")
+@pytest.mark.fault(17)
 def test_a_log_cut_off_past_the_plan_stops_by_name(stage: Stage) -> None:
     """X6: offsets that vanish between plan and read are named and stop the run; accepted, it goes on without them."""
     topic = stage.topic()
@@ -263,6 +271,7 @@ def test_a_log_cut_off_past_the_plan_stops_by_name(stage: Stage) -> None:
 
 
 @pytest.mark.statement("X6")
+@pytest.mark.fault(17)
 def test_a_log_cut_off_between_two_runs_stops_by_name(stage: Stage) -> None:
     """X6: what retention took since the last run is named when the next one is planned."""
     topic = stage.topic()
@@ -379,6 +388,27 @@ def test_fields_of_objects_become_columns(stage: Stage) -> None:
     assert hydration.verify(Verify.FULL).equal
 
 
+@pytest.mark.statement("X4")
+def test_every_type_of_field_arrives_as_it_was_sent(stage: Stage) -> None:
+    """X4: as a JSON value or as the text that PostgreSQL reads; null, and a field that is not there, are NULL."""
+    topic = stage.topic()
+    topic.send(0, *typed.records())
+    hydration = stage.hydration(topic, reading={"fields": typed.fields()})
+    hydration.go()
+    types = hydration.sql(
+        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = '{}'::regclass AND attnum > 6"
+        " ORDER BY attnum"
+    )
+    found = {}
+    for (declared, (type_, sent)), name, (made,) in zip(typed.COLUMNS.items(), typed.fields(), types, strict=True):
+        there = [value for (_, value) in hydration.rows(f'"offset", {name}::text')]
+        assert there == [*(shown for _, shown in sent), None, None], declared
+        assert made == type_, declared
+        found[declared] = (type_, [json_ for json_, _ in sent], True)
+    text = type_page.kafka_page(found)
+    assert type_page.keep(text, type_page.KAFKA) == text, f"the page is another one: set {type_page.WRITE}=1"
+
+
 def test_bytes_are_taken_as_they_are(stage: Stage) -> None:
     """Format raw takes any bytes, and NULL apart from none."""
     topic = stage.topic()
@@ -391,6 +421,7 @@ def test_bytes_are_taken_as_they_are(stage: Stage) -> None:
 
 
 @pytest.mark.statement("X5")
+@pytest.mark.fault(15)
 def test_a_bad_record_stops_by_its_place(stage: Stage) -> None:
     """X5: one sentence names topic, partition, offset and reason, and nothing of what the record holds."""
     topic = stage.topic(2)
@@ -402,6 +433,7 @@ def test_a_bad_record_stops_by_its_place(stage: Stage) -> None:
     assert hydration.rows() == []
 
 
+@pytest.mark.fault(15)
 def test_bad_records_are_kept_aside_by_their_offset(stage: Stage) -> None:
     """X5: with the reason and the value; the others arrive, and the totals add up."""
     topic = stage.topic(2)
@@ -420,6 +452,7 @@ def test_bad_records_are_kept_aside_by_their_offset(stage: Stage) -> None:
     assert (json.loads(kept[0][2])["value"], json.loads(kept[1][2])["base64"]) == ("{'no': 1}", "/w==")
 
 
+@pytest.mark.fault(15)
 def test_more_bad_records_than_may_be_kept_fail_the_range(stage: Stage) -> None:
     topic = stage.topic()
     topic.send(0, 1, b"{", b"[", b"nul")

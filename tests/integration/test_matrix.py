@@ -1,5 +1,6 @@
 """Every source into every sink through the one gate: see the table in docs/reference/operators.md."""
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -11,6 +12,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.core.verification import Verify
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
@@ -165,13 +167,61 @@ def test_every_source_goes_into_every_sink(
 def test_rows_are_merged_by_key_where_the_format_can(
     composed: Composed, upstream: Upstream, runner: ConnectRunner, sink: str, tmp_path: Path
 ) -> None:
-    """X1, X3: by upsert, read twice with a change in between. Topics are upserted in test_kafka_source."""
+    """X1, X3: by upsert, read twice with a change in between."""
     there = replace(into(composed, sink, tmp_path), mode="upsert")
     hydrate(there, runner)
     upstream.change()
     hydrate(there, runner, restart=True)
     assert arrived(there, upstream) == upstream.rows()
     assert len(upstream.rows()) == ROWS + 1
+
+
+@pytest.mark.statement("X1", "X6")
+@pytest.mark.parametrize("sink", UPSERTED)
+@pytest.mark.parametrize("upstream", ["kafka"], indirect=True)
+def test_a_topic_is_merged_in_its_order_where_the_format_can(
+    composed: Composed, upstream: Upstream, runner: ConnectRunner, sink: str, tmp_path: Path
+) -> None:
+    """X1, X6: over several ranges and two runs the target is what the log says of each key, tombstones and all."""
+    topic = on_kafka.Topic(servers=composed.source.host).create(2)
+    there = replace(into(composed, sink, tmp_path), mode="upsert", table=topic.name)
+    said: dict[bytes, str] = {}
+    for turn in range(2):
+        for partition in (0, 1):
+            with topic.producing() as producer:
+                for number in range(300):
+                    key, gone = f"{partition}-{number * 7 % 40}".encode(), number % 4 == 3
+                    value = None if gone else f"[{turn}, {number}]"
+                    producer.produce(topic.name, value and value.encode(), key, partition)
+                    said.pop(key, None)
+                    if value is not None:
+                        said[key] = value
+        hydrate(there, runner)
+        found = replace(upstream, columns=("key", "value"), rows=lambda: sorted(said.items()))
+        assert arrived(there, found) == found.rows()
+    assert 0 < len(said) < 80
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize("sink", lakes.KINDS)
+@pytest.mark.parametrize("upstream", ["kafka"], indirect=True)
+def test_bad_records_are_kept_beside_a_table_of_files(
+    composed: Composed, upstream: Upstream, runner: ConnectRunner, sink: str, tmp_path: Path
+) -> None:
+    """X5: by place, with reason and value, in a table of the same kind; the others arrive, and the totals add up."""
+    good = upstream.rows()
+    on_kafka.Topic(servers=composed.source.host, name=composed.table).send(1, b"{'no': 1}", b"\xff")
+    there = replace(composed, into={**lakes.place(sink, tmp_path), "quarantine": 2})
+    hydrate(there, runner)
+    with there.open(runner) as ports:
+        assert total_progress(ports.ledger.statistics(ports.hydration.id)).committed == ROWS + 2
+    assert arrived(there, upstream) == good
+    beside = {name: f"{there.into[name]}_quarantine" for name in ("path", "table") if name in there.into}
+    kept = lakes.table(**{**there.into, **beside}).to_pylist()
+    first, second = sorted(kept, key=lambda row: int(json.loads(row["key"])["offset"]))
+    assert json.loads(first["key"]) == {"partition": 1, "offset": ROWS // 2}
+    assert (json.loads(first["row"])["value"], json.loads(second["row"])["base64"]) == ("{'no': 1}", "/w==")
+    assert (first["reason"][:20], second["reason"]) == ("its value is no JSON", "its value is no UTF-8")
 
 
 @pytest.mark.parametrize("upstream", ["postgres"], indirect=True)

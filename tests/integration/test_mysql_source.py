@@ -78,7 +78,17 @@ def assert_covered(
     assert len(found) == len(set(found)) == count
     sizes = [len(piece) for piece in pieces]
     assert max(sizes, default=0) <= rows
+    if sizes:
+        assert_cut(database, source, snapshot, ranges[sizes.index(max(sizes))])
     return sizes, snapshot, ranges
+
+
+def assert_cut(database: Endpoint, source: Source, snapshot: Snapshot, whole: PlannedRange) -> None:
+    """Cut one of the ranges in three: the same rows in the same order."""
+    bounds = source.cut(source.read_spec(snapshot), whole.bounds, parts=3)
+    cut = [replace(whole, seq=seq, bounds=piece) for seq, piece in enumerate(bounds)]
+    (before,), pieces = (rows_by_range(database, source, snapshot, ranges) for ranges in ([whole], cut))
+    assert sorted(map(repr, (row for piece in pieces for row in piece))) == sorted(map(repr, before))
 
 
 # --- keys

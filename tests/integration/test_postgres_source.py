@@ -423,6 +423,7 @@ def cut_by(caplog: pytest.LogCaptureFixture) -> str:
 
 
 @pytest.mark.parametrize("skewed", list(KEYS), indirect=True)
+@pytest.mark.fault(20)
 def test_skewed_keys_are_cut_evenly_by_every_way(
     database: Endpoint, opened: Open, skewed: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -451,6 +452,7 @@ def test_a_filtered_table_is_cut_by_what_is_left(
 
 
 @pytest.mark.parametrize("skewed", ["uuid"], indirect=True)
+@pytest.mark.fault(20)
 def test_stale_statistics_are_not_believed(
     database: Endpoint, opened: Open, skewed: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -62,6 +62,7 @@ def test_nulls_and_repeats_in_a_chosen_column(database: Endpoint, opened: Open) 
     assert 10 <= len(ranges) <= 12
 
 
+@pytest.mark.fault(20)
 def test_a_value_that_most_rows_share_is_not_cut(database: Endpoint, opened: Open, caplog: object) -> None:
     """It is the one range that is larger than asked for; the others are not made smaller for it."""
     run(
@@ -169,6 +170,7 @@ def test_blocks_that_our_role_may_not_read_are_named(database: Endpoint, opened:
 
 @pytest.mark.parametrize("keyed", [True, False])
 @pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.fault(20)
 def test_rows_of_very_different_size_stay_within_the_bytes(
     database: Endpoint, opened: Open, keyed: bool, packed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

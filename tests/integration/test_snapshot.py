@@ -95,6 +95,7 @@ def whole(composed: Composed) -> tuple[int, int]:
 
 @pytest.mark.statement("X6")
 @pytest.mark.parametrize("table", [KEYED, KEYLESS], ids=["keyed", "blocks"])
+@pytest.mark.fault(19)
 def test_a_table_that_changes_arrives_as_it_was_at_one_moment(
     composed: Composed, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_the_frame_path_reads_in_the_snapshot_too(composed: Composed, monkeypatc
 
 
 @pytest.mark.statement("X2")
+@pytest.mark.fault(7)
 def test_a_keeper_that_is_lost_costs_the_plan_and_nothing_else(
     composed: Composed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +157,7 @@ def ended(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.statement("X2")
+@pytest.mark.fault(3)
 def test_a_lane_that_is_killed_costs_the_plan(
     composed: Composed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +218,7 @@ def test_blocks_of_a_rewritten_file_are_not_read(composed: Composed, rewrite: st
             ports.hydrator().run()
 
 
+@pytest.mark.fault(16)
 def test_a_partition_that_came_after_the_plan_is_not_missed(composed: Composed) -> None:
     run(
         composed.source,

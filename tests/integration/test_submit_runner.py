@@ -168,6 +168,7 @@ def submitted(capsys: pytest.CaptureFixture[str]) -> int:
 
 
 @pytest.mark.statement("X2", "X5")
+@pytest.mark.fault(3)
 def test_a_killed_lanes_application_is_ended_by_another_process(submit: Open, begun: Begun, temporary: Path) -> None:
     """X2: it runs on after kill -9 of its lane; session id and tag are enough to end it. X5: one sentence each."""
     spec = begun.spec(SLOW)

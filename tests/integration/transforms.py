@@ -24,6 +24,33 @@ def fragile(frame: DataFrame) -> DataFrame:
     return frame.select("id", half("id").alias("half"))
 
 
+def room(number: int) -> int:
+    """Used inside Spark."""
+    if number > 20_000:
+        raise MemoryError
+    return number
+
+
+def hungry(frame: DataFrame) -> DataFrame:
+    """Takes more memory than there is, for a large piece."""
+    return frame.select(F.udf(lambda number: room(number), "int")("id").alias("id"))
+
+
+def fitting(batches: Any) -> Any:
+    """Used inside Spark."""
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+        if rows > 1_000:
+            raise MemoryError
+        yield batch
+
+
+def narrow(frame: DataFrame) -> DataFrame:
+    """Takes more memory than there is for more than a thousand rows at a time."""
+    return frame.mapInArrow(lambda batches: fitting(batches), frame.schema)
+
+
 def at_home(frame: DataFrame) -> DataFrame:
     """Checks that PySpark's own functions would ask this frame's session."""
     if SparkSession.active() is not frame.sparkSession:

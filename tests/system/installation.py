@@ -2,11 +2,12 @@
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +58,7 @@ TABLES = {
     "gestured": 4_000,
     "timed": 1_000,
     "killed": 10_000,
+    "followed": 10_000,
 }
 """Rows of the source's tables."""
 
@@ -90,6 +92,11 @@ class Installation:
                 **QUICK,
                 "PYTHONPATH": str(ROOT),
                 "LAKE_FOLDER": str(self.lake),
+                "EVENTS_FILE": str(self.events),
+                "AIRFLOW__BACKPRESSURE__GATE_CLOSED_SECONDS": "6",
+                "AIRFLOW__METRICS__STATSD_ON": "True",
+                "AIRFLOW__METRICS__STATSD_HOST": "127.0.0.1",
+                "AIRFLOW__METRICS__STATSD_PORT": str(self.statsd.getsockname()[1]),
             },
         )
 
@@ -127,6 +134,32 @@ class Installation:
         """The folder of tables of files."""
         return self.home / "lake"
 
+    @property
+    def events(self) -> Path:
+        """The file to which a notifier of the tests writes."""
+        return self.home / "events.txt"
+
+    @cached_property
+    def statsd(self) -> socket.socket:
+        """The socket to which Airflow sends its metrics."""
+        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        server.bind(("127.0.0.1", 0))
+        return server
+
+    def metric(self, name: str, *, timeout: float = 60.0) -> str:
+        """Return the next value of a metric that Airflow sends from now on."""
+        self.statsd.setblocking(False)
+        with suppress(BlockingIOError):
+            while self.statsd.recv(65536):
+                pass
+        self.statsd.settimeout(timeout)
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            found, _, value = self.statsd.recv(65536).decode().partition(":")
+            if found == name:
+                return value
+        raise AssertionError(f"{name} was not sent")
+
     @cached_property
     def ledger(self) -> SqlLedger:
         """The ledger, opened as the metadata database's owner."""
@@ -136,6 +169,7 @@ class Installation:
         """End Airflow."""
         self.ledger.close()
         self.airflow.stop()
+        self.statsd.close()
 
     def create(self) -> None:
         """Create and fill the databases."""
@@ -234,6 +268,22 @@ class Installation:
             assert found is not None
             return int(found[0])
 
+    def committed_rows(self, dag_id: str, target: str) -> int:
+        """Count a target's rows; none before it is there. Fails where a run of the DAG has."""
+        states = [run["state"] for run in self._dag_runs(dag_id)]
+        assert "failed" not in states
+        with suppress(psycopg.errors.UndefinedTable):
+            return self.rows(target)
+        return 0
+
+    def runs(self, dag_id: str) -> int:
+        """Count the runs of a DAG."""
+        return len(self._dag_runs(dag_id))
+
+    def _dag_runs(self, dag_id: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.airflow.request("GET", f"/api/v2/dags/{dag_id}/dagRuns")["dag_runs"]
+        return found
+
     def fingerprint(self, database: str, table: str) -> tuple[int, int]:
         """Return count and order-independent checksum, by a query that shares nothing with the product's own."""
         with self.open(database) as link:
@@ -307,6 +357,12 @@ class Run:
         """Return a task's log."""
         place = f"{self.path}/taskInstances/{task_id}/logs/{number}?map_index={map_index}"
         return json.dumps(self.airflow.request("GET", place))
+
+    def links(self, task_id: str, *, map_index: int = -1) -> dict[str, str]:
+        """Return a task's links, as Airflow's page shows them."""
+        place = f"{self.path}/taskInstances/{task_id}/links?map_index={map_index}"
+        found: dict[str, str] = self.airflow.request("GET", place)["extra_links"]
+        return found
 
     def mark(self, task_id: str, state: str) -> None:
         """Mark a task, as a person does on the page."""

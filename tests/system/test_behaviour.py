@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import urllib.request
 
 import pytest
 
@@ -18,6 +19,9 @@ def test_a_closed_gate_gives_the_worker_slot_back(installation: Installation):
     run = installation.run("gated")
     run.reaches("hydrate.hydrate_ranges", ["deferred"])
     assert ledger.gate(paused.id).in_flight == 0
+    # The lane is woken for it, tells a notifier of Airflow's, and gives its slot back again.
+    until(lambda: installation.events.exists(), 120)
+    run.reaches("hydrate.hydrate_ranges", ["deferred"])
     assert "paused by ada: release night" in run.log("hydrate.hydrate_ranges")
     shown = json.loads(installation.cli("status", "raw.gated", "--output", "json").stdout)[0]
     assert shown["percent"] == "0.0"
@@ -32,6 +36,8 @@ def test_a_closed_gate_gives_the_worker_slot_back(installation: Installation):
     assert (done.returncode, done.stderr) == (0, "")
     assert run.ends() == "success", run.states()
     assert installation.rows("raw.gated") == SMALL_ROWS
+    (told,) = installation.events.read_text().splitlines()
+    assert told.startswith("gate_closed hydrate.hydrate_ranges: paused by ada: release night")
     with installation.open("airflow") as link:
         acts = link.execute(
             "SELECT who, action, why FROM backpressure_control WHERE hydration_id = %s ORDER BY id", (paused.id,)
@@ -39,6 +45,23 @@ def test_a_closed_gate_gives_the_worker_slot_back(installation: Installation):
     assert acts == [("ada", "pause", "release night"), (getpass.getuser(), "resume", "all well")]
 
 
+@pytest.mark.statement("T7")
+def test_the_source_s_health_holds_a_lane_back_without_a_worker_slot(installation: Installation):
+    """T7: the trigger looks at source, sink and a third connection itself, and lets the lane come back."""
+    with installation.open("shop") as link:
+        link.execute("CREATE TABLE pressure (v int)")
+        link.execute("INSERT INTO pressure VALUES (99)")
+        run = installation.run("watched")
+        run.reaches("hydrate.hydrate_ranges", ["deferred"])
+        assert "pressure on source 99 >= 50" in run.log("hydrate.hydrate_ranges")
+        assert installation.committed("raw.watched") == 0
+        link.execute("UPDATE pressure SET v = 1")
+        assert run.ends() == "success", run.states()
+        assert installation.rows("raw.watched") == SMALL_ROWS
+        link.execute("DROP TABLE pressure")
+
+
+@pytest.mark.fault(24)
 def test_a_cleared_lane_goes_on_from_the_ledger(installation: Installation):
     """Cleared in mid-run: its jobs end, its credits come back, and what was committed is not read again."""
     run = installation.run("slow")
@@ -51,6 +74,38 @@ def test_a_cleared_lane_goes_on_from_the_ledger(installation: Installation):
     assert len(attempts) == SMALL_ROWS // 800
     assert before < len(attempts), "it was cleared in mid-run"
     assert sum(attempt - 1 for attempt in attempts) <= 2, "only what was in flight was submitted again"
+
+
+def test_a_run_that_only_plans_tells_what_a_plan_would_be(installation: Installation):
+    """As the command tells it, and nothing else: neither plan nor target are there afterwards."""
+    run = installation.run("foretold", backpressure="plan")
+    assert run.ends() == "success", run.states()
+    assert set(run.states().values()) == {"skipped"}
+    found = installation.hydration("raw.foretold")
+    assert found is not None
+    assert (found.plan, found.holder) == (None, None)
+    facts = json.loads(installation.ledger.preview(found.id) or "")
+    shown = json.loads(installation.cli("plan", "foretold", "--output", "json").stdout)[0]
+    assert {name: str(value) for name, value in facts.items() if name != "at"} == {
+        name: str(value) for name, value in shown.items()
+    }
+    with installation.open("warehouse") as link:
+        assert link.execute("SELECT to_regclass('raw.foretold')").fetchone() == (None,)
+
+
+def test_a_range_leads_to_its_task_and_to_spark(installation: Installation):
+    """The try that submitted it, as Airflow has it; and Spark's page of the session, which names the range's job."""
+    run = installation.first("postgres_hydrate")
+    assert run.ends() == "success", run.states()
+    found = installation.hydration("raw.lineitem")
+    assert found is not None
+    one = installation.airflow.request("GET", f"/backpressure/api/hydrations/{found.id}/ranges/0")
+    task = one["task"]
+    assert (task["dag_id"], task["run_id"], task["map_index"], task["try_number"]) == (run.dag_id, run.run_id, -1, 1)
+    assert task["task_id"] in run.states()
+    assert task["href"].endswith(f"/tasks/{task['task_id']}?try_number=1")
+    with urllib.request.urlopen(one["job"]["href"], timeout=30) as page:
+        assert one["job"]["tag"] in page.read().decode()
 
 
 def test_templates_transform_and_two_lanes(installation: Installation):
@@ -69,16 +124,21 @@ def test_templates_transform_and_two_lanes(installation: Installation):
         )
 
 
-def test_tables_are_mapped(installation: Installation):
-    """A group mapped over tables: each is a hydration of its own; the one that does not exist fails by itself."""
+def test_several_tables(installation: Installation):
+    """By a pattern and by name: each is a hydration of its own; the one that does not exist fails by itself."""
     run = installation.first("mapped")
     assert run.ends() == "failed"
     states = run.states()
-    ends = [states[f"table.hydrate.verify_hydration[{index}]"] for index in range(3)]
-    assert ends == ["success", "upstream_failed", "success"], states
-    assert "There is no table public.gone in" in run.log("table.hydrate.plan_snapshot", map_index=1)
-    for table in ("mapped_a", "mapped_b"):
-        assert installation.fingerprint("warehouse", f"raw.{table}") == installation.fingerprint("shop", table)
+    done = {task: state for task, state in states.items() if "verify_hydration" in task}
+    assert done == {
+        "pattern.each.hydrate.verify_hydration[0]": "success",
+        "pattern.each.hydrate.verify_hydration[1]": "success",
+        "named.hydrate_mapped_a.verify_hydration": "success",
+        "named.hydrate_gone.verify_hydration": "upstream_failed",
+    }, states
+    assert "There is no table public.gone in" in run.log("named.hydrate_gone.plan_snapshot")
+    for table, target in (("mapped_a", "mapped_a"), ("mapped_b", "mapped_b"), ("mapped_a", "public_mapped_a")):
+        assert installation.fingerprint("warehouse", f"raw.{target}") == installation.fingerprint("shop", table)
 
 
 def test_operators_are_mapped(installation: Installation):
@@ -121,5 +181,5 @@ def test_ten_thousand_ranges_need_one_task(installation: Installation):
     """The lane's loop over the ledger, with nothing behind it; see benchmarks/orchestration.py for the time."""
     run = installation.first("ten_thousand")
     assert run.ends() == "success", run.states()
-    assert len(run.states()) == 3
+    assert len(run.states()) == 4
     assert "10,000 of 10,000 rows" in run.log("hydrate.hydrate_ranges")

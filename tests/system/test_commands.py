@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from airflow_provider_backpressure.ledger.models import VERSION_TABLE
+from airflow_provider_backpressure.ledger.rights import TABLES
 from tests.system.installation import Installation
 
 pytestmark = pytest.mark.system
@@ -22,9 +24,7 @@ def test_setup_has_made_a_role_that_may_use_the_ledger_only(installation: Instal
                 "AND has_table_privilege('backpressure', oid, 'SELECT')"
             )
         }
-    assert allowed == {
-        f"backpressure_{name}" for name in ("control", "hydration", "range", "sample", "source_statistics")
-    }
+    assert allowed == {*TABLES, VERSION_TABLE}
 
 
 def test_plan_shows_without_writing(installation: Installation):

@@ -37,7 +37,7 @@ def test_an_example_hydrates_its_table(installation: Installation, dag_id: str, 
 
 
 def test_progress_is_in_the_log_and_the_frontier_in_the_asset_s_event(installation: Installation):
-    """The lane's log has the bar; the asset's event has what is committed."""
+    """The lane's log has the bar; the asset's event has what is committed, of which hydration and phase."""
     run = installation.first("postgres_hydrate")
     assert run.ends() == "success", run.states()
     assert "[########################] 100.0 %  600,000 of 600,000 rows" in run.log("hydrate_lineitem.hydrate_ranges")
@@ -45,6 +45,26 @@ def test_progress_is_in_the_log_and_the_frontier_in_the_asset_s_event(installati
     (event,) = found["asset_events"]
     assert event["uri"] == "backpressure://default/shop_db/public.lineitem->warehouse/raw.lineitem"
     assert set(event["extra"]["frontier"].values()) == {LINEITEM_ROWS}
+    assert (event["extra"]["rows"], event["extra"]["phase"]) == (LINEITEM_ROWS, "hydration")
+    found = installation.hydration("raw.lineitem")
+    assert found is not None
+    assert event["extra"]["hydration_id"] == found.id
+
+
+def test_a_task_leads_to_its_hydration_and_its_range(installation: Installation):
+    """Links beside the log of a lane, of a sensor, and of the task of one range, which Airflow has mapped."""
+    lane, by_task = installation.first("postgres_hydrate"), installation.first("postgres_task_per_range")
+    assert (lane.ends(), by_task.ends()) == ("success", "success")
+    first, second = (installation.hydration(target) for target in ("raw.lineitem", "raw.lineitem_by_task"))
+    assert first is not None
+    assert second is not None
+    for task_id in ("plan_snapshot", "wait_for_turn", "hydrate_ranges", "verify_hydration"):
+        links = lane.links(f"hydrate_lineitem.{task_id}")
+        assert links == {"Hydration": f"/backpressure/#/hydration/{first.id}"}, task_id
+    assert by_task.links("hydrate_range.submit_range", map_index=1) == {
+        "Hydration": f"/backpressure/#/hydration/{second.id}",
+        "Range": f"/backpressure/#/hydration/{second.id}/range/1",
+    }
 
 
 def test_the_lake_s_example_hydrates_its_tables(installation: Installation):

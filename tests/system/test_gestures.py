@@ -78,6 +78,7 @@ class Story:
 
 @pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("blocked")
+@pytest.mark.fault(24)
 def test_what_a_person_does_to_a_run(installation: Installation):
     """Marked failed, deleted, marked success, cleared, paused: credits come back, and the next one goes on."""
     story, airflow = Story(installation), installation.airflow
@@ -132,6 +133,7 @@ def test_what_a_person_does_to_a_run(installation: Installation):
     assert set(nothing.states().values()) == {"skipped"}
 
 
+@pytest.mark.fault(24)
 def test_airflows_backfill_takes_turns(installation: Installation):
     """One of its runs hydrates, the others wait for it, find nothing to do and are skipped."""
     airflow = installation.airflow
@@ -149,6 +151,7 @@ def test_airflows_backfill_takes_turns(installation: Installation):
     assert [record.attempt for record in installation.ranges("raw.backfilled")] == [1, 1]
 
 
+@pytest.mark.fault(24)
 def test_a_timed_out_lane_gives_its_credits_back(installation: Installation, blocked: Blocked):
     """A later run goes on with the same plan."""
     assert blocked.run.ends() == "failed"

@@ -14,6 +14,7 @@ RANGES = TABLES["killed"] // 100
 
 @pytest.mark.statement("T1", "X2")
 @pytest.mark.timeout(900)
+@pytest.mark.fault(1, 2)
 def test_scheduler_and_triggerer_are_killed(installation: Installation):
     """T1, X2: a lane at work and one that waits reach their end; never more in flight than credits, each once."""
     airflow, target = installation.airflow, "raw.killed"

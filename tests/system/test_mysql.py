@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.ledger.models import metadata
+from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
 from tests.support.mysql import PASSWORD, address, new_role, run
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
@@ -55,7 +55,7 @@ def test_setup_makes_a_role_that_may_use_the_ledger_only(tmp_path: Path, mysql_l
             "The connection backpressure_default leads to them.\n"
         )
         granted = run(mysql_ledger, f"SELECT table_name FROM mysql.tables_priv WHERE user = '{role}'")
-        assert {name for (name,) in granted} == set(metadata.tables)
+        assert {name for (name,) in granted} == {*metadata.tables, VERSION_TABLE}
         stored = made.stderr.strip().splitlines()[-1]
         assert json.loads(stored)["login"] == role
         found = python(

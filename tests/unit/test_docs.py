@@ -1,34 +1,42 @@
 """The documentation says what the code says: links, snippets, states, tables, options, commands, errors."""
 
 import ast
-import inspect
+import configparser
+import importlib.util
+import json
 import re
 import shlex
+import warnings
 from collections.abc import Iterator
-from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.cli.cli_config import ActionCommand, GroupCommand
+from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 from airflow.cli.cli_parser import get_parser
+from airflow.dag_processing.dagbag import DagBag
 
-from airflow_provider_backpressure import exceptions
+from airflow_provider_backpressure import sinks, sources
 from airflow_provider_backpressure.cli.definition import get_commands
-from airflow_provider_backpressure.core import phases, ranges
-from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.hydration import GateState
-from airflow_provider_backpressure.core.limiter import gate_decision
-from airflow_provider_backpressure.core.watch import SIGNALS, Watch
+from airflow_provider_backpressure.core import phases, push_counts, ranges
+from airflow_provider_backpressure.core.events import Kind
+from airflow_provider_backpressure.core.limits import GradedLimit
+from airflow_provider_backpressure.core.probe import Bound
 from airflow_provider_backpressure.hooks.backpressure import MYSQL_OPTIONS
+from airflow_provider_backpressure.ledger.models import metadata
 from airflow_provider_backpressure.provider_info import get_provider_info
+from dev.docs.__main__ import made
+from dev.docs.diagrams import gate
+from dev.docs.facts import SINK_TABLES
+from dev.docs.reference import UNSAID
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+SHELLS = ("sh", "bash")
 HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 
 
@@ -49,10 +57,14 @@ def anchors(page: Path) -> set[str]:
 
 
 def section(page: str, heading: str) -> str:
+    """Return the text under a heading of a page of docs/."""
+    return section_of((DOCS / page).read_text(), heading)
+
+
+def section_of(text: str, heading: str) -> str:
     """Return the text under a heading, up to the next of the same or a higher level."""
-    text = (DOCS / page).read_text()
     found = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
-    assert found, f"{page} has no heading {heading!r}"
+    assert found, f"There is no heading {heading!r}"
     rest = text[found.end() :]
     end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
     return rest[: end.start()] if end else rest
@@ -111,149 +123,98 @@ def test_every_page_can_be_reached() -> None:
 
 
 @pytest.mark.parametrize("code", list(snippets()))
-def test_every_snippet_runs(code: str) -> None:
-    """A snippet is a whole: it compiles, what it imports is there, and its declarations and DAGs can be built."""
-    ast.parse(code)
-    exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
+def test_every_snippet_runs(code: str, tmp_path: Path) -> None:
+    """A snippet is a whole: in a DAGs folder Airflow takes it without an error, with every DAG in it."""
+    (tmp_path / "snippet.py").write_text(code)
+    bag = DagBag(tmp_path, safe_mode=False, known_pools={"default_pool"})
+    assert bag.import_errors == {}
+    named = re.findall(r'^with DAG\(\s*"([^"]+)"', code, re.MULTILINE)
+    assert sorted(bag.dags) == sorted(named)
+
+
+@pytest.mark.parametrize("path", list(made()), ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_what_is_made_from_the_code_is_as_it_makes_it(path: Path) -> None:
+    """Names, order, types and defaults of the reference's tables, and the diagrams: ``make docs`` writes them anew."""
+    assert path.exists(), "run make docs"
+    assert path.read_text() == made()[path], "run make docs"
+    assert UNSAID not in path.read_text(), "say what the new rows mean"
+
+
+def test_every_table_of_the_code_has_its_place() -> None:
+    """What the ledger holds beside the target or in its own database has a heading; what has one is there."""
+    for heading, held in (("In the ledger", set(metadata.tables)), ("In the target database", SINK_TABLES)):
+        names = held if isinstance(held, set) else {table.name.name for table in held}
+        assert {name for _, name in HEADING.findall(section("reference/tables.md", heading))} == names
+
+
+def test_every_error_and_every_declaration_has_its_place() -> None:
+    """A public source or sink has a section of the operators' page."""
+    headings = {name for _, name in HEADING.findall((DOCS / "reference/operators.md").read_text())}
+    assert {*sources.__all__, *sinks.__all__} <= headings
+
+
+def drawn(name: str) -> set[tuple[str, str]]:
+    """Return the arrows of a picture."""
+    return set(re.findall(r'data-from="([^"]+)" data-to="([^"]+)"', (DOCS / f"images/{name}.svg").read_text()))
 
 
 @pytest.mark.parametrize(
-    ("heading", "legal"), [("A range", ranges.LEGAL), ("A hydration", phases.LEGAL)], ids=["range", "hydration"]
+    ("heading", "name", "legal"),
+    [("A range", "states-range", ranges.LEGAL), ("A hydration", "states-hydration", phases.LEGAL)],
+    ids=["range", "hydration"],
 )
-def test_state_diagrams_are_the_legal_transitions(heading: str, legal: dict[StrEnum, frozenset[StrEnum]]) -> None:
-    """The diagram has every legal transition and no other, its beginning, and an end for each final state."""
-    text = section("concepts/states.md", heading)
-    drawn = set(re.findall(r"^ {4}(\S+) --> (\S+)$", text, re.MULTILINE))
+def test_state_diagrams_are_the_legal_transitions(
+    heading: str, name: str, legal: dict[StrEnum, frozenset[StrEnum]]
+) -> None:
+    """The picture has every legal transition and no other, its beginning, and an end for each final state."""
     states = list(type(next(iter(legal))))
     expected = {(state.value, to.value) for state, followers in legal.items() for to in followers}
-    expected |= {("[*]", states[0].value)} | {(state.value, "[*]") for state in states if not legal.get(state)}
-    assert drawn == expected
+    expected |= {("start", states[0].value)} | {(state.value, "end") for state in states if not legal.get(state)}
+    assert drawn(name) == expected
+    text = section("concepts/states.md", heading)
+    assert f"../images/{name}.svg" in text
     assert first_column(text) == [state.value for state in states]
 
 
-def test_budget_is_documented_as_it_is() -> None:
-    """Fields, their order and their defaults."""
-    documented = [
-        (name, ast.literal_eval(default)) for name, default, _ in rows(section("reference/configuration.md", "Budget"))
-    ]
-    assert documented == [(field.name, field.default) for field in fields(Budget)]
+def test_the_gates_diagram_is_how_it_goes() -> None:
+    """Between the marks memory stays as it is; all else follows the signals at once. The words on the arrows say so."""
+    goes = gate()
+    moves = {(before, after) for (before, _, _), after in goes.items() if before != after}
+    assert moves == {(start, end) for start, end in drawn("states-gate") if start != end}
+    for before in ("open", "closed", "closed by memory"):
+        assert goes[before, False, "below the low mark"] == "open"
+        assert goes[before, True, "below the low mark"] == "closed"
+        assert goes[before, False, "at the high mark"] == "closed by memory"
+    assert goes["closed by memory", False, "between"] == "closed by memory"
+    assert goes["open", False, "between"] == goes["closed", False, "between"] == "open"
+    assert first_column(section("concepts/states.md", "The gate")) == ["open", "closed", "closed by memory"]
 
 
-def test_settings_are_documented_as_they_are() -> None:
-    """Options of the configuration's section with their defaults."""
-    options = get_provider_info()["config"]["backpressure"]["options"]
-    documented = [(name, default) for name, default, _ in rows(section("reference/configuration.md", "Airflow"))]
-    assert documented == [(name, option["default"]) for name, option in options.items()]
+def test_the_laws_table_is_the_law() -> None:
+    """What becomes of the credits at which pressure."""
+    table = dict(rows(section("concepts/gate.md", "How many credits")))
+    assert list(table) == ["below 0.4", "0.4 to 0.7", "above 0.7", "1.0 and above"]
+    said = {"one more": 5, "unchanged": 4, "one less": 3, "half": 2}
+    for pressure, row in ((0.0, "below 0.4"), (0.39, "below 0.4"), (0.4, "0.4 to 0.7"), (0.7, "0.4 to 0.7")):
+        assert GradedLimit().after(4, pressure, 8) == said[table[row]], pressure
+    for pressure, row in ((0.71, "above 0.7"), (0.99, "above 0.7"), (1.0, "1.0 and above"), (9.0, "1.0 and above")):
+        assert GradedLimit().after(4, pressure, 8) == said[table[row]], pressure
 
 
-def test_signals_are_documented_as_they_are() -> None:
-    """Names, whether they are learned, and who looks at which."""
-    state = GateState(
-        phase=phases.Phase.HYDRATION,
-        credits=1,
-        in_flight=0,
-        waiting=1,
-        reserved_bytes=0,
-        oldest_seconds=None,
-        commit_seconds=None,
-        range_memory_bytes=None,
-        paused_by=None,
-        paused_why=None,
-        memory_closed=False,
-    )
-    signals = gate_decision(state, None, Budget()).signals
-    documented = {row[0]: row[-1] for row in rows((DOCS / "reference/signals.md").read_text())}
-    assert documented == {signal.name: "yes" if signal.learned else "no" for signal in signals}
-    watched = {
-        row[0]: set(row[1].split(", ")) for row in rows(section("reference/signals.md", "Which task looks at what"))
-    }
-    assert watched["SinkCommitSensor"] == SIGNALS[Watch.COMMIT]
-    assert watched["ExecutorMemorySensor"] == SIGNALS[Watch.MEMORY]
-
-
-def test_ledger_tables_are_documented_as_they_are() -> None:
-    """Every table with every column, in their order."""
-    from airflow_provider_backpressure.ledger.models import metadata
-
-    documented = HEADING.findall(section("reference/tables.md", "In the ledger"))
-    assert {name for _, name in documented} == set(metadata.tables)
-    for name, table in metadata.tables.items():
-        assert first_column(section("reference/tables.md", name)) == [column.name for column in table.columns], name
-
-
-def test_sink_tables_are_documented_as_they_are() -> None:
-    """Plan row and markers, which a person reads in the target database."""
-    from airflow_provider_backpressure.sinks import postgres_tables as there
-
-    tables = {
-        there.PLAN: there.PLAN_COLUMNS,
-        there.COMMIT: there.COMMIT_COLUMNS,
-        there.QUARANTINE: there.QUARANTINE_COLUMNS,
-        there.FRONTIER: there.FRONTIER_COLUMNS,
-    }
-    documented = HEADING.findall(section("reference/tables.md", "In the target database"))
-    assert [name for _, name in documented] == list(tables)
-    for name, columns in tables.items():
-        assert first_column(section("reference/tables.md", name)) == list(columns), name
-
-
-def test_errors_are_documented_as_they_are() -> None:
-    """Every class of the tree with the one above it."""
-    tree = {
-        name: kind.__bases__[0].__name__ if kind is not exceptions.BackpressureError else ""
-        for name, kind in vars(exceptions).items()
-        if isinstance(kind, type) and issubclass(kind, exceptions.BackpressureError)
-    }
-    documented = {row[0]: row[1] for row in rows((DOCS / "reference/errors.md").read_text())}
-    assert documented == tree
-
-
-def parameters(*callables: Any) -> dict[str, inspect.Parameter]:
-    """Return the named parameters of callables together, without ``self`` and collectors."""
-    found = {}
-    for one in callables:
-        for name, parameter in inspect.signature(one).parameters.items():
-            if name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD:
-                found[name] = parameter
-    return found
-
-
-def defaults(named_parameters: dict[str, inspect.Parameter]) -> list[tuple[str, Any]]:
-    """Return names and defaults; an empty parameter has none."""
-    return [
-        (name, inspect.Parameter.empty if one.default is one.empty else one.default)
-        for name, one in named_parameters.items()
-    ]
-
-
-def test_arguments_are_documented_as_they_are() -> None:
-    """Task group and declarations: names, their order and their defaults."""
-    from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
-    from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
-    from airflow_provider_backpressure.task_groups import hydrate
-
-    for one in (hydrate, PostgresSource, KafkaSource, MySQLSource, PostgresSink, ParquetSink, DeltaSink, IcebergSink):
-        table = rows(section("reference/operators.md", one.__name__))
-        documented = [(name, ast.literal_eval(value) if value else inspect.Parameter.empty) for name, value, _ in table]
-        assert documented == defaults(parameters(one)), one.__name__
-
-
-def test_operators_and_sensors_are_documented_as_they_are() -> None:
-    """Every public class with the arguments that it adds to those of all."""
-    from airflow_provider_backpressure import operators, sensors, task
-
-    common = set(parameters(task.HydrationTask.__init__))
-    for module, heading in ((operators, "Operators"), (sensors, "Sensors")):
-        documented = {row[0]: set(row[1].split(", ")) for row in rows(section("reference/operators.md", heading))}
-        found = {}
-        for name in module.__all__:
-            ours = [
-                one
-                for one in getattr(module, name).__mro__
-                if one.__module__.startswith("airflow_provider_backpressure")
-            ]
-            found[name] = set(parameters(*(one.__init__ for one in ours if "__init__" in vars(one)))) - common
-        assert documented == found
+@pytest.mark.parametrize(
+    ("page", "heading", "names"),
+    [
+        ("howto/notifications.md", "Be told when something goes wrong", [kind.value for kind in Kind]),
+        ("howto/find-the-boundaries.md", "Find the boundaries", [bound.value for bound in Bound]),
+        ("concepts/push.md", "What is counted", [*push_counts.NAMES, *push_counts.HISTOGRAMS]),
+    ],
+    ids=["notifications", "bounds", "push"],
+)
+def test_a_table_of_names_has_them_all(page: str, heading: str, names: list[str]) -> None:
+    """In the first table under a heading that has names, whatever their order."""
+    table = section(page, heading)
+    table = table[re.search(r"^\| (Counter|Bound|`?kind`?) ", table, re.MULTILINE).start() :]
+    assert sorted(name for cell in first_column(table) for name in cell.split(", ")) == sorted(names)
 
 
 def test_extras_of_connections_are_documented_as_they_are() -> None:
@@ -304,13 +265,18 @@ def test_commands_are_documented_as_they_are() -> None:
         command.name: (
             ["airflow", "backpressure", command.name],
             [
-                (argument.flags[-1], argument.flags[0].startswith("-") or argument.kwargs.get("nargs") == "?")
+                (argument.flags[-1], _may_be_left_out(argument))
                 for argument in command.args
                 if "--verbose" not in argument.flags
             ],
         )
         for command in commands()
     }
+
+
+def _may_be_left_out(argument: Arg) -> bool:
+    option = argument.flags[0].startswith("-") and not argument.kwargs.get("required")
+    return option or argument.kwargs.get("nargs") == "?"
 
 
 def arguments(synopsis: str) -> list[tuple[str, bool]]:
@@ -328,21 +294,117 @@ def commands() -> list[ActionCommand]:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_that_are_shown_are_right(page: Path) -> None:
-    """A command line of ours in a shell block is taken by Airflow's parser; a line of Python in one compiles."""
+    """Every line of a shell block is one that would be taken: by Airflow's parser, by Make, by Python, by pip."""
     parser = get_parser()
     for language, block in FENCE.findall(page.read_text()):
-        if language != "sh":
+        if language not in SHELLS:
             continue
-        for line in block.splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:2] == ["airflow", "backpressure"]:
-                parser.parse_args(words[1:])
-            elif words[:2] == ["python", "-c"]:
-                statements = ast.parse(words[2]).body
-                imports: list[ast.stmt] = [one for one in statements if isinstance(one, ast.Import | ast.ImportFrom)]
-                exec(compile(ast.Module(imports, type_ignores=[]), "line", "exec"), {})
-            elif words[:1] == ["make"]:
-                assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+        for line in block.replace("\\\n", " ").splitlines():
+            match shlex.split(line, comments=True):
+                case ["airflow", *words]:
+                    with warnings.catch_warnings():
+                        # The providers of other types are not installed with the tests.
+                        warnings.filterwarnings("ignore", ".*--conn-type")
+                        parser.parse_args(words)
+                case ["spark-submit", "--master", _, "--class", _, *words]:
+                    assert re.fullmatch(r"(--conf spark[\w.]+=\S+ )+spark-internal", " ".join(words)), line
+                case ["python", "-c", code]:
+                    statements = ast.parse(code).body
+                    imports: list[ast.stmt] = [
+                        one for one in statements if isinstance(one, ast.Import | ast.ImportFrom)
+                    ]
+                    exec(compile(ast.Module(imports, type_ignores=[]), "line", "exec"), {})
+                case ["python", "-m", module, *words]:
+                    _check_module(module, words)
+                case ["make", target, *_]:
+                    assert target in targets(), line
+                case (
+                    ["pip", "install", *_]
+                    | ["pip", "uninstall", "airflow-provider-backpressure"]
+                    | ["read", "-rs", *_]
+                    | ["eval", "$(register-python-argcomplete airflow)"]
+                    | []
+                ):
+                    pass
+                case _:
+                    pytest.fail(f"{named(page)} shows a command that no test knows: {line}")
+
+
+def _check_module(module: str, words: list[str]) -> None:
+    found = importlib.util.find_spec(module)
+    assert found is not None, module
+    if module.startswith("benchmarks."):
+        code = "".join(file.read_text() for file in (ROOT / "benchmarks").glob("*.py"))
+        assert [word for word in words if word.startswith("--") and f'"{word}"' not in code] == []
+
+
+def targets() -> set[str]:
+    """Return the targets of the Makefile."""
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_what_is_named_in_passing_is_there(page: Path) -> None:
+    """Commands with their options, Make's targets, modules, files, extras, and variables of the configuration."""
+    text = prose(page)
+    known = {command.name: {flag for one in command.args for flag in one.flags} for command in commands()}
+    for name, rest in re.findall(r"`airflow backpressure ([a-z-]+)([^`]*)`", text):
+        assert name in known
+        assert set(re.findall(r"--[a-z-]+", rest)) <= known[name], name
+    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= targets()
+    assert set(re.findall(r"AIRFLOW__BACKPRESSURE__(\w+)", text)) <= {option.upper() for option in options()}
+    for module in re.findall(r"`python -m ([\w.]+)", text):
+        assert importlib.util.find_spec(module), module
+    for path in re.findall(r"`([\w/]+/\w+\.py)`", text):
+        assert (ROOT / path).exists() or (ROOT / "airflow_provider_backpressure" / path).exists(), path
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = re.findall(r"airflow-provider-backpressure\[([\w,]+)\]", page.read_text())
+    assert {extra for each in extras for extra in each.split(",")} <= set(setup["options.extras_require"])
+
+
+def options() -> dict[str, Any]:
+    """Return the options of our section of Airflow's configuration."""
+    found: dict[str, Any] = get_provider_info()["config"]["backpressure"]["options"]
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_blocks_are_in_a_language_that_is_checked(page: Path) -> None:
+    """JSON is JSON, properties have a key and a value; a diagram that needs a script to be seen is none."""
+    for language, block in FENCE.findall(page.read_text()):
+        assert language in {"python", "json", "properties", "sql", "text", *SHELLS}, language
+        if language == "json":
+            json.loads(block)
+        if language == "properties":
+            assert all(re.fullmatch(r"[\w.]+=\S+", line) for line in block.splitlines())
+
+
+def test_versions_stand_in_one_place() -> None:
+    """README's table is the matrix. What packages, classifiers and refusals say agrees with it."""
+    matrix = dict(rows(section_of((ROOT / "README.md").read_text(), "Versions")))
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    assert setup["options"]["python_requires"] == f">={number(matrix['Python'])}"
+    requires = dict(
+        re.findall(r"^([\w-]+)(?:\[\w+\])?[>=]=([\d.]+)", setup["options"]["install_requires"], re.MULTILINE)
+    )
+    assert requires["apache-airflow"] == number(matrix["Airflow"])
+    assert requires["pyspark"].startswith(number(matrix["Spark"]) + ".")
+    for page in PAGES:
+        if page.name in ("CHANGELOG.md", "benchmarks.md"):
+            continue
+        for product, said in re.findall(r"\b(Airflow|PySpark|Spark|Python) (\d+\.\d+)", prose(page)):
+            assert said == number(matrix["Spark" if product == "PySpark" else product]), (
+                f"{named(page)}: {product} {said}"
+            )
+
+
+def number(cell: str) -> str:
+    """Return the first version that a cell names."""
+    found = re.search(r"\d[\d.]*", cell)
+    assert found
+    return found[0].rstrip(".")
 
 
 def sentences() -> list[str]:

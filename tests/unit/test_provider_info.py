@@ -31,7 +31,12 @@ def test_it_keeps_airflow_s_schema():
 
 def test_everything_named_exists():
     info = get_provider_info()
-    names = [*info["cli"], *info["db-managers"], *(one["hook-class-name"] for one in info["connection-types"])]
+    names = [
+        *info["cli"],
+        *info["db-managers"],
+        *info["extra-links"],
+        *(one["hook-class-name"] for one in info["connection-types"]),
+    ]
     for name in names:
         module, _, attribute = name.rpartition(".")
         assert hasattr(importlib.import_module(module), attribute), name

@@ -1,19 +1,35 @@
 """DAGs that show one behaviour each: see ``test_behaviour.py``."""
 
+import os
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, chain, task_group
+from airflow.sdk import DAG, BaseNotifier, chain
 
-from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Query
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from airflow_provider_backpressure.sinks import PostgresSink
-from airflow_provider_backpressure.sources import PostgresSource
+from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
 from airflow_provider_backpressure.task_groups import hydrate
 
 SMALL = PostgresSource(conn_id="shop_db", table="public.small")
 RETRY_SOON = {"retries": 2, "retry_delay": timedelta(seconds=1)}
 FAIL_AT_ONCE = {"retries": 0}
+
+
+class Written(BaseNotifier):
+    """Writes what it is told into a file."""
+
+    template_fields = ("text",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = "{{ backpressure_event.kind }} {{ ti.task_id }}: {{ backpressure_event.sentence }}"
+
+    def notify(self, context: Any) -> None:
+        """See ``BaseNotifier.notify``."""
+        with open(os.environ["EVENTS_FILE"], "a") as file:
+            print(self.text, file=file)
 
 
 def one(dag_id: str, *, default_args: dict, **values) -> None:
@@ -23,7 +39,13 @@ def one(dag_id: str, *, default_args: dict, **values) -> None:
         hydrate(**{**flow, "group_id": "hydrate", **values})
 
 
-one("gated", default_args=RETRY_SOON, sink=PostgresSink(conn_id="warehouse", table="raw.gated"))
+one(
+    "gated",
+    default_args=RETRY_SOON,
+    sink=PostgresSink(conn_id="warehouse", table="raw.gated"),
+    on_event=[Written()],
+)
+one("foretold", default_args=RETRY_SOON, sink=PostgresSink(conn_id="warehouse", table="raw.foretold"))
 one("intruder", default_args=RETRY_SOON, sink=PostgresSink(conn_id="warehouse", table="raw.gated"))
 one(
     "slow",
@@ -34,6 +56,18 @@ one(
     verify="none",
 )
 one(
+    "watched",
+    default_args=RETRY_SOON,
+    sink=PostgresSink(conn_id="warehouse", table="raw.watched"),
+    budget=Budget(
+        signals=(
+            ActiveSessions(on="sink", most=190),
+            Query(on="source", sql="SELECT v FROM pressure", most=50, name="pressure"),
+            Query(conn_id="warehouse", sql="SELECT 1", most=50, name="calm"),
+        )
+    ),
+)
+one(
     "templated",
     default_args=RETRY_SOON,
     source=PostgresSource(conn_id="shop_db", table="public.small", where="l_id <= {{ dag_run.conf['most'] }}"),
@@ -42,6 +76,19 @@ one(
     lanes=2,
     budget=Budget(credits=2, range_rows=5_000),
 )
+for name, source in (
+    ("followed", PostgresSource(conn_id="shop_db", table="public.followed")),
+    ("followed_mysql", MySQLSource(conn_id="erp", table="followed")),
+):
+    one(
+        name,
+        default_args=RETRY_SOON,
+        source=source,
+        sink=PostgresSink(conn_id="warehouse", table=f"raw.{name}"),
+        mode="upsert",
+        consistency="catch_up",
+        budget=Budget(credits=2, range_rows=2_000),
+    )
 one(
     "no_tables",
     default_args=RETRY_SOON,
@@ -56,20 +103,16 @@ one(
 )
 
 with DAG("mapped", schedule=None, catchup=False, default_args=RETRY_SOON, params={"most": 1_000_000}):
-
-    @task_group
-    def table(source: str, target: str) -> None:
-        """One table of many."""
+    for group_id, tables, target in (
+        ("pattern", "public.mapped_?", "raw.{table}"),
+        ("named", ("public.mapped_a", "public.gone"), "raw.{schema}_{table}"),
+    ):
         hydrate(
-            source=PostgresSource(conn_id="shop_db", table=source, where="l_id <= {{ params.most }}"),
+            source=PostgresSource(conn_id="shop_db", tables=tables, where="l_id <= {{ params.most }}"),
             sink=PostgresSink(conn_id="warehouse", table=target),
             spark_conn_id="spark_connect_default",
-            group_id="hydrate",
+            group_id=group_id,
         )
-
-    table.expand_kwargs(
-        [{"source": f"public.{name}", "target": f"raw.{name}"} for name in ("mapped_a", "gone", "mapped_b")]
-    )
 
 with DAG("mapped_operators", schedule=None, catchup=False, default_args=RETRY_SOON, params={"table": "mapped"}):
     many: list[dict[str, Any]] = [

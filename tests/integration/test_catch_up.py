@@ -1,0 +1,288 @@
+"""``catch_up`` on real parts: ranges read each at its own time, then the log replayed until all agree."""
+
+import os
+import random
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.planner import Verdict
+from airflow_provider_backpressure.core.replay import ReplayWindow
+from airflow_provider_backpressure.exceptions import (
+    InvalidDeclaration,
+    LedgerRefused,
+    LogLost,
+    SinkRefused,
+    SnapshotLost,
+    SourceRefused,
+)
+from airflow_provider_backpressure.runners.connect import ConnectRunner
+from dev.services import Server
+from tests.support.catching_up import FILL, TABLE, Followed, Watch, Writer
+from tests.support.composed import Composed
+from tests.support.postgres import new_role
+
+pytestmark = pytest.mark.integration
+ROWS = int(os.environ.get("BACKPRESSURE_FIRE_ROWS", "2000000"))
+"""Of the large test under fire."""
+
+
+@pytest.fixture(scope="module")
+def logins() -> dict[str, Endpoint]:
+    """What the runner knows."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
+    """One warm session for all tests."""
+    with closing(ConnectRunner(connect.url, logins)) as runner:
+        yield runner
+
+
+@pytest.fixture
+def followed(
+    database: Endpoint, connect: Server, ledger_url: str, runner: ConnectRunner, logins: dict[str, Endpoint]
+) -> Followed:
+    """``public.t`` into ``raw.t``."""
+    logins.update({name: replace(database, conn_id=name) for name in ("source", "sink")})
+    composed = Composed(
+        source=database,
+        sink=database,
+        ledger_url=ledger_url,
+        remote=connect.url,
+        ui_url=connect.ui_url,
+        mode="upsert",
+        consistency="catch_up",
+        budget=Budget(credits=2, range_rows=2000),
+    )
+    return Followed(composed=composed, runner=runner)
+
+
+@pytest.mark.statement("T8")
+def test_a_table_that_changes_while_it_is_read_has_caught_up_in_the_end(followed: Followed) -> None:
+    """T8, D5: hydrated if and only if the frontier has reached what was read last."""
+    followed.source(TABLE, FILL.format(10_000), "ANALYZE t")
+    planned = followed.plan()
+    assert planned.verdict is Verdict.PLANNED
+    assert planned.ranges >= 5
+    with followed.ports() as ports:
+        ports.hydrator().run()
+        followed.source("UPDATE t SET v = 1 WHERE id <= 3000", "DELETE FROM t WHERE id > 9000")
+        followed.source("UPDATE t SET id = id + 100000 WHERE id BETWEEN 4000 AND 4100")
+        with pytest.raises(LedgerRefused, match="consistent from"):
+            followed.finish()
+        assert ports.planner().follow()
+        window = ReplayWindow.of(ports.plan.read.window)
+        assert window is not None
+        assert window.first
+        assert window.hydrating
+        ports.hydrator().run()
+        assert not ports.planner().follow()
+    assert followed.finish().phase is Phase.STEADY_STATE
+    assert followed.differs() == (0, 0)
+    followed.source(
+        "INSERT INTO t VALUES (20000, 7, NULL, '')", "DELETE FROM t WHERE id = 1", "UPDATE t SET v = 9 WHERE id = 2"
+    )
+    assert followed.go().verdict is Verdict.PLANNED
+    assert followed.differs() == (0, 0)
+
+
+@pytest.mark.statement("X2", "X6", "T10")
+@pytest.mark.fault(3, 19)
+def test_a_writer_at_random_a_killed_lane_and_the_target_is_the_source_when_it_pauses(
+    followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """X2, X6, T10: the lane is killed in mid-commit of a range and of a window; keys are updated meanwhile."""
+    followed.source(TABLE, FILL.format(12_000), "ANALYZE t")
+    database = followed.composed.source
+    with Writer(database, seed=7, keys=12_000).writing() as writer, Watch(database).watching() as watch:
+        followed.plan()
+        killed_at(followed, tmp_path, Step.BEFORE_LEDGER_COMMIT)
+        followed.plan()
+        followed.drain()
+        assert followed.finish().phase is Phase.STEADY_STATE
+        followed.plan()
+        killed_at(followed, tmp_path, Step.BEFORE_LEDGER_COMMIT)
+        followed.go()
+    followed.go()
+    assert writer.changes > 50
+    assert followed.differs() == (0, 0)
+    with capsys.disabled():
+        print(f"\n{writer.changes} changes; longest query {watch.query:.2f} s, oldest snapshot {watch.snapshot} xids")
+
+
+def killed_at(followed: Followed, folder: Path, step: Step) -> None:
+    """Let a lane of its own process die at a step, by a signal that nothing can catch."""
+    points = folder / f"points-{uuid.uuid4().hex}"
+    points.mkdir()
+    (points / "points").write_text(f"{step.value}=kill")
+    assert followed.composed.process(folder, **{VARIABLE: str(points)}).wait(timeout=300) == -9
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    ("statements", "words"),
+    [
+        (["CREATE TABLE t (id int, v int)"], "cannot be cut into ranges of a key"),
+        (["CREATE UNLOGGED TABLE t (id int PRIMARY KEY)"], "unlogged"),
+        (["CREATE TABLE t (id int NOT NULL UNIQUE, v int)"], "lacks a primary key"),
+        (["CREATE TABLE t (id int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY NOTHING"], "usable replica identity"),
+        (["CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) VIRTUAL)"], "generated g is not in"),
+        (["CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)"], "partitioned table"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_before_anything_is_made(
+    followed: Followed, statements: list[str], words: str
+) -> None:
+    """X5, FINEPRINT 15: our publication could break the user's application, so it is never made for such a table."""
+    followed.source(*statements)
+    with pytest.raises(SourceRefused, match=words):
+        followed.plan()
+    assert followed.slots() == []
+    assert followed.source("SELECT FROM pg_publication") == []
+
+
+@pytest.mark.statement("X5")
+def test_a_target_that_cannot_follow_is_refused(followed: Followed) -> None:
+    """X5: another mode, other unique keys, rows that are there already."""
+    followed.source("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    with pytest.raises(InvalidDeclaration, match="mode='upsert'"):
+        replace(followed, composed=replace(followed.composed, mode="append")).plan()
+    followed.sink("CREATE SCHEMA raw", "CREATE TABLE raw.t (id int PRIMARY KEY, v int UNIQUE)")
+    with pytest.raises(SinkRefused, match="t_v_key may be broken"):
+        followed.plan()
+    followed.sink("ALTER TABLE raw.t DROP CONSTRAINT t_v_key", "INSERT INTO raw.t VALUES (1, 1)")
+    with pytest.raises(SinkRefused, match="empty it first"):
+        followed.plan()
+    assert followed.slots() == []
+
+
+@pytest.mark.statement("X5")
+def test_a_role_without_the_right_is_told_what_it_lacks(followed: Followed, logins: dict[str, Endpoint]) -> None:
+    """X5: to replicate, and to publish; an administrator may make the publication."""
+    followed.source("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
+    with new_role(followed.composed.source) as role:
+        followed.source(f"GRANT SELECT ON t TO {role.user}")
+        as_role = replace(followed, composed=replace(followed.composed, source=role))
+        with pytest.raises(SourceRefused, match="no replication right"):
+            as_role.plan()
+        followed.source(f"ALTER ROLE {role.user} REPLICATION")
+        with pytest.raises(SourceRefused, match="let such a role run CREATE PUBLICATION") as refused:
+            as_role.plan()
+        followed.source(str(refused.value).partition("let such a role run ")[2])
+        logins["source"] = replace(role, conn_id="source")
+        as_role.go()
+        assert followed.differs() == (0, 0)
+
+
+def test_an_idle_table_holds_no_log_back(followed: Followed) -> None:
+    """FINEPRINT 21: others write, this table does not; its windows are empty and committed all the same."""
+    followed.source(TABLE, "INSERT INTO t VALUES (1)", "CREATE TABLE busy (n int)")
+    followed.go()
+    ((_, before),) = followed.slots()
+    followed.source("INSERT INTO busy SELECT generate_series(1, 20000)")
+    assert followed.go().verdict is Verdict.PLANNED
+    ((_, after),) = followed.slots()
+    assert after - before > 1_000_000
+    consistent = "SELECT consistent, slot FROM raw.backpressure_plan"
+    assert followed.sink(consistent)[0][0]
+    assert followed.sink("SELECT pos FROM raw.backpressure_frontier") == [(after,)]
+    with followed.ports() as ports:
+        log = ports.source.log(ports.hydration.id)
+        for _ in range(2):
+            log.drop()
+            assert followed.slots() == []
+    assert followed.source("SELECT FROM pg_publication") == []
+
+
+def test_a_slot_that_is_lost_is_named_and_nothing_is_skipped(followed: Followed) -> None:
+    """A restart makes everything anew, with an empty target, so that rows deleted since do not stay."""
+    followed.source(TABLE, FILL.format(50))
+    followed.go()
+    followed.source("DELETE FROM t WHERE id = 7", "UPDATE t SET v = 3")
+    followed.source(f"SELECT pg_drop_replication_slot('{followed.slots()[0][0]}')")
+    with pytest.raises(LogLost, match=r"is gone, and with it what changed after .*restart"):
+        followed.plan()
+    followed.plan(restart=True)
+    assert followed.sink("SELECT consistent FROM raw.backpressure_plan") == [(False,)]
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)
+
+
+@pytest.mark.parametrize("policy", ["stop_and_keep", "drop_slot_and_restart"])
+def test_at_the_limit_of_the_log_the_declared_policy_acts(followed: Followed, policy: str) -> None:
+    """FINEPRINT 12: the source is worth more than the hydration."""
+    reading = {"wal_limit": 3_000_000, "at_wal_limit": policy}
+    limited = replace(followed, composed=replace(followed.composed, reading=reading))
+    followed.source(TABLE, FILL.format(50), "CREATE TABLE busy (n int)")
+    limited.plan()
+    followed.source("INSERT INTO busy SELECT generate_series(1, 100000)")
+    stops = policy == "stop_and_keep"
+    with pytest.raises(SourceRefused if stops else SnapshotLost, match="more than it may"):
+        limited.drain()
+    assert len(followed.slots()) == (1 if stops else 0)
+    if stops:
+        # A person has made room: it goes on where it was.
+        followed.go()
+    else:
+        with limited.ports() as ports:
+            ports.close_plan()
+        limited.drain()
+        limited.finish()
+    assert followed.differs() == (0, 0)
+
+
+def test_a_frontier_that_went_back_is_not_gone_over(followed: Followed) -> None:
+    """FINEPRINT 8: the sink was restored; the windows in between would be missing."""
+    followed.source(TABLE, FILL.format(20))
+    followed.go()
+    followed.source("UPDATE t SET v = 1")
+    followed.go()
+    followed.source("UPDATE t SET v = 2")
+    followed.sink("UPDATE raw.backpressure_frontier SET pos = pos - 1")
+    with pytest.raises(SinkRefused, match="was restored"):
+        followed.plan()
+
+
+@pytest.mark.long
+@pytest.mark.statement("X2", "X6", "T8", "T10")
+@pytest.mark.parametrize("seed", range(20))
+def test_consistency_under_fire(
+    followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    """X2, X6, T8, T10: 2,000,000 rows under 500 changes a second, kills, and ten points of the steady state."""
+    followed = replace(followed, composed=replace(followed.composed, budget=Budget(credits=2, range_rows=250_000)))
+    followed.source(TABLE, FILL.format(ROWS), "ANALYZE t")
+    database, draw = followed.composed.source, random.Random(seed)
+    steps = [Step.AFTER_SUBMIT, Step.BEFORE_LEDGER_COMMIT, Step.AFTER_LEDGER_COMMIT]
+    writer = Writer(database, seed=seed, keys=ROWS, pause=0.001)
+    with writer.writing(), Watch(database).watching() as watch:
+        followed.plan()
+        killed_at(followed, tmp_path, draw.choice(steps))
+        followed.go()
+        for point in range(11):
+            followed.plan()
+            if point and draw.random() < 0.3:
+                killed_at(followed, tmp_path, draw.choice(steps))
+                followed.plan()
+            with writer.paused():
+                followed.drain()
+                followed.finish()
+                followed.go()
+                ours, theirs = followed.sums()
+            assert ours == theirs, f"seed {seed}, point {point}"
+    with capsys.disabled():
+        print(
+            f"\nseed {seed}: {writer.changes} changes; longest query {watch.query:.2f} s, "
+            f"oldest snapshot {watch.snapshot} xids"
+        )

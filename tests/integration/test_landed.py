@@ -1,0 +1,187 @@
+"""T9: a target is rebuilt from what was landed in a lake, while its upstream cannot even be connected to."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.bounds import FileBounds
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.phases import Phase, latency
+from airflow_provider_backpressure.core.planner import Verdict
+from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.exceptions import SourceRefused
+from dev.services import Server
+from tests.conftest import endpoint_of, fresh_database
+from tests.support import lakes
+from tests.support.composed import Composed, difference
+from tests.support.postgres import run
+
+pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
+
+ROWS = 5_000
+COLUMNS = "id, code, ref, price, seen, tags"
+
+
+@pytest.fixture
+def upstream(postgres: Server) -> Iterator[Endpoint]:
+    """A database that is only read from, with types that files carry as text too."""
+    with fresh_database(postgres) as database:
+        run(
+            database,
+            "CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code, md5(i::text)::uuid AS ref,"
+            " (i / 7.0)::numeric(12, 4) AS price, 'epoch'::timestamptz + i * interval '1 h' AS seen,"
+            f" CASE WHEN i % 3 = 0 THEN ARRAY[i, -i] END AS tags FROM generate_series(1::bigint, {ROWS}) i",
+            "ALTER TABLE t ADD PRIMARY KEY (id)",
+            "ANALYZE t",
+        )
+        yield database
+
+
+@pytest.fixture
+def landing(upstream: Endpoint, database: Endpoint, ledger_url: str, connect: Server) -> Composed:
+    """The upstream's rows on their way into a lake, in ranges of 1,000; the target is in another database."""
+    return Composed(
+        source=upstream,
+        sink=database,
+        ledger_url=ledger_url,
+        remote=connect.url,
+        ui_url=connect.ui_url,
+        budget=Budget(credits=2, range_rows=1000),
+    )
+
+
+def land(landing: Composed, place: dict[str, Any]) -> Composed:
+    """Land the rows; return the way back, from the lake into the target."""
+    filling = replace(landing, into=place)
+    filling.plan()
+    filling.run()
+    filling.finish()
+    return replace(landing, kind="landed", reading=place, source=landing.sink, into={})
+
+
+@pytest.fixture
+def closed(upstream: Endpoint, postgres: Server) -> Iterator[Any]:
+    """Close the upstream to everybody; what is compared in the end is a copy of its rows."""
+    admin = endpoint_of(postgres, "postgres")
+
+    def close(target: Endpoint) -> None:
+        rows = run(upstream, f"SELECT {COLUMNS} FROM t ORDER BY id")
+        assert len(rows) == ROWS
+        run(
+            admin,
+            f"ALTER DATABASE {upstream.database} ALLOW_CONNECTIONS false",
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{upstream.database}'",
+        )
+        with pytest.raises(Exception, match="not currently accepting connections"):
+            run(upstream, "SELECT 1")
+
+    yield close
+    run(admin, f"ALTER DATABASE {upstream.database} ALLOW_CONNECTIONS true")
+
+
+def sessions(postgres: Server, upstream: Endpoint) -> int:
+    """Sessions that were ever opened on a database."""
+    admin = endpoint_of(postgres, "postgres")
+    ((number,),) = run(admin, f"SELECT sessions FROM pg_stat_database WHERE datname = '{upstream.database}'")
+    return int(number)
+
+
+@pytest.mark.statement("T8")
+@pytest.mark.parametrize("kind", lakes.KINDS)
+def test_a_target_is_rebuilt_without_its_upstream(
+    landing: Composed, upstream: Endpoint, closed: Any, postgres: Server, tmp_path: Path, kind: str
+):
+    """T9: not one session on the upstream; rows and types are as they left, by count and checksum; T8: rehydration."""
+    back = land(landing, lakes.place(kind, tmp_path))
+    closed(landing.sink)
+    before = sessions(postgres, upstream)
+    planned = back.plan()
+    with back.open() as ports:
+        assert ports.hydration.phase is Phase.REHYDRATION
+        assert latency(ports.ledger.spans(ports.hydration.id), Phase.REHYDRATION) is None
+        records = ports.ledger.ranges(planned.plan.plan_id)
+        assert all(isinstance(record.bounds, FileBounds) and record.bounds.checksum for record in records)
+        assert sum(record.planned_rows for record in records) == ROWS
+    back.run()
+    back.finish()
+    with back.open() as ports:
+        assert ports.hydration.phase is Phase.STEADY_STATE
+        assert latency(ports.ledger.spans(ports.hydration.id), Phase.REHYDRATION) is not None
+        assert total_progress(ports.ledger.statistics(ports.hydration.id)).committed == ROWS
+    assert back.plan().verdict is Verdict.UNCHANGED
+    assert sessions(postgres, upstream) == before
+    run(endpoint_of(postgres, "postgres"), f"ALTER DATABASE {upstream.database} ALLOW_CONNECTIONS true")
+    assert difference(upstream, "t", landing.sink, "raw.t") == (0, 0)
+
+
+def test_increments_that_were_landed_come_along(landing: Composed, upstream: Endpoint, tmp_path: Path):
+    """Files of every plan are read, not only those of the last; small ones go together."""
+    place = lakes.place("parquet", tmp_path)
+    filling = replace(landing, into=place, reading={"increment_column": "id"})
+    for rows in (0, 30):
+        if rows:
+            run(
+                upstream,
+                f"INSERT INTO t (id, code) SELECT i, 'new' FROM generate_series({ROWS + 1}, {ROWS + rows}) i",
+            )
+        filling.plan()
+        filling.run()
+        filling.finish()
+    back = replace(
+        landing, kind="landed", reading=place, source=landing.sink, budget=Budget(credits=2, range_rows=3000)
+    )
+    assert back.plan().ranges < 5
+    back.run()
+    back.finish()
+    assert difference(upstream, "t", landing.sink, "raw.t") == (0, 0)
+
+
+def test_into_another_lake(landing: Composed, upstream: Endpoint, tmp_path: Path):
+    """Any sink is a target: files of one format become those of another, with the same values."""
+    source, target = lakes.place("delta", tmp_path / "a"), lakes.place("parquet", tmp_path / "b")
+    back = replace(land(landing, source), into=target)
+    back.plan()
+    back.run()
+    back.finish()
+    assert lakes.rows(target) == lakes.rows(source)
+
+
+def test_a_file_that_is_not_what_was_landed_stops_it(landing: Composed, tmp_path: Path):
+    """The count is the same, a value is not: the range is not committed, and the file is named."""
+    from tests.conformance.sinks.cases import spoil_file
+
+    run(landing.source, "ALTER TABLE t DROP ref, DROP price, DROP seen, DROP tags", "ALTER TABLE t RENAME code TO name")
+    place = lakes.place("parquet", tmp_path)
+    back = land(landing, place)
+    victim = sorted(Path(place["path"]).glob("part-*.parquet"))[2]
+    back.plan()
+    spoil_file(victim)
+    with pytest.raises(SourceRefused, match=f"{victim.name} .* have the checksum .* was landed"):
+        back.run()
+    assert run(landing.sink, "SELECT count(*) FROM raw.t WHERE name = 'wrong'") == [(0,)]
+
+
+def test_a_file_that_is_gone_stops_it(landing: Composed, tmp_path: Path):
+    """Rows that are missing are not passed by."""
+    place = lakes.place("parquet", tmp_path)
+    back = land(landing, place)
+    back.plan()
+    sorted(Path(place["path"]).glob("part-*.parquet"))[1].unlink()
+    with pytest.raises(SourceRefused, match=r"hold 0 rows, and .* were landed"):
+        back.run()
+
+
+def test_what_is_not_landed_whole_is_refused(landing: Composed, tmp_path: Path):
+    """Before any row moves: a folder of others, and a plan of ours that is not complete."""
+    place = lakes.place("parquet", tmp_path)
+    back = replace(landing, kind="landed", reading=place, source=landing.sink)
+    with pytest.raises(SourceRefused, match="was not landed by a hydration"):
+        back.plan()
+    filling = replace(landing, into=place)
+    filling.plan()
+    with pytest.raises(SourceRefused, match=r"does not hold the whole of plan .* 0 ranges of 5"):
+        back.plan()

@@ -1,0 +1,151 @@
+"""``catch_up`` from MySQL on real parts: ranges read each at its own time, then the binlog replayed until all agree."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.planner import Verdict
+from airflow_provider_backpressure.core.replay import ReplayWindow
+from airflow_provider_backpressure.exceptions import LedgerRefused, LogLost, SourceRefused
+from airflow_provider_backpressure.runners.connect import ConnectRunner
+from dev.services import Server
+from tests import types_mysql as typed
+from tests.support.composed import Composed
+from tests.support.mysql_catching_up import FILL, TABLE, FollowedMySQL, MySQLWriter
+from tests.support.postgres import run
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def logins() -> dict[str, Endpoint]:
+    """What the runner knows."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
+    """One warm session for all tests."""
+    with closing(ConnectRunner(connect.url, logins)) as runner:
+        yield runner
+
+
+@pytest.fixture
+def followed(
+    mysql_database: Endpoint,
+    database: Endpoint,
+    connect: Server,
+    ledger_url: str,
+    runner: ConnectRunner,
+    logins: dict[str, Endpoint],
+) -> FollowedMySQL:
+    """``t`` into ``raw.t``."""
+    logins.update({"source": replace(mysql_database, conn_id="source"), "sink": replace(database, conn_id="sink")})
+    composed = Composed(
+        source=mysql_database,
+        sink=database,
+        ledger_url=ledger_url,
+        remote=connect.url,
+        ui_url=connect.ui_url,
+        kind="mysql",
+        table="t",
+        mode="upsert",
+        consistency="catch_up",
+        budget=Budget(credits=2, range_rows=2000),
+    )
+    return FollowedMySQL(composed=composed, runner=runner)
+
+
+@pytest.mark.statement("T8")
+def test_a_table_that_changes_while_it_is_read_has_caught_up_in_the_end(followed: FollowedMySQL) -> None:
+    """T8, D5: hydrated if and only if the frontier has reached what was read last."""
+    followed.source(TABLE, FILL.format(10_000), "ANALYZE TABLE t")
+    planned = followed.plan()
+    assert planned.verdict is Verdict.PLANNED
+    assert planned.ranges >= 4
+    followed.source("UPDATE t SET v = 2 WHERE id <= 10")
+    with followed.ports() as ports:
+        ports.hydrator().run()
+        followed.source("UPDATE t SET v = 1 WHERE id <= 3000", "DELETE FROM t WHERE id > 9000")
+        followed.source("UPDATE t SET id = id + 100000 WHERE id BETWEEN 4000 AND 4100")
+        with pytest.raises(LedgerRefused, match="consistent from"):
+            followed.finish()
+        assert ports.planner().follow()
+        window = ReplayWindow.of(ports.plan.read.window)
+        assert window is not None
+        assert window.first
+        assert window.hydrating
+        assert ports.plan.unit == "transactions"
+        ports.hydrator().run()
+        assert not ports.planner().follow()
+    assert followed.finish().phase is Phase.STEADY_STATE
+    assert followed.differs() == (0, 0)
+    followed.source(
+        "INSERT INTO t VALUES (20000, 7, NULL, '')", "DELETE FROM t WHERE id = 1", "UPDATE t SET v = 9 WHERE id = 2"
+    )
+    assert followed.go().verdict is Verdict.PLANNED
+    assert followed.differs() == (0, 0)
+    assert followed.plan().verdict is Verdict.UNCHANGED
+
+
+def test_a_writer_at_random_and_the_target_is_the_source_when_it_pauses(followed: FollowedMySQL) -> None:
+    """Inserts, updates, deletes, other keys, long transactions and rollbacks, all the time."""
+    followed.source(TABLE, FILL.format(20_000), "ANALYZE TABLE t")
+    with MySQLWriter(followed.composed.source, seed=7, keys=20_000).writing() as writer:
+        followed.go()
+        for _ in range(3):
+            followed.go()
+    followed.go()
+    assert writer.changes > 100
+    assert followed.differs() == (0, 0)
+
+
+@pytest.mark.statement("X4")
+def test_every_type_is_replayed_as_it_is_read(followed: FollowedMySQL) -> None:
+    """X4: the same rows by ranges and by the log: each value is the one written down."""
+    made, *filled = typed.statements("t")
+    followed.source(made, *filled[: len(filled) // 2])
+    followed.go()
+    followed.source(*filled[len(filled) // 2 :], "UPDATE t SET id = id")
+    followed.source("UPDATE t SET id = id + 1000", "UPDATE t SET id = id - 1000")
+    followed.go()
+    for name, (_, shown) in typed.expected().items():
+        there = [value for (value,) in run(followed.composed.sink, f'SELECT "{name}"::text FROM raw.t ORDER BY id')]
+        assert there == shown, name
+
+
+def test_a_truncated_table_is_emptied_and_another_table_stops_it(followed: FollowedMySQL) -> None:
+    """What the log says of the table as a whole is answered, or named."""
+    followed.source(TABLE, FILL.format(100))
+    followed.go()
+    followed.source("TRUNCATE TABLE t", "INSERT INTO t VALUES (5, 5, NULL, NULL)", "ALTER TABLE t ADD INDEX (v)")
+    followed.go()
+    assert followed.sink("SELECT id FROM raw.t") == [(5,)]
+    followed.source("ALTER TABLE t MODIFY note varchar(30)", "ALTER TABLE t MODIFY note varchar(20)")
+    followed.plan()
+    with pytest.raises(SourceRefused, match=r'another table \(.ALTER TABLE t MODIFY[^\n]*"backpressure": "restart"'):
+        followed.drain()
+    followed.source("DELETE FROM t")
+    assert followed.plan(restart=True).verdict is Verdict.PLANNED
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)
+
+
+def test_a_log_that_was_removed_stops_it_and_says_what_to_do(followed: FollowedMySQL) -> None:
+    followed.source(TABLE, FILL.format(100))
+    followed.go()
+    followed.source("DELETE FROM t WHERE id = 7", "FLUSH BINARY LOGS", "DELETE FROM t WHERE id = 8")
+    file = followed.source("SHOW MASTER STATUS")[0][0]
+    followed.source(f"PURGE BINARY LOGS TO '{file}'")
+    with pytest.raises(LogLost, match=r'binlog_expire_logs_seconds[^\n]*"backpressure": "restart"'):
+        followed.plan()
+    followed.plan(restart=True)
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)

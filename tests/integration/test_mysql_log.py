@@ -1,0 +1,335 @@
+"""MySQL's binlog as changes: windows that cover it, and values as a statement would give them."""
+
+import random
+import struct
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pymysql
+import pytest
+
+from airflow_provider_backpressure.core.bounds import LogBounds
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.mysql.binlog.charsets import CODECS, charsets
+from airflow_provider_backpressure.mysql.position import Place
+from airflow_provider_backpressure.sources import MySQLSource
+from airflow_provider_backpressure.spark.changes import DELETE, UPSERT
+from airflow_provider_backpressure.spark.readers import mysql_log
+from tests.support.mysql import new_role, run
+
+pytestmark = pytest.mark.integration
+
+Told = tuple[int, tuple[str | None, ...]]
+"""What was done to a row, and its texts."""
+ALL = 10**12
+
+
+def told(row: bytes, key: int) -> Told:
+    """Take a row of changes apart."""
+    fields, _, _, _, op = struct.unpack_from(">hiqih", row)
+    at, values = 20, []
+    for _ in range(fields - 2):
+        (length,) = struct.unpack_from(">i", row, at)
+        values.append(None if length < 0 else row[at + 4 : at + 4 + length].decode())
+        at += 4 + max(length, 0)
+    return op, tuple(values[1 + key :])
+
+
+class Followed:
+    """One table's log from a moment on."""
+
+    def __init__(self, endpoint: Endpoint, **declared: Any) -> None:
+        self.endpoint = endpoint
+        self.source = MySQLSource(**{"conn_id": "m", "table": "t", **declared}).open(endpoint)
+        self.snapshot = self.source.snapshot(Consistency.CATCH_UP)
+        self.log = self.source.log("h")
+        self.start = self.log.begin()
+
+    def windows(self, size: int = ALL) -> list[LogBounds]:
+        return self.log.windows(self.start, bytes=size)
+
+    def changes(self, *windows: LogBounds) -> list[Told]:
+        """Return what changed, in all windows one after another."""
+        read, key = self.source.read_spec(self.snapshot), self.snapshot.key
+        found = []
+        for window in windows or self.windows():
+            piece = self.source.slice(read, window, "0.0")
+            changes = mysql_log.changes(self.endpoint, read, piece, key, "bp:plan:0.0:1")
+            found += [told(row, len(key)) for some in changes for row in some]
+        return found
+
+
+@contextmanager
+def following(endpoint: Endpoint, **declared: Any) -> Iterator[Followed]:
+    followed = Followed(endpoint, **declared)
+    with closing(followed.source):
+        yield followed
+
+
+def test_changes_come_in_order_and_only_those_of_the_table(mysql_database: Endpoint) -> None:
+    """Committed ones only; a row whose key changes is deleted under the old one."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY, a text)", "CREATE TABLE other (id int PRIMARY KEY)")
+    run(mysql_database, "INSERT INTO t VALUES (1, 'before')")
+    with following(mysql_database) as followed:
+        assert followed.windows() == []
+        run(
+            mysql_database,
+            "INSERT INTO other VALUES (7)",
+            "INSERT INTO t VALUES (2, NULL), (3, 'x')",
+            "START TRANSACTION",
+            "UPDATE t SET a = 'rolled back'",
+            "ROLLBACK",
+            "UPDATE t SET id = 4 WHERE id = 3",
+            "UPDATE t SET a = 'y' WHERE id = 4",
+            "DELETE FROM t WHERE id = 1",
+        )
+        assert followed.changes() == [
+            (UPSERT, ("2", None)),
+            (UPSERT, ("3", "x")),
+            (DELETE, ("3", None)),
+            (UPSERT, ("4", "x")),
+            (UPSERT, ("4", "y")),
+            (DELETE, ("1", "before")),
+        ]
+
+
+def test_windows_cover_the_log_without_gap_or_overlap(mysql_database: Endpoint) -> None:
+    """Across files and within them, whatever their size; a start that names no file finds its own."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY, a text)")
+    with following(mysql_database) as followed:
+        for number in range(30):
+            run(mysql_database, f"INSERT INTO t VALUES ({number}, REPEAT('a', 1000))")
+            if number in (10, 11, 20):
+                run(mysql_database, "FLUSH BINARY LOGS")
+        whole = followed.changes()
+        assert [values[0] for _, values in whole] == [str(number) for number in range(30)]
+        bare = LogPosition(at=followed.start.at, text=followed.start.text.partition("@")[0])
+        for start, size in ((followed.start, 5_000), (bare, 5_000), (followed.start, 20_000), (bare, ALL)):
+            windows = followed.log.windows(start, bytes=size)
+            assert windows[0].start == start
+            assert all(one.end == other.start for one, other in pairwise(windows))
+            assert windows[-1].end.at - start.at == 30
+            assert followed.changes(*windows) == whole
+        assert len(followed.windows(5_000)) > 5
+        assert len(followed.windows(1)) == 30
+        assert followed.log.windows(followed.windows()[-1].end, bytes=ALL) == []
+
+
+def test_a_transaction_larger_than_memory_need_not_be_held(mysql_database: Endpoint) -> None:
+    """It comes some rows at a time, also where the server has compressed it."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY, a varchar(100))")
+    fill = (
+        "INSERT INTO t WITH RECURSIVE n AS (SELECT {0} i UNION ALL SELECT i + 1 FROM n WHERE i < {1})"
+        " SELECT i, CONCAT('row ', i) FROM n"
+    )
+    with following(mysql_database) as followed:
+        deep = "SET SESSION cte_max_recursion_depth = 1000000"
+        run(mysql_database, deep, fill.format(1, 20000))
+        run(mysql_database, deep, "SET SESSION binlog_transaction_compression = ON", fill.format(20001, 40000))
+        found = followed.changes()
+    assert found == [(UPSERT, (str(number), f"row {number}")) for number in range(1, 40001)]
+
+
+def test_texts_of_every_character_set_are_those_of_a_statement(mysql_database: Endpoint) -> None:
+    """Each character that a set has, by the server's own conversion."""
+    known = {
+        each.name
+        for each in charsets(lambda query: run(mysql_database, query)).values()
+        if each.known and each.name != "binary"
+    }
+    assert {*CODECS, "latin1", "cp1251", "utf8mb4"} <= known
+    columns = ", ".join(f"c_{name} varchar(20) CHARACTER SET {name}" for name in sorted(known))
+    run(mysql_database, f"CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, {columns})")
+    chance = random.Random(11)
+    letters = [chr(code) for code in [*range(32, 0x500), *chance.sample(range(0x3041, 0xD7A3), 3000)]]
+    with following(mysql_database) as followed:
+        link = pymysql.connect(
+            host=mysql_database.host,
+            port=mysql_database.port,
+            user=mysql_database.user,
+            password=mysql_database.password,
+            database=mysql_database.database,
+            autocommit=True,
+        )
+        with closing(link), link.cursor() as cursor:
+            places, names = ", ".join(["%s"] * len(known)), ", ".join(f"c_{name}" for name in sorted(known))
+            for at in range(0, len(letters), 20):
+                text = "".join(letters[at : at + 20])
+                cursor.execute(f"INSERT IGNORE INTO t ({names}) VALUES ({places})", [text] * len(known))
+            shown = ", ".join(f"CONVERT({name} USING utf8mb4)" for name in names.split(", "))
+            cursor.execute(f"SELECT id, {shown} FROM t ORDER BY id")
+            expected = cursor.fetchall()
+        found = [values for _, values in followed.changes()]
+    order = [column.name for column in followed.snapshot.columns]
+    for number, name in enumerate(("id", *names.split(", "))):
+        there = [values[order.index(name)] for values in found]
+        assert there == [str(row[number]) for row in expected], name
+
+
+def test_numbers_and_documents_are_printed_as_the_server_prints_them(mysql_database: Endpoint) -> None:
+    """Numbers of every size as text, and JSON with whatever SQL puts into it."""
+    run(mysql_database, "CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, x double, j json)")
+    chance = random.Random(7)
+    numbers = [chance.random() * 10 ** chance.randint(-25, 25) * chance.choice((1, -1)) for _ in range(2000)]
+    numbers += [each for each in struct.unpack("<2000d", chance.randbytes(16000)) if abs(each) < 1e308]
+    with following(mysql_database, as_text=("x",)) as followed:
+        for at in range(0, len(numbers), 500):
+            rows = ", ".join(f"({number!r} * 1e0, JSON_ARRAY({number!r} * 1e0))" for number in numbers[at : at + 500])
+            run(mysql_database, f"INSERT INTO t (x, j) VALUES {rows}")
+        run(mysql_database, *(f"INSERT INTO t (j) VALUES ({each})" for each in DOCUMENTS))
+        expected = run(
+            mysql_database, "SELECT CAST(id AS CHAR), CAST(x * 1e0 AS CHAR), CAST(j AS CHAR) FROM t ORDER BY id"
+        )
+        assert [values for _, values in followed.changes()] == expected
+
+
+DOCUMENTS = (
+    "JSON_OBJECT('d', CAST('2024-01-02' AS DATE), 't', CAST('-01:02:03.5' AS TIME(6)), 'none', NULL)",
+    "JSON_OBJECT('dt', CAST('2024-01-02 03:04:05.123456' AS DATETIME(6)), 'dec', CAST(-1.50 AS DECIMAL(10,3)))",
+    "JSON_ARRAY(1, -1, 40000, -40000, 3000000000, -3000000000, 18446744073709551615, true, false, NULL)",
+    "JSON_ARRAY(CAST('abc' AS BINARY), CAST(REPEAT('é', 100) AS BINARY), b'101')",
+    "JSON_QUOTE('tab \\t quote \" back \\\\ bell \\b null \\0 😀')",
+    "JSON_OBJECT('', '', 'é', 'ü', 'long', REPEAT('x', 70000))",
+    "(SELECT JSON_ARRAYAGG(JSON_OBJECT('number', n, 'text', REPEAT('y', 20))) FROM (WITH RECURSIVE s AS (SELECT 1 n"
+    " UNION ALL SELECT n + 1 FROM s WHERE n < 900) SELECT n FROM s) AS many)",
+    "'[]'",
+    "'{}'",
+    "'\"\"'",
+    "'null'",
+)
+
+
+def test_a_log_that_the_server_removed_is_lost(mysql_database: Endpoint) -> None:
+    """It is said when windows are planned, and by a task that comes too late; nothing is skipped."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with following(mysql_database) as followed:
+        run(mysql_database, "INSERT INTO t VALUES (1)")
+        (window,) = followed.windows()
+        run(mysql_database, "FLUSH BINARY LOGS", "INSERT INTO t VALUES (2)")
+        file = run(mysql_database, "SHOW MASTER STATUS")[0][0]
+        run(mysql_database, f"PURGE BINARY LOGS TO '{file}'")
+        with pytest.raises(LogLost, match=r"removed [^\n]*binlog_expire_logs_seconds"):
+            followed.windows()
+        with pytest.raises(LogLost, match=r'no longer has the binlog[^\n]*"backpressure": "restart"'):
+            followed.changes(window)
+
+
+def test_a_file_that_is_gone_and_was_replayed_is_not_missed(mysql_database: Endpoint) -> None:
+    """Removed between two runs, or between plan and task: the server finds the next one by its transactions."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with following(mysql_database) as followed:
+        assert "@" in followed.start.text
+        run(mysql_database, "FLUSH BINARY LOGS", "INSERT INTO t VALUES (2)")
+        windows = followed.windows()
+        file = run(mysql_database, "SHOW MASTER STATUS")[0][0]
+        run(mysql_database, f"PURGE BINARY LOGS TO '{file}'")
+        assert followed.changes(*windows) == [(UPSERT, ("2",))]
+        assert followed.changes() == [(UPSERT, ("2",))]
+
+
+def test_a_second_attempt_ends_the_first(mysql_database: Endpoint) -> None:
+    """The server knows both as one replica; what is ended says that it may be tried again."""
+    run(mysql_database, "CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, a longtext)")
+    with following(mysql_database) as followed:
+        rows = ", ".join(["(REPEAT('x', 20000))"] * 500)
+        run(mysql_database, *[f"INSERT INTO t (a) VALUES {rows}"] * 4)
+        read, (window,) = followed.source.read_spec(followed.snapshot), followed.windows()
+        piece = followed.source.slice(read, window, "0.0")
+        old, new = (
+            iter(mysql_log.changes(mysql_database, read, piece, ("id",), f"bp:plan:0.0:{attempt}"))
+            for attempt in (1, 2)
+        )
+        assert 20 < len(next(old)) < mysql_log.SOME
+        assert sum(map(len, new)) == 2000
+        with pytest.raises(SourceUnavailable):
+            list(old)
+
+
+def test_a_server_that_does_not_have_what_was_replayed_is_refused(mysql_database: Endpoint) -> None:
+    """It was restored, or is another one."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with following(mysql_database) as followed:
+        there = Place.of(followed.start).gtids
+        ahead = Place(gtids=there.union(there.parse("aaaaaaaa-0000-0000-0000-000000000001:1-5"))).position
+        with pytest.raises(LogLost, match="aaaaaaaa-0000-0000-0000-000000000001:1-5, which were replayed"):
+            followed.log.windows(ahead, bytes=ALL)
+
+
+@pytest.mark.parametrize(
+    ("declared", "made", "words"),
+    [
+        ({}, "CREATE TABLE t (a int)", r"a key by which|cannot be cut"),
+        ({}, "CREATE TABLE t (id int PRIMARY KEY) ENGINE MyISAM", "its engine is MyISAM"),
+        (
+            {},
+            "CREATE TABLE t (id int PRIMARY KEY, p int, CONSTRAINT upward FOREIGN KEY (p) REFERENCES t (id)"
+            " ON DELETE CASCADE)",
+            "foreign key upward, and MySQL does not log",
+        ),
+        (
+            {},
+            "CREATE TABLE t (id int PRIMARY KEY, a varchar(9) CHARACTER SET big5)",
+            "column a is in the character set big5",
+        ),
+        ({"as_text": ("a",)}, "CREATE TABLE t (id int PRIMARY KEY, a int(9) zerofill)", "as_text cannot name it"),
+        ({"where": "id > 1"}, "CREATE TABLE t (id int PRIMARY KEY)", "catch_up goes without where"),
+        ({"increment_column": "id"}, "CREATE TABLE t (id int PRIMARY KEY)", "catch_up goes without increment_column"),
+    ],
+)
+def test_a_table_that_cannot_be_replayed_is_refused_by_name(
+    mysql_database: Endpoint, declared: dict[str, Any], made: str, words: str
+) -> None:
+    """What stands against it is said before anything is read."""
+    run(mysql_database, made)
+    with pytest.raises(SourceRefused, match=words):
+        Followed(mysql_database, **declared)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("binlog_row_image", "MINIMAL"),
+        ("binlog_row_metadata", "MINIMAL"),
+        ("binlog_format", "MIXED"),
+        ("binlog_row_value_options", "PARTIAL_JSON"),
+        ("binlog_order_commits", "OFF"),
+    ],
+)
+def test_a_server_whose_log_says_too_little_is_refused_by_name(mysql_database: Endpoint, name: str, value: str) -> None:
+    """The setting, its value, and what to do."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    before = run(mysql_database, f"SELECT @@GLOBAL.{name}")[0][0]
+    run(mysql_database, f"SET GLOBAL {name} = {value}")
+    try:
+        with pytest.raises(SourceRefused, match=rf"{name} is {value} and has to be [^\n]*SET PERSIST {name}"):
+            Followed(mysql_database)
+    finally:
+        run(mysql_database, f"SET GLOBAL {name} = {before!r}")
+
+
+def test_rights_that_are_lacking_are_named(mysql_database: Endpoint) -> None:
+    """Both at once, with the statement that gives them."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with new_role(mysql_database) as role:
+        run(mysql_database, f"GRANT SELECT ON t TO '{role.user}'@'%'")
+        with pytest.raises(SourceRefused, match=r"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON \*\.\*"):
+            Followed(role)
+        run(mysql_database, f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{role.user}'@'%'")
+        with closing(Followed(replace(role)).source):
+            pass
+
+
+def test_a_range_tells_a_position_behind_whatever_it_may_have_seen(mysql_database: Endpoint) -> None:
+    """Transactions of the moment are counted as well."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    before = LogPosition.parse(mysql_log.position(mysql_database, "bp:plan:0.0:1"))
+    run(mysql_database, "INSERT INTO t VALUES (1)")
+    after = LogPosition.parse(mysql_log.position(mysql_database, "bp:plan:0.0:1"))
+    assert after.at == before.at + 1
+    assert Place.of(before).gtids.within(Place.of(after).gtids)

@@ -1,0 +1,186 @@
+"""T9: after the loss of the ledger the markers restore it; the source's rows are not read again."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.planner import Verdict
+from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.ledger.migration import migrate
+from dev.services import Server
+from tests.support import lakes, mysql
+from tests.support.composed import Composed, difference
+from tests.support.postgres import run
+
+pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
+
+ROWS = 10_000
+
+
+@pytest.fixture
+def composed(database: Endpoint, ledger_url: str, connect: Server) -> Composed:
+    """10,000 rows in ten ranges of a text key, which only the source can order."""
+    run(
+        database,
+        f"CREATE TABLE t AS SELECT 'k' || i AS id, md5(i::text) AS code FROM generate_series(1, {ROWS}) i",
+        "ALTER TABLE t ADD PRIMARY KEY (id)",
+        "ANALYZE t",
+    )
+    return Composed(
+        source=database,
+        sink=database,
+        ledger_url=ledger_url,
+        remote=connect.url,
+        ui_url=connect.ui_url,
+        budget=Budget(credits=2, range_rows=1000),
+    )
+
+
+def lost(composed: Composed, folder: Path) -> Composed:
+    """The hydration with a ledger that knows nothing."""
+    url = f"sqlite:///{folder / 'fresh.db'}"
+    migrate(url)
+    return replace(composed, ledger_url=url)
+
+
+def filled(composed: Composed) -> None:
+    composed.plan()
+    composed.run()
+    composed.finish()
+
+
+def scanned(database: Endpoint) -> tuple[int, ...]:
+    """Scans of the source's table and its index, as the server counts them; all of ours are over by then."""
+    run(database, "SELECT pg_stat_force_next_flush()")
+    ((scans, rows),) = run(
+        database,
+        "SELECT seq_scan + coalesce(idx_scan, 0), seq_tup_read + coalesce(idx_tup_fetch, 0)"
+        " FROM pg_stat_user_tables WHERE relname = 't' AND schemaname = 'public'",
+    )
+    return scans, rows
+
+
+@pytest.mark.parametrize("kind", ["postgres", "parquet", "delta", "iceberg"])
+def test_a_complete_target_gives_the_ledger_back(composed: Composed, database: Endpoint, tmp_path: Path, kind: str):
+    """T9: not one scan of the source's table, over every kind of sink; the phases say what it was."""
+    if kind != "postgres":
+        composed = replace(composed, into=lakes.place(kind, tmp_path))
+    filled(composed)
+    with composed.open() as ports:
+        before = [(each.seq, each.bounds, each.rows, each.checksum) for each in ports.ledger.ranges(ports.plan.plan_id)]
+    composed = lost(composed, tmp_path)
+    counted = scanned(database)
+    planned = composed.plan()
+    composed.run()
+    composed.finish()
+    assert scanned(database) == counted
+    assert (planned.verdict, planned.ranges) == (Verdict.RESUMED, len(before))
+    with composed.open() as ports:
+        after = [(each.seq, each.bounds, each.rows, each.checksum) for each in ports.ledger.ranges(ports.plan.plan_id)]
+        assert after == before
+        phases = [span.phase for span in ports.ledger.spans(ports.hydration.id)]
+        assert phases == [Phase.HYDRATION, Phase.REHYDRATION, Phase.STEADY_STATE]
+    assert composed.plan().verdict is Verdict.UNCHANGED
+
+
+@pytest.mark.fault(23)
+def test_only_what_has_no_marker_is_read_again(composed: Composed, database: Endpoint, tmp_path: Path):
+    """T9: holes in the middle and at the end are cut by the source's own order, and filled once."""
+    composed.plan()
+    composed.run()
+    with composed.open() as ports:
+        plan = ports.plan
+        for record in ports.ledger.ranges(plan.plan_id):
+            if record.seq in (2, 3, 4, 8, 9, 10, 11):
+                ports.sink.discard(plan, record.slice_id, record.bounds)
+        kept = ports.sink.markers(plan.plan_id)
+    composed = lost(composed, tmp_path)
+    planned = composed.plan()
+    assert planned.plan.plan_id == plan.plan_id
+    assert composed.run().committed == planned.ranges - len(kept)
+    with composed.open() as ports:
+        now = ports.sink.markers(plan.plan_id)
+        assert {name: now[name] for name in kept} == kept
+        assert all(marker.rows <= 1100 for marker in now.values())
+    composed.finish()
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+@pytest.mark.fault(23)
+def test_a_restored_target_is_named_and_its_word_can_be_taken(composed: Composed, database: Endpoint, tmp_path: Path):
+    """Fault 23: a dump from the middle is put in the place of the target, rows, markers and plan row together."""
+    composed.plan()
+    with composed.open() as ports:
+        hydrator = ports.hydrator()
+        hydrator.share = 1
+        hydrator.on_commit = _stop_after(4)
+        with pytest.raises(KeyboardInterrupt):
+            hydrator.run()
+        hydrator.cancel()
+    run(database, "CREATE SCHEMA backup")
+    for table in ("t", "backpressure_plan", "backpressure_commit"):
+        run(database, f"CREATE TABLE backup.{table} AS SELECT * FROM raw.{table}")
+    composed.run()
+    composed.finish()
+    columns = "plan_id, slice_id, target, epoch, attempt, bounds, rows, bytes, checksum"
+    run(
+        database,
+        "TRUNCATE raw.t, raw.backpressure_plan, raw.backpressure_commit",
+        "INSERT INTO raw.t SELECT * FROM backup.t",
+        "INSERT INTO raw.backpressure_plan SELECT * FROM backup.backpressure_plan",
+        f"INSERT INTO raw.backpressure_commit ({columns}) SELECT {columns} FROM backup.backpressure_commit",
+    )
+    with pytest.raises(LedgerRefused, match="restored from an older backup"):
+        composed.plan()
+    assert difference(database, "backup.t", database, "raw.t") == (0, 0)
+    with composed.open() as ports:
+        found = ports.planner().reindex(ports.hydration, who="ada", accept=True)
+        assert found is not None
+        assert ports.hydration.phase is Phase.REHYDRATION
+        assert ports.ledger.counts(ports.plan.plan_id).committed >= 4
+    composed.run()
+    composed.finish()
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+def test_a_mysql_key_is_cut_where_no_marker_is(composed: Composed, mysql_database: Endpoint, tmp_path: Path):
+    """T9: by MySQL's own order of text; the table of files has each row once in the end."""
+    mysql.run(
+        mysql_database,
+        "SET SESSION cte_max_recursion_depth = 2000",
+        "CREATE TABLE t (id varchar(20) PRIMARY KEY, code varchar(40))",
+        "INSERT INTO t WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"
+        " SELECT CONCAT('k', i), MD5(i) FROM n",
+    )
+    place = lakes.place("parquet", tmp_path)
+    composed = replace(
+        composed, source=mysql_database, kind="mysql", table="t", into=place, budget=Budget(credits=2, range_rows=100)
+    )
+    composed.plan()
+    composed.run()
+    with composed.open() as ports:
+        plan = ports.plan
+        for record in ports.ledger.ranges(plan.plan_id):
+            if record.seq in (0, 3, 4, 5, 9):
+                ports.sink.discard(plan, record.slice_id, record.bounds)
+    composed = lost(composed, tmp_path)
+    assert composed.plan().ranges == 10
+    assert composed.run().committed == 5
+    composed.finish()
+    assert sorted(row[0] for row in lakes.rows(place)) == sorted(f"k{number}" for number in range(1, 1001))
+
+
+def _stop_after(commits: int):
+    done = 0
+
+    def stop() -> None:
+        nonlocal done
+        done += 1
+        if done == commits:
+            raise KeyboardInterrupt
+
+    return stop
