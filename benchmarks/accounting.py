@@ -132,6 +132,11 @@ def descendants(every: Mapping[int, Process], root: int) -> list[Process]:
     return found
 
 
+def resident_bytes(root: int) -> int:
+    """Return the resident memory of a process and all that came of it, now; shared pages count for each."""
+    return sum(process.resident_bytes for process in descendants(processes(), root))
+
+
 def _read(pid: int) -> Process | None:
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -73,7 +73,7 @@ def psycopg_copy_way(login: dict[str, Any]) -> Turn:
         reader, writer = source.cursor(), sink.cursor()
         with reader.copy(OUT) as out, writer.copy(IN) as into:
             for message in out:
-                total.update([message])
+                total.update([bytes(message)])
                 into.write(message)
         return clock.turn(writer.rowcount, total.finish(reader.rowcount))
 

@@ -2,6 +2,7 @@
 
 ``python -m benchmarks.memory`` hydrates tables of 1,000,000 and 10,000,000 rows by the copy path, each with a new Spark
 Connect server, and prints the peak resident memory of its processes. The bound: within 10 % of each other.
+``--source mysql`` does so from MySQL, ``--source postgres-frame`` by the frame path.
 """
 
 import argparse
@@ -12,35 +13,45 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import page
+from benchmarks.mysql_to_pg import MysqlToPg
 from benchmarks.pg_to_pg import PgToPg
 from benchmarks.results import Measurement
+from benchmarks.stage import Stage
 from benchmarks.turns import turn
 from dev.services import Services
 
 HEADING = "Memory"
 BOUND = 0.10
 MEBIBYTE = 1024 * 1024
+SOURCES: dict[str, tuple[type[Stage], str, str]] = {
+    "postgres": (PgToPg, "copy", "by the copy path"),
+    "postgres-frame": (PgToPg, "frame", "by the frame path"),
+    "mysql": (MysqlToPg, "mysql", "from MySQL"),
+}
+"""Where rows come from: the stage, our side on it, and how a sentence says so."""
 console = Console()
 
 
-def measure(rows: int, *, heap: str, range_rows: int) -> Measurement:
+def measure(source: str, rows: int, *, heap: str, range_rows: int) -> Measurement:
     """Hydrate a table of so many rows on servers of its own."""
+    made, side, _ = SOURCES[source]
     with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
         services = Services(Path(folder) / "services", owner_pid=os.getpid())
-        stage = PgToPg(services=services, rows=rows, warm_rows=0, heap=heap, credits=2, range_rows=range_rows)
+        stage = made(services=services, rows=rows, warm_rows=0, heap=heap, credits=2, range_rows=range_rows)
         try:
-            stage.prepare(["copy"])
-            return turn(stage, "copy", 1, stage.table, Path(folder))
+            stage.prepare([side])
+            return turn(stage, side, 1, stage.table, Path(folder))
         finally:
             services.down(remove=True)
 
 
-def section(command: str, heap: str, found: list[Measurement]) -> str:
+def section(source: str, command: str, heap: str, found: list[Measurement]) -> str:
     """Return the figures as Markdown."""
+    how = SOURCES[source][2]
     lines = [f"| {one.rows:,} | {one.peak_bytes / MEBIBYTE:,.0f} | {one.wall_seconds:.1f} |" for one in found]
     return "\n".join(
         [
-            f"Peak resident memory of Spark's processes (heap {heap}) while `lineitem` is hydrated by the copy path:",
+            f"Peak resident memory of Spark's processes (heap {heap}) while `lineitem` is hydrated {how}:",
             f"\n```sh\n{command}\n```\n",
             "| rows | peak MiB | wall s |",
             "|---|---|---|",
@@ -48,6 +59,11 @@ def section(command: str, heap: str, found: list[Measurement]) -> str:
             f"\nThe largest is {spread(found):+.1%} of the smallest table's.",
         ]
     )
+
+
+def heading(source: str) -> str:
+    """Return the heading of a source's section: the copy path's has no other word."""
+    return HEADING if source == "postgres" else f"{HEADING}, {SOURCES[source][2]}"
 
 
 def spread(found: list[Measurement]) -> float:
@@ -59,6 +75,7 @@ def main() -> int:
     """Measure and print; 0 where the bound holds and every target is equal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--source", choices=SOURCES, default="postgres")
     parser.add_argument("--heap", default="512m")
     parser.add_argument("--range-rows", type=int, default=250_000)
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
@@ -66,7 +83,7 @@ def main() -> int:
     found = []
     for rows in wanted.rows:
         with console.status(f"{rows:,} rows …"):
-            found.append(measure(rows, heap=wanted.heap, range_rows=wanted.range_rows))
+            found.append(measure(wanted.source, rows, heap=wanted.heap, range_rows=wanted.range_rows))
         one = found[-1]
         outcome = "equal" if one.equal else f"NOT EQUAL {one.error or ''}"
         console.print(
@@ -75,7 +92,9 @@ def main() -> int:
     held = abs(spread(found)) <= BOUND
     console.print(f"difference of the peaks: {spread(found):+.1%}, at most {BOUND:.0%}: {'held' if held else 'MISSED'}")
     if wanted.write_docs:
-        page.write(HEADING, section("python -m benchmarks.memory", wanted.heap, found))
+        command = f"python -m benchmarks.memory --source {wanted.source} --rows {' '.join(map(str, wanted.rows))}"
+        command += f" --heap {wanted.heap} --range-rows {wanted.range_rows}"
+        page.write(heading(wanted.source), section(wanted.source, command, wanted.heap, found))
     return 0 if held and all(one.equal for one in found) else 1
 
 

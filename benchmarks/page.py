@@ -10,7 +10,8 @@ Figures measured by the suites under `benchmarks/`, each written here by the sui
 of a comparison run in turn in one go. Trust ratios more than absolute figures: those depend on the machine.
 
 `make bench` runs them all: `python -m benchmarks.pg_to_pg`, `kafka_to_pg`, `mysql_to_pg`, `pg_to_parquet`,
-`orchestration` and `memory`. Only what was measured in full size has a section here.
+`orchestration`, `million`, `memory`, `at_once`, `steady` and `push`. Only what was measured in full size has a
+section here.
 """
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL to PostgreSQL: raw COPY, Spark JDBC and this product's two paths, in one interleaved run.
+"""PostgreSQL to PostgreSQL: raw COPY, Spark JDBC, other tools and this product's two paths, in one interleaved run.
 
 ``python -m benchmarks.pg_to_pg --rows 5000000 --rounds 3``. Every round gives each side one turn, in another order;
 the table shows medians over the rounds.
@@ -24,7 +24,7 @@ SOURCE = "source"
 class PgToPg(Stage):
     """Source and target are databases of one PostgreSQL."""
 
-    sparkless: ClassVar[tuple[str, ...]] = ("raw",)
+    sparkless: ClassVar[tuple[str, ...]] = ("raw", "dlt", "ingestr", "sling")
 
     def fill(self, table: str, rows: int) -> Fingerprint:
         """Generate a table."""
@@ -62,6 +62,9 @@ COMPARISON = Comparison(
         "jdbc-tuned": "Spark JDBC, tuned",
         "copy": "ours, copy path",
         "frame": "ours, frame path",
+        "dlt": "dlt",
+        "ingestr": "ingestr",
+        "sling": "Sling",
     },
     parts={"spark": "Spark", "postgres": "PostgreSQL", "client": "client"},
     speed_against="jdbc-tuned",
@@ -81,6 +84,21 @@ COMPARISON = Comparison(
             under="raw",
             most=1.7,
         ),
+        *(
+            Goal(
+                sentence=f"copy path: at least {least:g} times the rows per CPU second of {title}",
+                figure=cpu,
+                over=side,
+                under="copy",
+                least=least,
+            )
+            for side, title, least in (
+                ("jdbc-tuned", "tuned Spark JDBC", 3),
+                ("dlt", "dlt", 4),
+                ("ingestr", "ingestr", 1.3),
+                ("sling", "Sling", 2),
+            )
+        ),
     ),
     target="a new, empty table without a key",
     check="a query that belongs to none of the sides",
@@ -90,6 +108,10 @@ COMPARISON = Comparison(
 - **Spark JDBC, tuned**: 8 partitions with bounds, `fetchsize` and `batchsize` 10,000, `reWriteBatchedInserts=true`.
 - **ours, copy path**: no transform.
 - **ours, frame path**: the transform `SELECT * FROM source`.
+- **dlt** (1.31): `sql_table` with the backend `pyarrow` and chunks of 50,000 rows, files of CSV, `replace`.
+- **ingestr** (0.15.9) and **Sling** (1.4.11): a full refresh with what they come with.
+
+The last three make their target themselves. Their turn is one command with its start, and its CPU is the client's.
 """,
 )
 

@@ -24,6 +24,10 @@ def side(name: str, order: Order) -> Side:
             from benchmarks.sides import kafka
 
             return kafka.SIDES[name](order)
+        case "dlt" | "ingestr" | "sling":
+            from benchmarks.sides.peers import Peer
+
+            return Peer(name, order)
     from benchmarks.sides.hydration import Hydration, declared
 
     return Hydration(order, declared(name, order))

@@ -1,0 +1,115 @@
+"""Other tools that load one PostgreSQL table into another, each installed beside this project and run as its users do.
+
+A turn is one command: the tool's own start is part of it, as it is for whoever runs it. Connections go by environment.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sides.side import SCHEMA, Order
+
+FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "peers"
+DLT = """
+import os, dlt
+from dlt.sources.sql_database import sql_table
+table, schema = os.environ["BENCHMARK_TABLE"], os.environ["BENCHMARK_SCHEMA"]
+source = sql_table(os.environ["BENCHMARK_SOURCE"], table=table, schema="public", backend="pyarrow", chunk_size=50_000)
+pipeline = dlt.pipeline(
+    "benchmark",
+    destination=dlt.destinations.postgres(os.environ["BENCHMARK_SINK"]),
+    dataset_name=schema,
+    pipelines_dir=os.environ["BENCHMARK_FOLDER"],
+)
+pipeline.run(source, write_disposition="replace", loader_file_format="csv")
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A tool. ``command`` is made of its environment's folder and the order."""
+
+    packages: tuple[str, ...]
+    command: Callable[[Path, Order], list[str]]
+
+
+def _dlt(home: Path, order: Order) -> list[str]:
+    return [str(home / "bin" / "python"), "-c", DLT]
+
+
+def _ingestr(home: Path, order: Order) -> list[str]:
+    names = ["--source-table", f"public.{order.table}", "--dest-table", f"{SCHEMA}.{order.table}"]
+    return [str(home / "bin" / "ingestr"), "ingest", "--yes", "--progress", "log", "--full-refresh", *names]
+
+
+def _sling(home: Path, order: Order) -> list[str]:
+    (binary,) = home.glob("lib/python*/site-packages/sling_linux_amd64/bin/sling-linux-amd64")
+    source = ["--src-conn", "BENCHMARK_SOURCE", "--src-stream", f"public.{order.table}"]
+    sink = ["--tgt-conn", "BENCHMARK_SINK", "--tgt-object", f"{SCHEMA}.{order.table}", "--mode", "full-refresh"]
+    return [str(binary), "run", *source, *sink]
+
+
+TOOLS: Mapping[str, Tool] = {
+    "dlt": Tool(packages=("dlt[sql_database,postgres]==1.31.0", "pyarrow", "psycopg[binary]"), command=_dlt),
+    "ingestr": Tool(packages=("ingestr==0.15.9",), command=_ingestr),
+    "sling": Tool(packages=("sling-linux-amd64==1.4.11",), command=_sling),
+}
+
+
+class Peer:
+    """One tool at work."""
+
+    def __init__(self, name: str, order: Order) -> None:
+        self._tool, self._order, self._home = TOOLS[name], order, FOLDER / name
+
+    def open(self) -> None:
+        """Install it where it is not there yet; this is not part of a turn."""
+        if not (self._home / "installed").exists():
+            python = self._home / "bin" / "python"
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", self._home], check=True)
+            install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--compile-bytecode"]
+            subprocess.run([*install, "--python", python, *self._tool.packages], check=True)
+            (self._home / "installed").touch()
+
+    def run(self) -> dict[str, Any]:
+        """Load the table, into one that the tool makes for itself."""
+        with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
+            done = subprocess.run(
+                self._tool.command(self._home, self._order),
+                env={**os.environ, **self._environment(folder)},
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        if done.returncode:
+            words = (done.stderr or done.stdout).strip().splitlines()
+            raise RuntimeError(f"it ended with {done.returncode}: {words[-1] if words else 'it said nothing'}")
+        return {}
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+    def _environment(self, folder: str) -> dict[str, str]:
+        order = self._order
+        source, sink = (f"{order.url(name)}?sslmode=disable" for name in (order.source, order.sink))
+        return {
+            "BENCHMARK_SOURCE": source,
+            "BENCHMARK_SINK": sink,
+            "BENCHMARK_TABLE": order.table,
+            "BENCHMARK_SCHEMA": SCHEMA,
+            "BENCHMARK_FOLDER": folder,
+            "SOURCE_URI": source,
+            "DESTINATION_URI": sink,
+            # None of them is to tell anybody of it.
+            "RUNTIME__DLTHUB_TELEMETRY": "false",
+            "INGESTR_DISABLE_TELEMETRY": "true",
+            "SLING_DISABLE_TELEMETRY": "true",
+            "DO_NOT_TRACK": "1",
+            "HOME": folder,
+        }
