@@ -18,6 +18,7 @@ from dev import processes
 
 USER = "admin"
 PID_FILE = "standalone.pid"
+PARTS = ("metadatabase", "scheduler", "triggerer")
 
 
 class AirflowError(Exception):
@@ -43,9 +44,11 @@ class Airflow:
     """Connections by id, as the local filesystem secrets backend reads them."""
     settings: dict[str, str] = field(default_factory=dict)
     """Further ``AIRFLOW__SECTION__KEY`` variables."""
+    users: dict[str, str] = field(default_factory=lambda: {USER: "admin"})
+    """Roles by name; all have the same password."""
     port: int = 0
     password: str = ""
-    _token: str = ""
+    _tokens: dict[str, str] = field(default_factory=dict)
     _processes: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict)
     """What this object has started, by name: its end has to be taken note of."""
 
@@ -62,7 +65,7 @@ class Airflow:
         self._jwt = json.loads(state.read_text())["jwt"]
         _private(self.home / "metadata.url", self.metadata_url)
         _private(self.home / "connections.json", json.dumps(self.connections))
-        _private(self.home / "passwords.json", json.dumps({USER: self.password}))
+        _private(self.home / "passwords.json", json.dumps(dict.fromkeys(self.users, self.password)))
         _private(self.home / "jwt.secret", self._jwt)
 
     @property
@@ -82,7 +85,7 @@ class Airflow:
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__PARALLELISM": "8",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in self.users.items()),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_CMD": f"cat {self.home / 'metadata.url'}",
             "AIRFLOW__API__HOST": "127.0.0.1",
@@ -113,28 +116,35 @@ class Airflow:
             raise AirflowError(f"`airflow {' '.join(words)}` failed:\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
         return done.stdout
 
-    def running(self) -> bool:
-        """Whether the page answers."""
+    def running(self, parts: tuple[str, ...] = PARTS) -> bool:
+        """Whether the page answers, and these parts are well."""
         try:
             health = self.request("GET", "/api/v2/monitor/health")
         except (OSError, AirflowError, ValueError):
             return False
-        return all(health[part]["status"] == "healthy" for part in ("metadatabase", "scheduler", "triggerer"))
+        return all(health[part]["status"] == "healthy" for part in parts)
 
     def start(self, *, timeout: float = 180.0) -> None:
         """Start `airflow standalone` and wait until page, scheduler and triggerer are healthy."""
-        if self.running():
-            return
+        if not self.running():
+            self._start("standalone", PARTS, timeout)
+
+    def start_page(self, *, timeout: float = 180.0) -> None:
+        """Make the tables and start the API server alone: nothing is scheduled."""
+        self.command("db", "migrate")
+        self._start("api-server", PARTS[:1], timeout)
+
+    def _start(self, command: str, parts: tuple[str, ...], timeout: float) -> None:
         log = self.home / "standalone.log"
         process = processes.start(
-            [sys.executable, "-m", "airflow", "standalone"],
+            [sys.executable, "-m", "airflow", command],
             pid_file=self.home / PID_FILE,
             log=log,
             environment=self.environment,
         )
-        self._processes["standalone"] = process
+        self._processes[command] = process
         deadline = time.monotonic() + timeout
-        while not self.running():
+        while not self.running(parts):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise AirflowError(f"Airflow did not come up; the end of {log}:\n{log.read_text()[-2000:]}")
             time.sleep(0.5)
@@ -166,8 +176,8 @@ class Airflow:
     def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """Ask the REST API as the administrator and return its JSON."""
         headers = {"Content-Type": "application/json"}
-        if path.startswith("/api/") and "/monitor/" not in path:
-            headers["Authorization"] = f"Bearer {self._login()}"
+        if path.startswith(("/api/", "/backpressure/")) and "/monitor/" not in path:
+            headers["Authorization"] = f"Bearer {self.token()}"
         request = urllib.request.Request(
             self.url + path,
             method=method,
@@ -184,11 +194,17 @@ class Airflow:
         """Pause a DAG, or take its pause off."""
         self.request("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": paused})
 
-    def _login(self) -> str:
-        if not self._token:
-            answer = self.request("POST", "/auth/token", {"username": USER, "password": self.password})
-            self._token = answer["access_token"]
-        return self._token
+    def token(self, user: str = USER) -> str:
+        """Return what a user's requests carry."""
+        if user not in self._tokens:
+            answer = self.request("POST", "/auth/token", {"username": user, "password": self.password})
+            self._tokens[user] = answer["access_token"]
+        return self._tokens[user]
+
+    def parse(self, dag_id: str) -> None:
+        """Have a DAG's file parsed at once."""
+        token = self.request("GET", f"/api/v2/dags/{dag_id}")["file_token"]
+        self.request("PUT", f"/api/v2/parseDagFile/{token}")
 
     def wait_for_dag(self, dag_id: str, *, timeout: float = 120.0) -> None:
         """Wait until the DAG has been parsed, and take its pause off."""

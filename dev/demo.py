@@ -20,6 +20,7 @@ from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from dev import erp, events, lake, processes, tpch
 from dev.airflow import PID_FILE, USER, Airflow, AirflowError
+from dev.databases import open_database
 from dev.services import Server, ServiceError, Services
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,13 +58,6 @@ class Demo:
     def database(self, name: str) -> "psycopg.Connection[Any]":
         """Open a database."""
         return open_database(self.postgres, name)
-
-
-def open_database(server: Server, name: str) -> "psycopg.Connection[Any]":
-    """Connect to a database of the demo's server."""
-    return psycopg.connect(
-        host=server.host, port=server.port, user=server.user, password=server.password, dbname=name, autocommit=True
-    )
 
 
 def connections(postgres: Server, mysql: Server, kafka: Server, connect: Server) -> dict[str, dict[str, Any]]:

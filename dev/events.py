@@ -32,7 +32,7 @@ def fill(servers: str, *, records: int, topic: str = TOPIC, bytes: int = BYTES) 
     for number in range(records):
         while True:
             try:
-                producer.produce(topic, _order(number, bytes), key=str(number), partition=number % PARTITIONS)
+                producer.produce(topic, order(number, bytes), key=str(number), partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -74,7 +74,7 @@ def _records(servers: str, topic: str) -> Iterator[Any]:
         consumer.close()
 
 
-def _order(number: int, bytes: int) -> str:
+def order(number: int, bytes: int) -> str:
     """Return an order as JSON, filled up to so many bytes."""
     order = {"id": number, "customer": f"c{number % 1009}", "cents": number * 17 % 100_000, "note": ""}
     text = json.dumps(order)

@@ -102,7 +102,7 @@ def _format(command: list[str], place: Place, ports: Mapping[str, int]) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     _write(properties, scratch, ports, {})
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    tool = [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+    tool = [*command, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(properties)]
     done = process.run(tool, mark=place.mark, cwd=place.folder)
     if done.returncode != 0:
         raise ServiceError(f"Kafka's log folder could not be formatted:\n{done.stdout[-800:]}{done.stderr[-800:]}")

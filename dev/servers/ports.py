@@ -3,6 +3,7 @@
 import random
 import socket
 from collections.abc import Iterable
+from functools import partial
 
 from dev.servers.process import until
 from dev.servers.server import HOST
@@ -37,7 +38,7 @@ def choose(names: Iterable[str], former: dict[str, int]) -> dict[str, int]:
 
     It may be so only in a moment: a killed JVM counts as dead before its last thread has let go of its sockets.
     """
-    kept = {name: port for name, port in former.items() if until(lambda port=port: free(port), timeout=LETTING_GO)}
+    kept = {name: port for name, port in former.items() if until(partial(free, port), timeout=LETTING_GO)}
     return {name: kept.get(name) or _another() for name in names}
 
 
