@@ -3,11 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
-# Processes that share the suite, each with servers of its own; 0: this one. More need about two cores each.
-WORKERS ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-long check bench chaos lock wheel clean
+.PHONY: help demo demo-backpressure demo-down test test-long check bench chaos docs lock wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -25,13 +23,16 @@ $(READY): requirements.lock setup.cfg
 demo: $(READY) ## Hydrate a real table through Airflow and Spark, verify it, and leave everything up
 	@$(BIN)/python -m dev.demo up
 
+demo-backpressure: $(READY) ## Hold a target to a tenth of what a topic gets, and print where the surplus stays
+	@$(BIN)/python -m dev.backpressure
+
 demo-down: ## End the demo: no process stays
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m dev.demo down; else echo "Nothing is up."; fi
 
 test: check ## All suites, against real services that the run starts and stops itself
-	@$(PYTEST) -n $(WORKERS) --no-loadscope-reorder -m "not long"
+	@$(PYTEST) -m "not long"
 
-test-long: $(READY) ## What takes long: Airflow's gestures, kills of scheduler and triggerer, a MySQL ledger in Airflow, benchmarks
+test-long: $(READY) ## What takes long: a thousand ranges under kills, workers that come and go, Airflow's gestures, benchmarks
 	@$(PYTEST) -m long tests/system tests/integration
 
 check: $(READY) ## Format, lint, types and import contracts
@@ -46,10 +47,19 @@ bench: $(READY) ## Benchmarks, side by side in one run (long)
 	@$(BIN)/python -m benchmarks.mysql_to_pg
 	@$(BIN)/python -m benchmarks.pg_to_parquet
 	@$(BIN)/python -m benchmarks.orchestration
+	@$(BIN)/python -m benchmarks.million
 	@$(BIN)/python -m benchmarks.memory
+	@$(BIN)/python -m benchmarks.at_once
+	@$(BIN)/python -m benchmarks.steady
+	@$(BIN)/python -m benchmarks.push
 
-chaos: $(READY) ## Kill everybody at every step, with 20 seeds each, and print the matrix (long)
-	@CHAOS_SEEDS=$${CHAOS_SEEDS:-20} $(PYTEST) tests/chaos tests/unit/core/test_schedules.py tests/integration/test_copy_path.py tests/integration/test_connect_runner.py tests/integration/test_faucet.py
+chaos: $(READY) ## Show all faults, everybody killed at every step with 20 seeds each, and print the matrix (long)
+	@CHAOS_SEEDS=$${CHAOS_SEEDS:-20} SIMULATED_SCHEDULES=$${SIMULATED_SCHEDULES:-10000} $(PYTEST) -m fault $(if $(WRITE_DOCS),--write-docs) tests
+
+docs: $(READY) ## Write what of the documentation is made from the code, and build it as a site into build/docs
+	@$(BIN)/python -m dev.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "Open build/docs/index.html, or serve it: $(BIN)/python -m http.server --directory build/docs"
 
 lock: $(READY) ## Resolve the dependencies anew into requirements.lock
 	@$(BIN)/python -m uv pip compile --quiet --extra dev --generate-hashes --no-header setup.cfg --python-version 3.11 -o requirements.lock
@@ -58,4 +68,4 @@ wheel: $(READY) ## Build wheel and sdist into dist/
 	@$(BIN)/python -m build --no-isolation
 
 clean: demo-down ## Remove what was built, downloaded and started
-	@rm -rf .venv .cache .services .demo build dist *.egg-info
+	@rm -rf .venv .cache .services .demo .backpressure build dist *.egg-info
