@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -17,6 +17,9 @@ from tests.support import faults
 from tests.support import mysql as on_mysql
 from tests.support.page import PageServer, page_server
 from tests.support.postgres import run
+
+if TYPE_CHECKING:
+    from tests.support.composed import Composed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -154,6 +157,14 @@ def ledger_url(postgres: Server) -> Iterator[str]:
         url = f"postgresql+psycopg://{endpoint.user}:{endpoint.password}@{endpoint.address}"
         migrate(url)
         yield url
+
+
+@pytest.fixture
+def hydration(database: Endpoint, ledger_url: str, connect: Server) -> "Composed":
+    """``public.t`` of a fresh database into ``raw.t`` beside it; a test replaces what it has otherwise."""
+    from tests.support.composed import Composed
+
+    return Composed(source=database, sink=database, ledger_url=ledger_url, remote=connect.url, ui_url=connect.ui_url)
 
 
 @pytest.fixture

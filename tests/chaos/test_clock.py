@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.ledger.store import SqlLedger
-from dev.services import Server
 from tests.integration.attempts import until
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
@@ -48,7 +48,7 @@ def clock(library: Path, hours: int) -> dict[str, str]:
 @pytest.mark.long
 @pytest.mark.statement("X2", "T1")
 def test_lanes_with_other_clocks(
-    database: Endpoint, connect: Server, ledger_url: str, library: Path, tmp_path: Path
+    database: Endpoint, ledger_url: str, library: Path, tmp_path: Path, hydration: Composed
 ) -> None:
     """X2, T1: leases, rates and retries go by the ledger's clock; a life an hour ahead is followed by one behind."""
     told = "import time; print(time.time())"
@@ -66,12 +66,8 @@ def test_lanes_with_other_clocks(
         f"INSERT INTO t SELECT i, repeat(md5(i::text), 3) FROM generate_series(1, {ROWS}) i",
         "ANALYZE t",
     )
-    composed = Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
+    composed = replace(
+        hydration,
         budget=Budget(credits=2, range_rows=RANGE_ROWS),
     )
     began = datetime.now(UTC)

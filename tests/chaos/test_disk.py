@@ -56,7 +56,7 @@ def disk() -> Iterator[Disk]:
 
 
 @pytest.fixture
-def composed(database: Endpoint, connect: Server, ledger_url: str) -> Composed:
+def composed(database: Endpoint, hydration: Composed) -> Composed:
     """``public.t``, whose rows do not shrink in a file."""
     run(
         database,
@@ -64,12 +64,8 @@ def composed(database: Endpoint, connect: Server, ledger_url: str) -> Composed:
         f"INSERT INTO t SELECT i, md5(i::text) || md5((-i)::text) || md5('x' || i) FROM generate_series(1, {ROWS}) i",
         "ANALYZE t",
     )
-    return Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
+    return replace(
+        hydration,
         budget=Budget(credits=2, range_rows=RANGE_ROWS),
     )
 

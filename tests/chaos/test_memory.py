@@ -11,7 +11,6 @@ from airflow_provider_backpressure.core.hydrator import Outcome
 from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.ledger.store import SqlLedger
-from dev.services import Server
 from tests.chaos.drained import Session
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
@@ -23,7 +22,7 @@ ROWS, RANGE_ROWS = 4_000, 2_000
 
 @pytest.mark.statement("X2")
 def test_a_range_that_is_too_large_is_cut_until_it_fits(
-    database: Endpoint, connect: Server, ledger_url: str, session: Session
+    database: Endpoint, ledger_url: str, session: Session, hydration: Composed
 ) -> None:
     """X2: in halves, at a real Spark; what did not fit is refused by the sink from then on, and all rows arrive."""
     run(
@@ -32,12 +31,8 @@ def test_a_range_that_is_too_large_is_cut_until_it_fits(
         f"INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, {ROWS}) i",
         "ANALYZE t",
     )
-    composed = Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
+    composed = replace(
+        hydration,
         budget=Budget(credits=2, range_rows=RANGE_ROWS),
     )
     with composed.open(session(composed)) as ports:

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import SnapshotLost
-from dev.services import Server, Services
+from dev.services import Services
 from tests.chaos.drained import Session, meanwhile, planned
 from tests.conftest import endpoint_of
 from tests.integration.attempts import until
@@ -36,13 +36,10 @@ def origin(services: Services) -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-def composed(origin: Endpoint, database: Endpoint, connect: Server, ledger_url: str) -> Composed:
-    return Composed(
+def composed(origin: Endpoint, hydration: Composed) -> Composed:
+    return replace(
+        hydration,
         source=origin,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
         budget=Budget(credits=2, range_rows=RANGE_ROWS),
     )
 

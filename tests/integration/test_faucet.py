@@ -35,9 +35,9 @@ def fill(endpoint: Endpoint, rows: int) -> None:
 
 
 @pytest.fixture
-def composed(database: Endpoint, connect: Server, ledger_url: str) -> Composed:
+def composed(hydration: Composed) -> Composed:
     """A hydration within one database: ``public.t`` into ``raw.t``, the ledger in a database of its own."""
-    return Composed(source=database, sink=database, ledger_url=ledger_url, remote=connect.url, ui_url=connect.ui_url)
+    return hydration
 
 
 def sampler_of(composed: Composed) -> Sampler:

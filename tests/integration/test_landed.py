@@ -42,14 +42,11 @@ def upstream(postgres: Server) -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-def landing(upstream: Endpoint, database: Endpoint, ledger_url: str, connect: Server) -> Composed:
+def landing(upstream: Endpoint, hydration: Composed) -> Composed:
     """The upstream's rows on their way into a lake, in ranges of 1,000; the target is in another database."""
-    return Composed(
+    return replace(
+        hydration,
         source=upstream,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
         budget=Budget(credits=2, range_rows=1000),
     )
 

@@ -39,19 +39,15 @@ def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunn
 def followed(
     mysql_database: Endpoint,
     database: Endpoint,
-    connect: Server,
-    ledger_url: str,
     runner: ConnectRunner,
     logins: dict[str, Endpoint],
+    hydration: Composed,
 ) -> FollowedMySQL:
     """``t`` into ``raw.t``."""
     logins.update({"source": replace(mysql_database, conn_id="source"), "sink": replace(database, conn_id="sink")})
-    composed = Composed(
+    composed = replace(
+        hydration,
         source=mysql_database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
         kind="mysql",
         table="t",
         mode="upsert",

@@ -24,7 +24,6 @@ from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavai
 from airflow_provider_backpressure.mysql import connecting
 from airflow_provider_backpressure.sources import MySQLSource
 from airflow_provider_backpressure.spark.kinds import reader
-from dev.services import Server
 from tests.support.composed import Composed
 from tests.support.mysql import new_role, run
 from tests.support.postgres import run as run_postgres
@@ -246,16 +245,13 @@ def test_the_plan_has_the_position_in_the_log(mysql_database: Endpoint, opened: 
 
 @pytest.mark.statement("X4")
 def test_it_arrives_and_is_verified_on_both_sides(
-    mysql_database: Endpoint, database: Endpoint, connect: Server, ledger_url: str
+    mysql_database: Endpoint, database: Endpoint, hydration: Composed
 ) -> None:
     """A binary key, range by range; another run brings what has come above the rising column."""
     filled(mysql_database, "id binary(16) PRIMARY KEY, n int, v double", 3000, "UNHEX(MD5(g)), g, 1/g")
-    composed = Composed(
+    composed = replace(
+        hydration,
         source=mysql_database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
         kind="mysql",
         table="t",
         target="raw.t",

@@ -9,7 +9,6 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.verification import Verify
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import MySQLSource
-from dev.services import Server
 from tests import types_mysql as typed
 from tests.support import mysql, type_page
 from tests.support.composed import Composed
@@ -23,17 +22,12 @@ ZERO = ("0000-00-00", "2024-00-10", "2024-02-00", "0000-05-05")
 
 
 @pytest.mark.statement("X4")
-def test_every_type_arrives_as_it_left(
-    mysql_database: Endpoint, database: Endpoint, connect: Server, ledger_url: str
-) -> None:
+def test_every_type_arrives_as_it_left(mysql_database: Endpoint, database: Endpoint, hydration: Composed) -> None:
     """X4: planned, created, copied through Spark, and read back on both sides: each value is the one written down."""
     mysql.run(mysql_database, *typed.statements("every"))
-    composed = Composed(
+    composed = replace(
+        hydration,
         source=mysql_database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
         kind="mysql",
         table="every",
         target="raw.every",

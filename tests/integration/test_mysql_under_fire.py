@@ -12,7 +12,6 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.polling import PollPolicy, SystemClock
 from airflow_provider_backpressure.ledger.store import SqlLedger
-from dev.services import Server
 from tests.support.composed import Composed
 from tests.support.following import follow
 from tests.support.following import run as run_here
@@ -23,14 +22,11 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def composed(mysql_database: Endpoint, database: Endpoint, connect: Server, ledger_url: str) -> Composed:
+def composed(mysql_database: Endpoint, hydration: Composed) -> Composed:
     """``t`` into ``raw.t``."""
-    return Composed(
+    return replace(
+        hydration,
         source=mysql_database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
         kind="mysql",
         table="t",
         mode="upsert",

@@ -16,7 +16,6 @@ from airflow_provider_backpressure.core.probing import OWNER, Prober
 from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.sinks import PostgresSink
-from dev.services import Server
 from tests.support import lakes
 from tests.support.composed import Composed, Ports
 from tests.support.postgres import connected, run
@@ -62,7 +61,7 @@ CREATE TRIGGER break BEFORE INSERT ON raw.backpressure_commit FOR EACH ROW EXECU
 
 
 @pytest.fixture
-def composed(database: Endpoint, ledger_url: str, connect: Server) -> Composed:
+def composed(database: Endpoint, hydration: Composed) -> Composed:
     """Twenty thousand rows in a hundred ranges."""
     run(
         database,
@@ -70,12 +69,8 @@ def composed(database: Endpoint, ledger_url: str, connect: Server) -> Composed:
         "ALTER TABLE t ADD PRIMARY KEY (id)",
         "ANALYZE t",
     )
-    return Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
+    return replace(
+        hydration,
         budget=Budget(credits=8, range_rows=RANGE_ROWS),
     )
 

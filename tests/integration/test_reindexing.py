@@ -11,7 +11,6 @@ from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.planner import Verdict
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.migration import migrate
-from dev.services import Server
 from tests.support import lakes, mysql
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
@@ -22,7 +21,7 @@ ROWS = 10_000
 
 
 @pytest.fixture
-def composed(database: Endpoint, ledger_url: str, connect: Server) -> Composed:
+def composed(database: Endpoint, hydration: Composed) -> Composed:
     """10,000 rows in ten ranges of a text key, which only the source can order."""
     run(
         database,
@@ -30,12 +29,8 @@ def composed(database: Endpoint, ledger_url: str, connect: Server) -> Composed:
         "ALTER TABLE t ADD PRIMARY KEY (id)",
         "ANALYZE t",
     )
-    return Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
+    return replace(
+        hydration,
         budget=Budget(credits=2, range_rows=1000),
     )
 

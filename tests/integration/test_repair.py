@@ -12,7 +12,6 @@ from airflow_provider_backpressure.core.repair import repair
 from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.core.verification import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
-from dev.services import Server
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import run
 
@@ -22,7 +21,7 @@ ROWS = 3000
 
 
 @pytest.fixture
-def composed(database: Endpoint, ledger_url: str, connect: Server) -> Composed:
+def composed(database: Endpoint, hydration: Composed) -> Composed:
     """3,000 rows in three ranges or four."""
     run(
         database,
@@ -30,12 +29,8 @@ def composed(database: Endpoint, ledger_url: str, connect: Server) -> Composed:
         "ALTER TABLE t ADD PRIMARY KEY (id)",
         "ANALYZE t",
     )
-    return Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
+    return replace(
+        hydration,
         budget=Budget(credits=2, range_rows=1000),
     )
 

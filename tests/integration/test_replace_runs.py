@@ -11,7 +11,6 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planner import Verdict
 from airflow_provider_backpressure.exceptions import VerificationFailed
-from dev.services import Server
 from tests.integration.attempts import until
 from tests.support.composed import Composed, difference
 from tests.support.postgres import connected, run
@@ -22,7 +21,7 @@ ROWS = 3000
 
 
 @pytest.fixture
-def composed(database: Endpoint, ledger_url: str, connect: Server) -> Composed:
+def composed(database: Endpoint, hydration: Composed) -> Composed:
     """A source of 3,000 rows in two ranges or three, and a target with other rows that a view reads."""
     run(
         database,
@@ -34,12 +33,8 @@ def composed(database: Endpoint, ledger_url: str, connect: Server) -> Composed:
         "INSERT INTO raw.t VALUES (-1, 'old')",
         "CREATE VIEW raw.v AS SELECT * FROM raw.t",
     )
-    return Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
+    return replace(
+        hydration,
         mode="replace",
         budget=Budget(credits=2, range_rows=1500),
     )

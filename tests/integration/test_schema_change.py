@@ -10,7 +10,6 @@ from airflow_provider_backpressure.core.config import Budget, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planner import Planned, Verdict
 from airflow_provider_backpressure.exceptions import BackpressureError, SourceRefused
-from dev.services import Server
 from tests.support import mysql
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
@@ -27,15 +26,11 @@ def change(composed: Composed, *statements: str) -> None:
 
 @pytest.fixture(params=KINDS)
 def composed(
-    request: pytest.FixtureRequest, database: Endpoint, mysql_database: Endpoint, ledger_url: str, connect: Server
+    request: pytest.FixtureRequest, database: Endpoint, mysql_database: Endpoint, hydration: Composed
 ) -> Composed:
     """2,000 rows in four ranges."""
-    made = Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
+    made = replace(
+        hydration,
         budget=Budget(credits=1, range_rows=500),
     )
     if request.param == "mysql":

@@ -16,7 +16,6 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planner import Verdict
 from airflow_provider_backpressure.core.verification import Verify
 from airflow_provider_backpressure.exceptions import SinkRefused, SnapshotLost
-from dev.services import Server
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import connected, run
 
@@ -27,14 +26,10 @@ KEYLESS = "CREATE TABLE t (id int, v int, pad text)"
 
 
 @pytest.fixture
-def composed(database: Endpoint, connect: Server, ledger_url: str) -> Composed:
+def composed(hydration: Composed) -> Composed:
     """``public.t`` of 20,000 rows into ``raw.t``, in 10 ranges of one snapshot."""
-    return Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
+    return replace(
+        hydration,
         consistency="snapshot",
         budget=Budget(credits=2, range_rows=2000),
     )
