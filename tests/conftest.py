@@ -56,6 +56,9 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     home = tmp_path_factory.mktemp("services")
     running = Services(home, owner_pid=os.getpid())
     yield running
+    from tests.support.composed import close_runners
+
+    close_runners()
     running.down()
 
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import kafka_to_pg, mysql_to_pg, pg_to_parquet
 from benchmarks.comparison import Comparison
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 ROWS = 20_000
 
 
@@ -60,8 +60,8 @@ def test_every_side_arrives_and_stands_in_the_table(repository: Path, tmp_path: 
     "comparison",
     [
         pytest.param(pg_to_parquet.COMPARISON, id="pg_to_parquet"),
-        pytest.param(kafka_to_pg.COMPARISON, id="kafka_to_pg", marks=pytest.mark.long),
-        pytest.param(mysql_to_pg.COMPARISON, id="mysql_to_pg", marks=pytest.mark.long),
+        pytest.param(kafka_to_pg.COMPARISON, id="kafka_to_pg"),
+        pytest.param(mysql_to_pg.COMPARISON, id="mysql_to_pg"),
     ],
 )
 def test_every_side_of_the_others_arrives(comparison: Comparison, repository: Path, tmp_path: Path) -> None:

@@ -514,6 +514,7 @@ def test_a_task_that_may_not_in_says_so(stage: Stage) -> None:
     assert hydration.rows() == [(0, 0, "1")]
 
 
+@pytest.mark.long
 @pytest.mark.statement("X5")
 def test_a_topic_that_is_deleted_before_it_was_read_is_named(stage: Stage) -> None:
     """X5: a task that finds no topic says so, rather than to wait for it."""

@@ -37,6 +37,39 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES: dict[str, Any] = {"mysql": MySQLSource, "postgres": PostgresSource}
 
 
+_idle: dict[str, list[tuple[ConnectRunner, dict[str, Endpoint]]]] = {}
+"""Runners that nobody uses, with their logins, by the address of their server."""
+
+
+@contextmanager
+def warm_runner(remote: str, ui_url: str | None, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
+    """Give a runner to one user at a time, for opening a session takes seconds; after an error it is closed."""
+    idle = _idle.setdefault(remote, [])
+    runner, known = idle.pop() if idle else opened_runner(remote, ui_url)
+    known.clear()
+    known.update(logins)
+    try:
+        yield runner
+    except BaseException:
+        runner.close()
+        raise
+    idle.append((runner, known))
+
+
+def opened_runner(remote: str, ui_url: str | None) -> tuple[ConnectRunner, dict[str, Endpoint]]:
+    """Return a new runner and the logins that it looks into."""
+    logins: dict[str, Endpoint] = {}
+    return ConnectRunner(remote, logins, ui_url=ui_url), logins
+
+
+def close_runners() -> None:
+    """Close all that are kept warm, while their servers are still there."""
+    for idle in _idle.values():
+        for runner, _ in idle:
+            runner.close()
+    _idle.clear()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Composed:
     """Everything that names a hydration, as a value that another process can read."""
@@ -66,7 +99,7 @@ class Composed:
 
     @contextmanager
     def open(self, runner: Runner | None = None) -> Iterator["Ports"]:
-        """Open the ports, and close them in the end; a runner that is given stays open."""
+        """Open the ports, and close them in the end; a runner that is given stays open, another is kept warm."""
         source_at, sink_at = replace(self.source, conn_id="source"), replace(self.sink, conn_id="sink")
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(SqlLedger(self.ledger_url)))
@@ -74,8 +107,8 @@ class Composed:
             source = stack.enter_context(closing(self.declared().open(at)))
             sink = stack.enter_context(closing(self._sink(sink_at)))
             if runner is None:
-                endpoints = {"source": source_at, "sink": sink_at}
-                runner = stack.enter_context(closing(ConnectRunner(self.remote, endpoints, ui_url=self.ui_url)))
+                logins = {"source": source_at, "sink": sink_at}
+                runner = stack.enter_context(warm_runner(self.remote, self.ui_url, logins))
             yield Ports(composed=self, ledger=ledger, source=source, sink=sink, runner=runner)
 
     def declared(self) -> "SourceDeclaration":
@@ -228,3 +261,4 @@ if __name__ == "__main__":
     composed = Composed.read(Path(sys.argv[1]))
     composed.plan()
     composed.run()
+    close_runners()
