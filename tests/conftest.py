@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.terminal import TerminalReporter
+from hypothesis import HealthCheck, settings
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from dev.services import Server, Services
@@ -20,6 +21,11 @@ from tests.support.postgres import run
 
 if TYPE_CHECKING:
     from tests.support.composed import Composed
+
+
+# How fast values are made up says something of the machine, and nothing of what is tested.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
