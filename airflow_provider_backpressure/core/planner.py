@@ -25,6 +25,7 @@ from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
     RunnerRefused,
     SinkRefused,
+    SnapshotLost,
 )
 
 NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
@@ -334,7 +335,12 @@ class Planner:
             plan = self.take_target(hydration, plan)
         counts = self.ledger.counts(plan.plan_id)
         if plan.consistency is Consistency.CATCH_UP:
-            return self._catch_up(hydration, plan, counts)
+            try:
+                return self._catch_up(hydration, plan, counts)
+            except SnapshotLost as error:
+                # Between two runs the log was given up, as is declared; from here on it would lack what changed since.
+                anew = replace(self, mode=plan.mode, consistency=plan.consistency).close(hydration, plan)
+                return replace(anew, note=f"{error} {anew.note}")
         complete = not counts.open and hydration.phase is Phase.STEADY_STATE
         if complete and self.source.increments:
             return self._increment(hydration, plan, counts.total)
