@@ -50,6 +50,7 @@ def _of_range(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     return sa.select(*_FIGURES).where(hydration.c.id == first).with_for_update()
 
 
+_TAKEN = sa.select(hydration.c.id).where(hydration.c.id == sa.bindparam("id"))
 _LOCK_BY_RANGE = _of_range(range_.c.seq == sa.bindparam("seq"))
 _LOCK_BY_ANY_RANGE = _of_range()
 _LOCK_BY_PLAN = _of_range().where(hydration.c.plan_id == sa.bindparam("plan"))
@@ -138,9 +139,17 @@ def chosen(
     return [_hydration(row) for row in connection.execute(query.limit(limit).offset(offset))]
 
 
-def add(connection: Connection, *, credits: int, cluster: str, sink_server: str, **values: str) -> None:
-    """Add a hydration in its first phase; ``IntegrityError`` where another process was quicker."""
-    figures = law.registered(uuid.uuid4().hex, credits, cluster=cluster, sink_server=sink_server)
+def add(
+    connection: Connection, *, credits: int, cluster: str, sink_server: str, had: str | None = None, **values: str
+) -> None:
+    """Add a hydration in its first phase; ``IntegrityError`` where another process was quicker.
+
+    ``had``: its id in a ledger that was lost, if nobody else has that here.
+    """
+    taken = had is not None and connection.execute(_TAKEN, {"id": had}).first() is not None
+    figures = law.registered(
+        had if had and not taken else uuid.uuid4().hex, credits, cluster=cluster, sink_server=sink_server
+    )
     connection.execute(
         sa.insert(hydration).values(
             id=figures.id,

@@ -166,18 +166,21 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
         credits: int,
         sink_server: str = "",
         connections: int | None = None,
+        hydration_id: str | None = None,
     ) -> Hydration:
         """See ``Ledger.register``."""
         with self._writing() as told:
             entry = self._tables.find(environment, source_identity, sink_identity)
             if entry is None:
                 now = self._tables.now()
+                taken = hydration_id in self._tables.entries
+                new_id = hydration_id if hydration_id and not taken else uuid.uuid4().hex
                 entry = Entry(
                     environment=environment,
                     source_identity=source_identity,
                     sink_identity=sink_identity,
                     owner=owner,
-                    figures=law.registered(uuid.uuid4().hex, credits, cluster=cluster, sink_server=sink_server),
+                    figures=law.registered(new_id, credits, cluster=cluster, sink_server=sink_server),
                     created_at=now,
                     updated_at=now,
                 )

@@ -153,6 +153,7 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
         credits: int,
         sink_server: str = "",
         connections: int | None = None,
+        hydration_id: str | None = None,
     ) -> Hydration:
         """See ``Ledger.register``."""
         key = {"environment": environment, "source_identity": source_identity, "sink_identity": sink_identity}
@@ -169,6 +170,7 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
                             cluster=cluster,
                             credits=credits,
                             sink_server=sink_server,
+                            had=hydration_id,
                             **key,
                         )
                 except IntegrityError:
