@@ -32,6 +32,8 @@ class Glance:
     connections: int = 0
     """Ranges in flight into the sink's server, whosever they are."""
     connections_max: int | None = None
+    connections_before: int = 0
+    """Hydrations for which the next ones are."""
     flow: Flow = field(default_factory=dict)
     """What the stages did in the last minute."""
     course: Course | None = None
@@ -111,6 +113,7 @@ def glance(
         place=gate.place,
         connections=gate.connections,
         connections_max=gate.connections_max,
+        connections_before=gate.connections_before,
         flow=flow or {},
         course=course,
     )
@@ -129,7 +132,7 @@ def reasons(hydration: Hydration, gate: "GateState | Glance") -> list[str]:
         hand(gate.paused_by, gate.paused_why),
         queued(gate.place),
         credits_taken(gate.in_flight, gate.credits),
-        sink_connections(gate.connections, gate.connections_max),
+        sink_connections(gate.connections, gate.connections_max, gate.connections_before),
     ]
     known = {signal.name for signal in now}
     seen = [

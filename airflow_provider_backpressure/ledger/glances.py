@@ -52,7 +52,7 @@ def of(connection: Connection, hydrations: Sequence[Hydration]) -> list[Glance]:
     held, failed = _held(connection, ids), _failed(connection, hydrations)
     spent, queues = flows.of_many(connection, ids, seconds=RECENT_SECONDS), _queues(connection)
     most, courses = _limits(connection, Shared.CONNECTIONS), _courses(connection, ids)
-    taken = _into_servers(connection, most)
+    taken, before = _into_servers(connection, most), turns.before_each(connection, ids) if most else {}
     return [
         Glance(
             hydration=one,
@@ -65,6 +65,7 @@ def of(connection: Connection, hydrations: Sequence[Hydration]) -> list[Glance]:
             place=queues.place(one),
             connections=taken.get(one.sink_server, 0),
             connections_max=most.get(one.sink_server),
+            connections_before=before.get(one.id, 0),
             flow=spent[one.id],
             course=courses.get(one.id),
         )

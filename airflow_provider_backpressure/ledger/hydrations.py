@@ -37,6 +37,8 @@ _FIGURES: tuple[sa.ColumnElement[Any], ...] = (
     hydration.c.sampled_at,
     hydration.c.hydrated_at,
     hydration.c.gate_changes.label("number"),
+    hydration.c.waits_since,
+    hydration.c.waits_until,
 )
 """Without identity and plan, which may be long and are needed by none of the frequent statements."""
 
@@ -69,6 +71,8 @@ _SAVED = (
     "range_memory_bytes",
     "sampled_at",
     "hydrated_at",
+    "waits_since",
+    "waits_until",
 )
 
 
@@ -275,6 +279,12 @@ def occurring(connection: Connection, hydration_id: str) -> events.Occurring:
 def keep_occurring(connection: Connection, hydration_id: str, found: events.Occurring) -> None:
     """Keep it."""
     connection.execute(_UPDATE, {"key": hydration_id, "occurring": events.to_json(found)})
+
+
+def keep_wait(connection: Connection, figures: Figures) -> None:
+    """Keep since when it waits for a connection. What nobody has changed is not called changed."""
+    wait = {"waits_since": figures.waits_since, "waits_until": figures.waits_until}
+    connection.execute(_UPDATE, {"key": figures.id, **wait})
 
 
 def keep_sampled(connection: Connection, hydration_id: str, at: datetime) -> None:

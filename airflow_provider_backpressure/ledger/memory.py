@@ -71,6 +71,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
                 largest_bytes=self._tables.largest(figures.cluster),
                 connections=self._tables.connections(figures.sink_server),
                 connections_max=self._tables.limit(Shared.CONNECTIONS, figures.sink_server),
+                connections_before=self._tables.waiting_before(entry),
                 oldest_seconds=max(ages, default=None),
                 commit_seconds=figures.commit_seconds,
                 range_memory_bytes=figures.range_memory_bytes,
@@ -290,7 +291,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
             record = request.admitted(
                 candidate, in_flight=len(entry.in_flight), credits=figures.credits, now=now, ready=ready
             )
-            if record is None or (candidate.state is RangeState.PLANNED and not self._room(figures, request)):
+            if record is None or (candidate.state is RangeState.PLANNED and not self._room(entry, request)):
                 return None
             self._tables.put(entry, record)
             if figures.sampled_at is None:
@@ -483,10 +484,12 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
     def close(self) -> None:
         """See ``Ledger.close``."""
 
-    def _room(self, figures: law.Figures, request: law.Request) -> bool:
-        """Whether what hydrations share has room for one more range."""
+    def _room(self, entry: Entry, request: law.Request) -> bool:
+        """Whether what hydrations share has room for one more range, and those before it for theirs."""
+        figures = entry.figures
         most = self._tables.limit(Shared.CONNECTIONS, figures.sink_server)
-        if most is not None and self._tables.connections(figures.sink_server) >= most:
+        taken = self._tables.connections(figures.sink_server)
+        if most is not None and taken + self._tables.waiting_before(entry) >= most:
             return False
         return law.fits(reserved_bytes=self._tables.reserved(figures.cluster), request=request)
 
