@@ -78,7 +78,7 @@ def _done(now: Glance, with_marks: Marks) -> Text:
 
 def _rates(facts: Facts) -> str:
     """Return the speed and the time that is left, and what is read and not committed yet."""
-    now, left = facts.now, facts.eta
+    now, left = facts.now, facts.now.eta
     ahead = now.progress.read - now.progress.committed
     parts = [
         f"{now.speed:,.0f} {now.unit}/s" if now.running and now.speed is not None else "",

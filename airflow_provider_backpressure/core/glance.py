@@ -21,6 +21,8 @@ class Glance:
     progress: Progress
     speed: float | None = None
     """Rows (or offsets) per second; ``None`` where nobody can say."""
+    recent: Sequence[float] = ()
+    """The same over successive steps of the last minutes: how far it spreads."""
     memory_used: int | None = None
     """Bytes of the fullest executor, as of the latest sample; ``None`` where they were not seen."""
     memory_limit: int | None = None
@@ -53,15 +55,10 @@ class Glance:
         percent = self.progress.percent
         return None if percent is None else int(percent * 10) / 10
 
-    def left(self, recent: Sequence[float]) -> Eta | None:
-        """Return when the snapshot is complete, with an interval by recent rates; ``None`` where nobody can say."""
-        return eta(self.progress, self.speed, recent) if self.running else None
-
     @property
-    def eta(self) -> float | None:
-        """Seconds until the snapshot is complete; ``None`` where nobody can say."""
-        left = self.left(())
-        return left.seconds if left else None
+    def eta(self) -> Eta | None:
+        """When the snapshot is complete, with an interval by recent rates; ``None`` where nobody can say."""
+        return eta(self.progress, self.speed, self.recent) if self.running else None
 
     @property
     def bottleneck(self) -> Stage | None:
@@ -97,6 +94,7 @@ def glance(
     progress: Progress,
     *,
     speed: float | None = None,
+    recent: Sequence[float] = (),
     failed: int = 0,
     flow: Flow | None = None,
     course: Course | None = None,
@@ -106,6 +104,7 @@ def glance(
         hydration=hydration,
         progress=progress,
         speed=speed,
+        recent=recent,
         in_flight=gate.in_flight,
         failed=failed,
         place=gate.place,

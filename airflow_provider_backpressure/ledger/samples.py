@@ -1,6 +1,6 @@
 """Statements on ``backpressure_sample``: the course of a hydration over time, for rates and charts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,10 +8,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.samples import Sample
+from airflow_provider_backpressure.core.samples import RECENT_SECONDS, STEP_SECONDS, Sample, recent_rates
 from airflow_provider_backpressure.ledger.law import rate_between
 from airflow_provider_backpressure.ledger.models import hydration, sample
-from airflow_provider_backpressure.ledger.sqltypes import UtcDateTime, seconds_between, utc_now
+from airflow_provider_backpressure.ledger.sqltypes import (
+    Unsigned64,
+    UtcDateTime,
+    seconds_between,
+    utc_now,
+    whole_seconds,
+)
 
 _COLUMNS = {"committed": "committed_rows", "read": "read_rows"}
 """Columns that are called otherwise than the field."""
@@ -70,6 +76,8 @@ def prune(connection: Connection, hydration_id: str, *, seconds: float, rows: in
 class Latest:
     """What the latest samples of a hydration tell."""
 
+    now: datetime
+    """On the ledger's clock, when they were read."""
     rate: float | None = None
     memory_used: int | None = None
     memory_limit: int | None = None
@@ -80,6 +88,7 @@ def latest_of_many(connection: Connection, hydration_ids: Sequence[str], *, seco
     rows = connection.execute(_LATEST, {"ids": list(hydration_ids), "seconds": seconds})
     return {
         row.id: Latest(
+            now=row.now,
             rate=rate_between(
                 Sample(at=row.base_at, committed=row.base_rows),
                 Sample(at=row.at, committed=row.rows),
@@ -91,6 +100,29 @@ def latest_of_many(connection: Connection, hydration_ids: Sequence[str], *, seco
         )
         for row in rows
     }
+
+
+def recent_of_many(connection: Connection, plans: Mapping[str, str], *, now: datetime) -> dict[str, list[float]]:
+    """Return ``recent_rates`` of hydrations, given with their plans, in one statement that reads only those minutes."""
+    if not plans:
+        return {}
+    # Pairs that are known, not a join: every database then looks up each plan's last minutes by the primary key.
+    meant = sa.tuple_(sample.c.hydration_id, sample.c.plan_id).in_(list(plans.items()))
+    rows = connection.execute(
+        sa.select(
+            sample.c.hydration_id,
+            sa.func.min(sample.c.at, type_=UtcDateTime()).label("at"),
+            sa.func.min(sample.c.committed_rows, type_=Unsigned64()).label("committed"),
+        )
+        .where(meant, sample.c.at >= now - timedelta(seconds=RECENT_SECONDS))
+        .group_by(
+            sample.c.hydration_id, whole_seconds(sample.c.at) // sa.literal_column(str(STEP_SECONDS), sa.Integer())
+        )
+    )
+    found: dict[str, list[Sample]] = {}
+    for row in rows:
+        found.setdefault(row.hydration_id, []).append(Sample(at=row.at, committed=row.committed))
+    return {one: recent_rates(sorted(firsts, key=lambda each: each.at)) for one, firsts in found.items()}
 
 
 def _times(of: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from math import isfinite
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -36,6 +37,8 @@ class Line(BaseModel):
     total_exact: bool
     rate: float | None = Field(description="Units committed a second, over the last minute.")
     eta_seconds: float | None
+    eta_soonest_seconds: float | None = Field(description="The ETA's interval, by the spread of recent rates.")
+    eta_latest_seconds: float | None = Field(description="Null beside an eta_soonest_seconds: perhaps never.")
     memory_used: int | None = Field(description="Bytes of the fullest executor, while it hydrates.")
     memory_limit: int | None
     credits: int
@@ -58,7 +61,7 @@ class Line(BaseModel):
     @classmethod
     def of(cls, now: Glance, *, may_steer: bool, **more: Any) -> Any:
         """Tell how a hydration stands."""
-        hydration, progress, reasons = now.hydration, now.progress, now.reasons
+        hydration, progress, reasons, left = now.hydration, now.progress, now.reasons, now.eta
         waits = not now.place.granted and not may_start(now.place)
         return cls(
             id=hydration.id,
@@ -76,7 +79,10 @@ class Line(BaseModel):
             total=progress.total,
             total_exact=progress.total_exact,
             rate=now.speed if now.running else None,
-            eta_seconds=now.eta,
+            eta_seconds=left.seconds if left else None,
+            eta_soonest_seconds=left.soonest if left else None,
+            # JSON has no infinity.
+            eta_latest_seconds=left.latest if left and left.latest is not None and isfinite(left.latest) else None,
             memory_used=now.memory_used if now.running else None,
             memory_limit=now.memory_limit if now.running else None,
             credits=hydration.credits,
@@ -176,8 +182,6 @@ class Detail(Line):
     """One hydration."""
 
     environment: str
-    eta_soonest_seconds: float | None = Field(description="The spread of recent rates around the ETA.")
-    eta_latest_seconds: float | None = Field(description="Null also where that is never.")
     lag_by_key: dict[str, int] = Field(description="By partition, table or GTID source, the furthest behind first.")
     credits_declared: int
     credits_set: int | None

@@ -1,7 +1,6 @@
 """The machine API: what the page is made from, for other clients too. Every route asks the auth manager."""
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, status
@@ -9,7 +8,6 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, sta
 from airflow_provider_backpressure.core.flow import Stage, State
 from airflow_provider_backpressure.core.glance import Glance
 from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.samples import eta, recent_rates
 from airflow_provider_backpressure.plugins import answers, figures, links
 from airflow_provider_backpressure.plugins.access import User, may_steer, may_trigger, readable
 from airflow_provider_backpressure.plugins.asking import NONE_SUCH, Opened, Seen, check_readable, range_of
@@ -19,7 +17,6 @@ from airflow_provider_backpressure.plugins.queues import queues
 MOST_LINES, MOST_RANGES, MOST_ACTS = 200, 1_000, 500
 DAY, WEEK = 86_400.0, 604_800.0
 FLOW_SECONDS, FLOW_STRETCHES = 3_600.0, 120
-RECENT_SECONDS = 300.0
 MOST_KEYS = 50
 MOST_WAIT = 20.0
 
@@ -82,14 +79,10 @@ def detail(now: Seen, ledger: Opened, user: User) -> answers.Detail:
     """Return how one hydration stands, with the gate's whole decision."""
     one, gate = now.hydration, ledger.gate(now.hydration.id)
     decision = one.decision or {}
-    recent = recent_rates(ledger.samples(one.id, seconds=RECENT_SECONDS)) if now.running else []
-    left = eta(now.progress, now.speed, recent) if now.running else None
     found: answers.Detail = answers.Detail.of(
         now,
         may_steer=may_steer(user, one.owner),
         environment=one.environment,
-        eta_soonest_seconds=left.soonest if left else None,
-        eta_latest_seconds=left.latest if left and left.latest is not None and isfinite(left.latest) else None,
         lag_by_key=_lags(now),
         credits_declared=one.credits_declared,
         credits_set=one.credits_set,

@@ -66,12 +66,14 @@ def confirm(frame: FrameLocator, yes: str, why: str) -> None:
 
 def test_the_overview_is_in_the_navigation(login: Login, page: PageServer):
     """Each hydration with its figures; from Airflow's first page by its own navigation."""
+    fresh(page)
     tab = login("viewer")
     tab.get_by_role("link", name="Backpressure").or_(tab.get_by_role("button", name="Backpressure")).first.click()
     frame = tab.frame_locator("iframe")
     row = frame.get_by_role("row", name="raw.orders")
     expect(row).to_contain_text("61.7 %", timeout=PATIENCE)
     expect(row).to_contain_text("4 of 6")
+    expect(row).to_contain_text(re.compile(r"\d+:\d\d to \d+:\d\d"))
     expect(row).to_contain_text("oldest uncommitted range 10.2 s >= 10 s")
     expect(row).to_contain_text("not keeping up")
     expect(frame.get_by_role("row", name="raw.regions")).to_contain_text("100.0 %")

@@ -223,6 +223,20 @@ def registered(ledger: SqlLedger, target: str, *, owner: str, credits: int = 4, 
     ).id
 
 
+TOTALS = sa.text(
+    """INSERT INTO backpressure_source_statistics
+       SELECT (jsonb_populate_record(s, jsonb_build_object('hydration_id', h.id))).*
+       FROM backpressure_source_statistics s JOIN backpressure_hydration h ON h.owner = 'many' AND h.id <> :first
+       WHERE s.hydration_id = :first"""
+)
+SAMPLES = sa.text(
+    """INSERT INTO backpressure_sample (hydration_id, plan_id, at, committed_rows, read_rows, in_flight, credits)
+       SELECT id, plan_id, clock_timestamp() - make_interval(secs => 300 - n), 10 * n + n * n / 100, 0, 1, 1
+       FROM backpressure_hydration, generate_series(1, 300) n WHERE owner = 'many'"""
+)
+"""Five minutes of each, a second apart, as if all of them were under way."""
+
+
 def many(ledger: SqlLedger, *, hydrations: int, ranges: int) -> tuple[list[str], str]:
     """Make so many hydrations, the first with so many ranges; return their ids, and its plan's."""
     first = registered(ledger, "raw.many", owner="many")
@@ -237,6 +251,8 @@ def many(ledger: SqlLedger, *, hydrations: int, ranges: int) -> tuple[list[str],
             for number in range(hydrations - 1)
         ]
         connection.execute(sa.insert(table), rows)
+        connection.execute(TOTALS, {"first": first})
+        connection.execute(SAMPLES)
     engine.dispose()
     return [first, *(one["id"] for one in rows)], plan.plan_id
 
@@ -288,10 +304,13 @@ def _course(ledger: SqlLedger, hydration_id: str, plan_id: str) -> None:
 
 
 def fresh(server: PageServer) -> None:
-    """Let a lane have looked just now: what the stages did is told of the last minute."""
-    engine = sa.create_engine(server.ledger._database.engine.url)
+    """Let a lane have looked just now: what the stages did is told of the last minute, rates of the last five."""
+    engine, table = sa.create_engine(server.ledger._database.engine.url), models.sample
+    mine, now = table.c.hydration_id == server.hydration_id, datetime.now(UTC)
     with engine.begin() as connection:
-        _look(connection, server.hydration_id, datetime.now(UTC), 0.8)
+        _look(connection, server.hydration_id, now, 0.8)
+        late = now - connection.execute(sa.select(sa.func.max(table.c.at)).where(mine)).scalar_one()
+        connection.execute(sa.update(table).where(mine).values(at=table.c.at + late))
     engine.dispose()
 
 

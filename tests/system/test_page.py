@@ -223,11 +223,19 @@ def test_a_thousand_hydrations_and_a_hundred_thousand_ranges(page: PageServer):
                 assert page.ask("GET", path, user="viewer")[0] == 200
                 took.append(time.perf_counter() - begun)
             slow[path.removeprefix(PREFIX)[:80]] = round(statistics.median(took), 3)
+        lines = page.ask("GET", views[1], user="viewer")[1]["hydrations"]
+        assert all(one["eta_soonest_seconds"] <= one["eta_seconds"] <= one["eta_latest_seconds"] for one in lines)
         print(slow)
         assert max(slow.values()) < 0.3 * PATIENCE, slow
     finally:
         engine = sa.create_engine(page.ledger._database.engine.url)
         with engine.begin() as connection:
-            connection.execute(sa.text("DELETE FROM backpressure_range WHERE plan_id = :plan"), {"plan": plan_id})
+            for table in ("range", "sample"):
+                connection.execute(
+                    sa.text(f"DELETE FROM backpressure_{table} WHERE plan_id = :plan"), {"plan": plan_id}
+                )
+            connection.execute(
+                sa.text("DELETE FROM backpressure_source_statistics WHERE hydration_id = ANY(:ids)"), {"ids": ids}
+            )
             connection.execute(sa.delete(hydration).where(hydration.c.owner == "many"))
         engine.dispose()

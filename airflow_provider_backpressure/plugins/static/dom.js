@@ -60,6 +60,9 @@ export function duration(seconds) {
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
 
+// The ETA's interval, that recent rates span; a standstill among them has no latest end.
+export const spread = (one) => `${duration(one.eta_soonest_seconds)} to ${one.eta_latest_seconds === null ? "nobody knows" : duration(one.eta_latest_seconds)}`;
+
 export function bytes(value) {
   if (value === null || value === undefined) return DASH;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

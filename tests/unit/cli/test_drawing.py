@@ -136,6 +136,17 @@ def test_several_are_a_line_each(world: World, encoding: str):
     assert lines[4].strip() == "3 ranges failed; paused by ada: release night"
 
 
+@pytest.mark.parametrize(("width", "told"), [(80, "1:40"), (100, "1:40 (1:22 to 2:07)")])
+def test_a_wide_screen_has_room_for_the_eta_s_interval(world: World, width: int, told: str):
+    progress = replace(glance(world).progress, total=1_000, committed=0)
+    now = replace(glance(world), progress=progress, speed=10.0, recent=(7.0, 10.0, 13.0, 10.0))
+    console = Console(file=Screen("utf-8"), width=width)
+    console.print(overview([now, now], console))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert f"  {told}  NO" in lines[1]
+    assert max(cell_len(line) for line in lines) <= width
+
+
 def test_a_log_gets_one_line(world: World):
     line = logged(glance(world))
     assert line.count("\n") == 0
