@@ -1,6 +1,6 @@
-"""Assets: the one that a hydration is, for DAGs scheduled on its commits; and the one that brings its next run."""
+"""Assets: what a hydration is, for DAGs scheduled on its commits; and the one that brings its next run."""
 
-from airflow.sdk import Asset, AssetWatcher
+from airflow.sdk import Asset, AssetAlias, AssetWatcher
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -16,6 +16,14 @@ def hydration_asset(source: SourceDeclaration, sink: SinkDeclaration) -> Asset:
     Its events carry hydration, plan, rows and the committed frontier by table.
     """
     return Asset(f"backpressure://{_name(source, sink)}")
+
+
+def hydrations_of(dag_id: str) -> AssetAlias:
+    """Return the alias of a DAG's hydrations whose names only a run knows, by templates or mapping: schedule on it.
+
+    Its events are those of the assets, each as :func:`hydration_asset` gives it for the names that the run has found.
+    """
+    return AssetAlias(f"backpressure://{settings.environment()}/{dag_id}")
 
 
 def watch_source(

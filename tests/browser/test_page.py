@@ -208,8 +208,16 @@ def test_a_range_leads_to_its_log_and_is_tried_again(login: Login, page: PageSer
     expect(one.get_by_role("heading", name="Range 0")).to_be_focused()
     job = one.get_by_role("link", name="Session in Spark's pages")
     expect(job).to_have_attribute("href", f"http://spark.example:4040/connect/session/?id={SESSION}")
-    one.get_by_role("link", name="Log of the task").click()
-    tab.wait_for_url("**/dags/orders/runs/manual__2026-01-01T06*/tasks/hydrate_orders.hydrate_ranges/mapped/1")
+    log = one.get_by_role("link", name="Log of the task")
+    there = "**/dags/orders/runs/manual__2026-01-01T06*/tasks/hydrate_orders.hydrate_ranges/mapped/1"
+    expect(log).to_have_attribute("target", "_top")
+    for apart in ({"button": "middle"}, {"modifiers": ["ControlOrMeta"]}):
+        with tab.context.expect_page() as opening:
+            log.click(**apart)  # type: ignore[arg-type]
+        opening.value.wait_for_url(there)
+        opening.value.close()
+    log.press("Enter")
+    tab.wait_for_url(there)
     tab.goto(f"{page.airflow.url}/plugin/backpressure")
     frame.get_by_role("link", name="raw.own").click()
     frame.get_by_role("button", name="Range 0: failed").click()
