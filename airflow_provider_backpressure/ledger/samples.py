@@ -125,34 +125,43 @@ def recent_of_many(connection: Connection, plans: Mapping[str, str], *, now: dat
     return {one: recent_rates(sorted(firsts, key=lambda each: each.at)) for one, firsts in found.items()}
 
 
-def _times(of: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> Any:
+def _one_at(of: sa.FromClause, column: Any, *conditions: sa.ColumnElement[bool], order: Any) -> Any:
+    """Return a column of the first sample by an order, which is one step in the primary key."""
     same = sa.and_(sample.c.hydration_id == of.c.id, sample.c.plan_id == of.c.plan_id)
-    return sa.select(sample.c.at).where(same, *conditions)
+    return sa.select(column).where(same, *conditions).order_by(order).limit(1).scalar_subquery()
 
 
 def _latest() -> Any:
-    chosen = hydration.c.id.in_(sa.bindparam("ids", expanding=True))
-    newest = _times(hydration).order_by(sample.c.at.desc()).limit(1).scalar_subquery()
-    late = sa.select(hydration.c.id, hydration.c.plan_id, newest.label("at")).where(chosen).subquery("late")
+    """Return the statement. No join: databases looked for its rows among all samples of each plan."""
+    newest, oldest, rows = sample.c.at.desc(), sample.c.at, sample.c.committed_rows
+    late = (
+        sa.select(
+            hydration.c.id,
+            hydration.c.plan_id,
+            _one_at(hydration, sample.c.at, order=newest).label("at"),
+            _one_at(hydration, rows, order=newest).label("rows"),
+            _one_at(hydration, sample.c.memory_used, order=newest).label("memory_used"),
+            _one_at(hydration, sample.c.memory_limit, order=newest).label("memory_limit"),
+            _one_at(hydration, sample.c.at, order=oldest).label("first_at"),
+            _one_at(hydration, rows, order=oldest).label("first_rows"),
+        )
+        .where(hydration.c.id.in_(sa.bindparam("ids", expanding=True)))
+        .cte("late")
+        # Else it is found anew for each sample that is compared with it.
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
     apart = seconds_between(sample.c.at, late.c.at) >= sa.bindparam("seconds")
-    before = _times(late, apart).order_by(sample.c.at.desc()).limit(1).scalar_subquery()
-    oldest = _times(late).order_by(sample.c.at).limit(1).scalar_subquery()
-    pair = sa.select(late, sa.func.coalesce(before, oldest, type_=UtcDateTime()).label("base_at")).subquery("pair")
-    last, base = sample.alias("last"), sample.alias("base")
-
-    def joined(table: sa.FromClause, at: Any) -> sa.ColumnElement[bool]:
-        return sa.and_(table.c.hydration_id == pair.c.id, table.c.plan_id == pair.c.plan_id, table.c.at == at)
-
+    base_at, base_rows = (_one_at(late, column, apart, order=newest) for column in (sample.c.at, rows))
     return sa.select(
-        pair.c.id,
-        pair.c.at,
-        pair.c.base_at,
-        last.c.committed_rows.label("rows"),
-        base.c.committed_rows.label("base_rows"),
-        last.c.memory_used,
-        last.c.memory_limit,
+        late.c.id,
+        late.c.at,
+        late.c.rows,
+        late.c.memory_used,
+        late.c.memory_limit,
+        sa.func.coalesce(base_at, late.c.first_at, type_=UtcDateTime()).label("base_at"),
+        sa.func.coalesce(base_rows, late.c.first_rows, type_=Unsigned64()).label("base_rows"),
         utc_now().label("now"),
-    ).select_from(pair.join(last, joined(last, pair.c.at)).join(base, joined(base, pair.c.base_at)))
+    ).where(late.c.at.is_not(None))
 
 
 _LATEST = _latest()
