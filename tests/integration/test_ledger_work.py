@@ -59,7 +59,11 @@ class Recorder:
         """Return the statements of one step."""
         self.statements.clear()
         step()
-        kept = [(text, values) for text, values in self.statements if text.startswith(("SELECT", "WITH", "UPDATE", "DELETE"))]
+        kept = [
+            (text, values)
+            for text, values in self.statements
+            if text.startswith(("SELECT", "WITH", "UPDATE", "DELETE"))
+        ]
         assert kept
         return kept
 
