@@ -1,6 +1,6 @@
 """Statements on ``backpressure_sample``: the course of a hydration over time, for rates and charts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -125,15 +125,17 @@ def recent_of_many(connection: Connection, plans: Mapping[str, str], *, now: dat
     return {one: recent_rates(sorted(firsts, key=lambda each: each.at)) for one, firsts in found.items()}
 
 
-def _one_at(of: sa.FromClause, column: Any, *conditions: sa.ColumnElement[bool], order: Any) -> Any:
-    """Return a column of the first sample by an order, which is one step in the primary key."""
+def _one_at(of: sa.FromClause, column: Any, *conditions: sa.ColumnElement[bool], order: Callable[..., Any]) -> Any:
+    """Return a column of the first or last sample, which is one step in the primary key."""
     same = sa.and_(sample.c.hydration_id == of.c.id, sample.c.plan_id == of.c.plan_id)
-    return sa.select(column).where(same, *conditions).order_by(order).limit(1).scalar_subquery()
+    # By the whole key, though two parts of it are the same: MySQL would sort all samples of the plan by the third.
+    whole = (order(sample.c.hydration_id), order(sample.c.plan_id), order(sample.c.at))
+    return sa.select(column).where(same, *conditions).order_by(*whole).limit(1).scalar_subquery()
 
 
 def _latest() -> Any:
     """Return the statement. No join: databases looked for its rows among all samples of each plan."""
-    newest, oldest, rows = sample.c.at.desc(), sample.c.at, sample.c.committed_rows
+    newest, oldest, rows = sa.desc, sa.asc, sample.c.committed_rows
     late = (
         sa.select(
             hydration.c.id,
