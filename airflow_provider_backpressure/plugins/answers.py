@@ -11,10 +11,14 @@ from airflow_provider_backpressure.core.hydration import Hydration, RangeCounts
 from airflow_provider_backpressure.core.keeping import sentence
 from airflow_provider_backpressure.core.queue import may_start
 from airflow_provider_backpressure.core.ranges import RangeRecord
-from airflow_provider_backpressure.core.steering import Control
+from airflow_provider_backpressure.core.steering import MOST_CREDITS, MOST_PRIORITY, MOST_ROWS, Control
 from airflow_provider_backpressure.core.views import Tile
 
-Reason = Annotated[str, Field(min_length=1, max_length=2_000, description="Kept in the history.")]
+Reason = Annotated[
+    str,
+    # No database but SQLite keeps NUL in a text.
+    Field(min_length=1, max_length=2_000, pattern=r"^[^\x00]*$", description="Kept in the history."),
+]
 
 
 class Line(BaseModel):
@@ -381,9 +385,11 @@ class Because(BaseModel):
 class Setting(Because):
     """Figures to be changed; what is left out stays, and 0 takes a figure back to what the DAG declares."""
 
-    credits: int | None = Field(default=None, ge=0, description="Most ranges in flight.")
-    range_rows: int | None = Field(default=None, ge=0, description="Most rows in a range planned from now on.")
-    priority: int | None = Field(default=None, ge=-1_000, le=1_000)
+    credits: int | None = Field(default=None, ge=0, le=MOST_CREDITS, description="Most ranges in flight.")
+    range_rows: int | None = Field(
+        default=None, ge=0, le=MOST_ROWS, description="Most rows in a range planned from now on."
+    )
+    priority: int | None = Field(default=None, ge=-MOST_PRIORITY, le=MOST_PRIORITY)
 
 
 class QueueSetting(Because):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, status
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 
 from airflow_provider_backpressure.core.flow import Stage, State
 from airflow_provider_backpressure.core.glance import Glance
@@ -12,7 +12,15 @@ from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.samples import eta, recent_rates
 from airflow_provider_backpressure.plugins import answers, figures, links
 from airflow_provider_backpressure.plugins.access import User, may_steer, may_trigger, readable
-from airflow_provider_backpressure.plugins.asking import NONE_SUCH, Opened, Seen, check_readable, range_of
+from airflow_provider_backpressure.plugins.asking import (
+    MOST_NUMBER,
+    NONE_SUCH,
+    Opened,
+    Seen,
+    Seq,
+    check_readable,
+    range_of,
+)
 from airflow_provider_backpressure.plugins.live import Live
 from airflow_provider_backpressure.plugins.queues import queues
 
@@ -22,6 +30,8 @@ FLOW_SECONDS, FLOW_STRETCHES = 3_600.0, 120
 RECENT_SECONDS = 300.0
 MOST_KEYS = 50
 MOST_WAIT = 20.0
+DAG_ID = r"^[\w.-]+$"
+"""What Airflow takes for one."""
 
 router = APIRouter(prefix="/api")
 
@@ -30,7 +40,7 @@ def followed(
     ledger: Opened,
     user: User,
     seen: Annotated[
-        list[Annotated[str, Query(pattern=r"^[0-9a-f]{32}:-?\d{1,18}$")]],
+        list[Annotated[str, Query(pattern=r"^[0-9a-f]{32}:-?[0-9]{1,18}$")]],
         Query(max_length=MOST_LINES, description="`id:number` of each hydration; -1 where none was seen yet."),
     ] = [],  # noqa: B006
 ) -> dict[str, int]:
@@ -48,9 +58,9 @@ def followed(
 def hydrations(
     ledger: Opened,
     user: User,
-    dag_id: Annotated[str | None, Query(description="Those of one DAG.")] = None,
+    dag_id: Annotated[str | None, Query(pattern=DAG_ID, max_length=250, description="Those of one DAG.")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 100,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, le=MOST_NUMBER)] = 0,
 ) -> answers.Overview:
     """Return how hydrations stand: those of the DAGs that the person may see."""
     owners = readable(user, {dag_id} if dag_id is not None else ledger.owners())
@@ -66,7 +76,9 @@ def hydrations(
 async def changes(
     request: Request,
     seen: Annotated[Mapping[str, int], Depends(followed)],
-    seconds: Annotated[float, Query(ge=0, le=MOST_WAIT, description="How long to wait at most.")] = MOST_WAIT / 2,
+    seconds: Annotated[
+        float, Query(ge=0, le=MOST_WAIT, allow_inf_nan=False, description="How long to wait at most.")
+    ] = MOST_WAIT / 2,
 ) -> answers.Moved:
     """Wait until the gate of one of these hydrations has changed, and return the numbers of the latest changes.
 
@@ -116,7 +128,7 @@ def detail(now: Seen, ledger: Opened, user: User) -> answers.Detail:
 def course(
     now: Seen,
     ledger: Opened,
-    seconds: Annotated[float, Query(gt=0, le=WEEK, description="How far back.")] = DAY,
+    seconds: Annotated[float, Query(gt=0, le=WEEK, allow_inf_nan=False, description="How far back.")] = DAY,
 ) -> answers.Course:
     """Return a hydration over time: progress and executor memory, rate, credits, pressure, what the stages did."""
     points = ledger.history(now.hydration.id, seconds=seconds)
@@ -138,7 +150,7 @@ def ranges(
     now: Seen,
     ledger: Opened,
     state: Annotated[list[RangeState] | None, Query(description="Of these states only.")] = None,
-    after: Annotated[int, Query(ge=-1, description="Those behind this one.")] = -1,
+    after: Annotated[int, Query(ge=-1, le=MOST_NUMBER, description="Those behind this one.")] = -1,
     limit: Annotated[int, Query(ge=1, le=MOST_RANGES)] = 100,
 ) -> answers.Ranges:
     """Return ranges of the plan in their order."""
@@ -148,9 +160,7 @@ def ranges(
 
 
 @router.get("/hydrations/{hydration_id}/ranges/{seq}")
-def range_(
-    now: Seen, seq: Annotated[int, Path(ge=0, description="Number of the range.")], ledger: Opened
-) -> answers.RangeDetail:
+def range_(now: Seen, seq: Seq, ledger: Opened) -> answers.RangeDetail:
     """Return one range, and where it leads to: the log of its task, its job in Spark."""
     record = range_of(now, seq, ledger)
     found: answers.RangeDetail = answers.RangeDetail.of(

@@ -8,6 +8,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.postgres.errors import Errors
+from airflow_provider_backpressure.postgres.statements import Cursor
 
 SESSION_SETTINGS: Mapping[str, str] = {
     # Values travel as text in boundaries, casts and filters: both sides have to print and read them alike.
@@ -60,7 +61,7 @@ def connect(
     }
     try:
         # Prepared statements would break behind a pooler, and are worth little for statements that run once.
-        connection = psycopg.connect(autocommit=True, prepare_threshold=None, **parameters)
+        connection = psycopg.connect(autocommit=True, prepare_threshold=None, cursor_factory=Cursor, **parameters)
     except psycopg.Error as error:
         raise errors.at_the_door(error, endpoint) from error
     with errors.translated(endpoint):

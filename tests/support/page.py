@@ -151,7 +151,7 @@ def under_way(ledger: SqlLedger) -> str:
             commit(ledger, plan.plan_id, taken.seq, attempt=taken.attempt, rows=10_000, bytes=1_000_000)
     ledger.record_decision(main, DECISION)
     _sights(ledger, main)
-    _course(ledger, main, plan.plan_id)
+    course(ledger, main, plan.plan_id)
     return main
 
 
@@ -254,7 +254,7 @@ def _sights(ledger: SqlLedger, hydration_id: str) -> None:
         ledger.record_sight(hydration_id, sight, least_seconds=1)
 
 
-def _course(ledger: SqlLedger, hydration_id: str, plan_id: str) -> None:
+def course(ledger: SqlLedger, hydration_id: str, plan_id: str) -> None:
     """Write samples of the last ten minutes, and what the stages did: time cannot be waited for."""
     now, rows, looks = datetime.now(UTC), [], []
     done = sum(one.snapshot_progress for one in ledger.statistics(hydration_id))

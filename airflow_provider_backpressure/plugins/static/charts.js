@@ -55,12 +55,15 @@ function layout(more = {}) {
   };
 }
 
-const line = (name, x, y, tone, more = {}) => ({ type: "scatter", mode: x.length < 3 ? "lines+markers" : "lines", name, x, y, line: { color: colour(tone), width: 2, shape: more.shape }, connectgaps: true, ...more.trace });
+// The library takes a name for markup, links and all; whoever names a table must not write on this page.
+const plain = (name) => name.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+
+const line = (name, x, y, tone, more = {}) => ({ type: "scatter", mode: x.length < 3 ? "lines+markers" : "lines", name: plain(name), meta: name, x, y, line: { color: colour(tone), width: 2, shape: more.shape }, connectgaps: true, ...more.trace });
 
 // What the chart ends with, for those who hear it.
-const latest = (traces) => traces.flatMap(({ name, y, showlegend }) => {
+const latest = (traces) => traces.flatMap(({ name, meta, y, showlegend }) => {
   const last = y.findLast((value) => value !== null && value !== undefined);
-  return last === undefined || showlegend === false ? [] : [`${name}: ${short(last)}`];
+  return last === undefined || showlegend === false ? [] : [`${meta ?? name}: ${short(last)}`];
 }).join("; ");
 
 // Times as this reader's clock has them: the library itself knows no zones.

@@ -149,6 +149,8 @@ def test_steering_leaves_who_and_why(client: TestClient, ledger: MemoryLedger):
         ({"why": "x"}, "Nothing to change"),
         ({"why": "x", "credits": -1}, "greater than or equal to 0"),
         ({"why": "x", "priority": 5_000}, "less than or equal to 1000"),
+        ({"why": "x", "credits": 2**31}, "less than or equal to 10000"),
+        ({"why": "x", "range_rows": 2**63}, "less than or equal to 1000000000000"),
         ({"credits": 2}, "Field required"),
         ({"why": "", "credits": 2}, "at least 1 character"),
     ],
