@@ -88,7 +88,7 @@ class Composed:
     def _sink(self, at: Endpoint) -> Sink:
         if not self.into:
             return PostgresSink(conn_id="sink", table=self.target, quarantine=self.quarantine).open(at)
-        return lakes.declared(**self.into).open(NOWHERE)
+        return lakes.declared(**self.into).open(at if self.into.get("conn_id") else NOWHERE)
 
     def plan(self) -> Planned:
         """Plan, or resume."""

@@ -1,0 +1,162 @@
+"""Logins of every kind, through runs that go well and runs that fail: afterwards all that was written is searched."""
+
+import json
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.exceptions import BackpressureError
+from airflow_provider_backpressure.runners.connect import ConnectRunner
+from dev.services import Server, Services
+from tests.integration.test_connect_runner import read_page
+from tests.integration.test_tls import everything_in
+from tests.support import mysql as on_mysql
+from tests.support.composed import Composed
+from tests.support.kafka import ComposedKafka, Topic, login_of
+from tests.support.postgres import PASSWORD, new_role, run
+
+pytestmark = pytest.mark.integration
+
+ROWS = 400
+TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))"
+BUCKET_SECRET = "bucket-canary-word"
+EVENTS = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
+
+
+@pytest.fixture
+def spark(services: Services, tmp_path: Path) -> Iterator[tuple[Server, Path]]:
+    """A server of its own that keeps an event log, and where that is."""
+    folder = tmp_path / "events"
+    folder.mkdir()
+    name = "connect:canaries"
+    yield services.up(name, spark_conf={**EVENTS, "spark.eventLog.dir": folder.as_uri()})[name], folder
+    services.down(name)
+
+
+@pytest.fixture
+def sink(database: Endpoint) -> Iterator[Endpoint]:
+    """A role that may make its own targets."""
+    with new_role(database) as role:
+        run(database, f"GRANT CREATE ON DATABASE {database.database} TO {role.user}", TABLE)
+        run(database, f"INSERT INTO t SELECT i, 'row ' || i FROM generate_series(1, {ROWS}) i")
+        run(database, f"GRANT SELECT ON t TO {role.user}", "ANALYZE t")
+        yield role
+
+
+@pytest.fixture
+def erp(mysql_database: Endpoint) -> Iterator[Endpoint]:
+    """An account that may read a table."""
+    values = ", ".join(f"({number}, 'row {number}')" for number in range(ROWS))
+    on_mysql.run(mysql_database, TABLE, f"INSERT INTO t VALUES {values}")
+    with on_mysql.new_role(mysql_database) as role:
+        on_mysql.run(mysql_database, f"GRANT SELECT ON `{mysql_database.database}`.* TO '{role.user}'@'%'")
+        yield role
+
+
+@pytest.fixture
+def bucket() -> Iterator[Endpoint]:
+    """A bucket."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {"region_name": "us-east-1", "endpoint_url": f"http://{host}:{port}"}
+    login = {"aws_access_key_id": "key", "aws_secret_access_key": BUCKET_SECRET}
+    boto3.client("s3", **login, **options).create_bucket(Bucket="lake")
+    yield Endpoint(conn_id="b", host="", port=0, database="", user="key", password=BUCKET_SECRET, options=options)
+    server.stop()
+
+
+def hydrated(composed: Composed, spark: Server) -> None:
+    """Plan, drain and finish, with logins of its own in the session."""
+    logins = {name: replace(getattr(composed, name), conn_id=name) for name in ("source", "sink")}
+    with closing(ConnectRunner(spark.url, logins, ui_url=spark.ui_url)) as runner, composed.open(runner) as ports:
+        ports.planner().plan()
+        ports.hydrator().run()
+        assert ports.sink.holds_rows()
+        ports.ledger.finish(ports.hydration.id)
+
+
+def failed(composed: Composed, spark: Server, **wrong: Endpoint) -> str:
+    """Fail inside Spark, with other logins there if so wished, and return all that the error has to say."""
+    logins = {name: replace(wrong.get(name, getattr(composed, name)), conn_id=name) for name in ("source", "sink")}
+    with closing(ConnectRunner(spark.url, logins, ui_url=spark.ui_url)) as runner, composed.open(runner) as ports:
+        ports.planner().plan()
+        lane = ports.hydrator()
+        with pytest.raises(BackpressureError) as raised:
+            lane.run()
+    return "".join(traceback.TracebackException.from_exception(raised.value, capture_locals=True).format())
+
+
+def shown_by(spark: Server, events: Path) -> dict[str, bytes]:
+    """All that Spark shows or writes: pages, REST interface, event log, its own log, its processes."""
+    app = json.loads(read_page(f"{spark.ui_url}/api/v1/applications"))[0]["id"]
+    api = f"{spark.ui_url}/api/v1/applications/{app}"
+    pages = [f"{api}/{page}" for page in ("jobs", "stages?details=true", "environment", "executors")]
+    pages += [f"{api}/sql?details=true&planDescription=true&length=200"]
+    pages += [f"{spark.ui_url}/{page}/" for page in ("connect", "SQL", "jobs", "stages", "environment")]
+    seen = {page: read_page(page) for page in pages}
+    seen["events"] = b"".join(path.read_bytes() for path in events.rglob("*") if path.is_file())
+    seen["log"] = spark.log.read_bytes()
+    return seen
+
+
+def processes() -> dict[str, bytes]:
+    """Command lines and environments of all processes."""
+    found = {}
+    for name in ("cmdline", "environ"):
+        for path in Path("/proc").glob(f"[0-9]*/{name}"):
+            try:
+                found[str(path)] = path.read_bytes()
+            except OSError:
+                continue
+    return found
+
+
+@pytest.mark.statement("X5", "X7")
+def test_no_login_is_left_anywhere(
+    spark: tuple[Server, Path],
+    sink: Endpoint,
+    erp: Endpoint,
+    bucket: Endpoint,
+    kafka: Server,
+    database: Endpoint,
+    ledger_url: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """X5, X7: ledger, target, logs of all sides, errors with what their frames held, Spark's pages, `ps`."""
+    server, events = spark
+    topic = Topic(servers=kafka.url).create(1)
+    topic.send(0, *({"id": number} for number in range(ROWS)))
+    rest: dict[str, Any] = {"ledger_url": ledger_url, "remote": "", "budget": Budget(credits=2, range_rows=100)}
+    of_table = {"table": "public.t", **rest}
+    broker = login_of(kafka, kafka.password or "")
+    lake = {"kind": "parquet", "path": "s3://lake/t", "conn_id": "sink"}
+    run(sink, "CREATE SCHEMA raw", "CREATE TABLE raw.checked (id bigint PRIMARY KEY, name varchar(40) CHECK (id < 7))")
+    refused = "canary-that-is-wrong"
+    with caplog.at_level(logging.DEBUG):
+        hydrated(Composed(source=sink, sink=sink, **of_table), server)
+        hydrated(Composed(source=erp, sink=sink, kind="mysql", table="t", target="raw.of_mysql", **rest), server)
+        hydrated(ComposedKafka(source=broker, sink=sink, table=topic.name, target="raw.of_kafka", **rest), server)
+        hydrated(Composed(source=sink, sink=bucket, into=lake, **of_table), server)
+        errors = failed(Composed(source=sink, sink=sink, target="raw.checked", **of_table), server)
+        late = Composed(source=sink, sink=sink, target="raw.late", **of_table)
+        errors += failed(late, server, sink=replace(sink, password=refused))
+        assert "violates check constraint" in errors
+        assert f"does not let {sink.user} in" in errors
+    seen = {**shown_by(server, events), **processes()}
+    seen["errors"], seen["logged"] = errors.encode(), caplog.text.encode()
+    seen["ledger and target"] = everything_in(ledger_url, database).encode()
+    assert b"raw.late" in seen["ledger and target"], "what failed is in the ledger too"
+    for secret in (PASSWORD, refused, BUCKET_SECRET, kafka.password or "", database.password):
+        assert [where for where, text in seen.items() if secret.encode() in text] == [], secret[:3]
