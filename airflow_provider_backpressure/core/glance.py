@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_backpressure.core.course import Course
-from airflow_provider_backpressure.core.flow import Flow, Stage, bottleneck
+from airflow_provider_backpressure.core.flow import Flow, Stage, bottleneck, prevailing
 from airflow_provider_backpressure.core.hydration import GateState, Hydration
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.queue import NOT_QUEUED, QueuePlace
@@ -118,8 +118,8 @@ def glance(
 
 def held_back(flow: Flow) -> str:
     """Return how much each stage is held back, and the one that holds the others up; empty where nothing is known."""
-    levels = [f"{stage} {flow[stage].level}" for stage in Stage if stage in flow and flow[stage].seconds]
-    found = bottleneck(flow)
+    told, found = prevailing(flow), bottleneck(flow)
+    levels = [f"{stage} {told[stage].level}" for stage in Stage if stage in told and told[stage].seconds]
     return ", ".join(levels) + (f"; the bottleneck is {found}" if found else "")
 
 

@@ -127,7 +127,7 @@ class SignalSeen(BaseModel):
 class StageShare(BaseModel):
     """What a stage did in the last minute, as shares of its time."""
 
-    stage: str
+    stage: str = Field(description="admit, read, transform or sink; read+transform where the two are told together.")
     busy: float
     idle: float
     backpressured: float
@@ -153,6 +153,7 @@ class PlanTold(BaseModel):
     mode: str
     path: str
     increment: bool
+    transform: bool = Field(description="Whether rows pass a transform between source and target.")
 
 
 class Foretold(BaseModel):
@@ -415,4 +416,5 @@ def plan_of(hydration: Hydration) -> PlanTold | None:
         mode=str(plan.mode),
         path=plan.path,
         increment=bool(plan.increment),
+        transform=plan.transform is not None,
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, status
 
-from airflow_provider_backpressure.core.flow import Stage, State
+from airflow_provider_backpressure.core.flow import Stage, State, prevailing
 from airflow_provider_backpressure.core.glance import Glance
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.samples import eta, recent_rates
@@ -177,12 +177,13 @@ def _lags(now: Glance) -> dict[str, int]:
 
 
 def _stages(now: Glance) -> list[answers.StageShare]:
+    told = prevailing(now.flow)
     return [
         answers.StageShare(
             stage=stage.value,
-            level=now.flow[stage].level.value,
-            **{state.value: round(now.flow[stage].share(state), 4) for state in State},
+            level=told[stage].level.value,
+            **{state.value: round(told[stage].share(state), 4) for state in State},
         )
         for stage in Stage
-        if stage in now.flow and now.flow[stage].seconds
+        if stage in told and told[stage].seconds
     ]

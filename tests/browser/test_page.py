@@ -84,7 +84,7 @@ def test_one_screen_answers_both_questions(login: Login, page: PageServer):
     expect(frame.get_by_role("region", name="How much is done?")).to_contain_text("61.7 %")
     expect(frame.get_by_role("region", name="Is it keeping up?")).to_contain_text("MiB behind")
     pipe = frame.get_by_role("region", name="The pipe")
-    for stage in ("Source", "Gate", "Read and transform", "Sink"):
+    for stage in ("Source", "Gate", "Read", "Transform", "Sink"):
         # One of them may be called the bottleneck as well.
         expect(pipe.get_by_role("heading", name=re.compile(f"^{stage}"))).to_be_visible()
     expect(pipe.get_by_role("img", name="4 ranges in flight, 6 credits, at most 6")).to_be_visible()

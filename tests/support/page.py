@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.course import Sight
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.push import Push
 from airflow_provider_backpressure.core.signals import Decision, Signal
 from airflow_provider_backpressure.core.upstream import Unit
@@ -139,7 +140,7 @@ def under_way(ledger: SqlLedger) -> str:
     _not_begun(ledger)
     _log(ledger)
     main = registered(ledger, "raw.orders", owner="orders", credits=6)
-    plan = make_plan(total=4_000_000)
+    plan = make_plan(total=4_000_000, path="frame", transform=Transform(sql="SELECT * FROM source WHERE NOT test"))
     ledger.save_plan(main, plan, cut(400, 10_000))
     for number in range(254):
         taken = take(ledger, main, lane=f"{LANE}/{number % 2}", session_id=SESSION, lease_seconds=3600)
@@ -296,6 +297,11 @@ def fresh(server: PageServer) -> None:
 
 
 def _look(connection: sa.Connection, hydration_id: str, at: datetime, wave: float) -> None:
-    times = {"admit": (0.5, 0.5, 4 * wave + 0.2), "read": (2.5, 1, 1.5 + wave), "sink": (4.5, 0.4, 0.1)}
+    times = {
+        "admit": (0.5, 0.5, 4 * wave + 0.2),
+        "read": (2.5, 1, 1.5 + wave),
+        "transform": (1.5, 0.5, 3),
+        "sink": (4.5, 0.4, 0.1),
+    }
     row = {"hydration_id": hydration_id, "at": at, "worker_id": "lane-0", "times": json.dumps(times)}
     connection.execute(sa.insert(models.flow), row)

@@ -102,9 +102,10 @@ export async function draw(charts, course, one) {
 
 function stages(put, course, wide) {
   const times = local(course.flow_at);
-  const names = { admit: "admit", read: "read", sink: "sink" };
+  const known = ["admit", "read", "read+transform", "transform", "sink"].filter((stage) => course.flow[stage]?.busy.some((value) => value !== null));
+  const names = known.length ? known : ["admit", "read", "sink"];
   const states = [["busy", "flow"], ["backpressured", "held"], ["idle", "idle"]];
-  const traces = Object.keys(names).flatMap((stage, index) => states.map(([state, tone]) => ({
+  const traces = names.flatMap((stage, index) => states.map(([state, tone]) => ({
     type: "bar",
     name: state === "backpressured" ? "held back" : state,
     legendgroup: state,
@@ -117,9 +118,9 @@ function stages(put, course, wide) {
     marker: { color: colour(tone), line: { width: 0 } },
     hovertemplate: `${stage}: %{y:.0f} %`,
   })));
-  const rows = [[0.7, 1], [0.35, 0.65], [0, 0.3]];
-  const axes = Object.fromEntries(Object.keys(names).map((stage, index) => [index ? `yaxis${index + 1}` : "yaxis", {
-    domain: rows[index], range: [0, 100], tickvals: [0, 100], ticksuffix: " %", title: { text: stage, font: { size: 12, color: colour("quiet") } },
+  const row = (index) => [1 - (index + 0.86) / names.length, 1 - index / names.length].map((at) => Math.max(0, at));
+  const axes = Object.fromEntries(names.map((stage, index) => [index ? `yaxis${index + 1}` : "yaxis", {
+    domain: row(index), range: [0, 100], tickvals: [0, 100], ticksuffix: " %", title: { text: stage, font: { size: 12, color: colour("quiet") } },
   }]));
-  put("stages", traces, { ...wide, ...axes, barmode: "stack", bargap: 0, hovermode: "closest", xaxis: { anchor: "y3" } }, times.length === 0);
+  put("stages", traces, { ...wide, ...axes, barmode: "stack", bargap: 0, hovermode: "closest", xaxis: { anchor: names.length > 1 ? `y${names.length}` : "y" } }, times.length === 0);
 }
