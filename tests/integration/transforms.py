@@ -62,7 +62,7 @@ def at_home(frame: DataFrame) -> DataFrame:
 
 def ground(text: str) -> str:
     """Used inside Spark: costs about a tenth of a millisecond of a processor."""
-    for _ in range(150):
+    for _ in range(100):
         text = hashlib.sha256(text.encode()).hexdigest()
     return text
 
