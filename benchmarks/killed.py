@@ -25,7 +25,6 @@ from dev.services import Services
 HEADING = "Killed at half time"
 SIDES = {
     "copy-static": "ours, `static`",
-    "copy-catch_up": "ours, `catch_up`",
     "copy": "ours, `snapshot`",
     "raw": "raw COPY | COPY",
     "jdbc-tuned": "Spark JDBC, append",
@@ -35,9 +34,11 @@ SIDES = {
     "ingestr": "ingestr",
     "sling": "Sling",
 }
-OURS = ("copy-static", "copy-catch_up", "copy")
-RESUMING = OURS[:2]
-"""Those that go on where they were. A snapshot ends with the process that keeps it, so that one begins anew."""
+OURS = ("copy-static", "copy")
+RESUMING = OURS[:1]
+"""The one that goes on where it was. A snapshot ends with the process that keeps it, so that the other begins anew."""
+SLACK = 100
+"""Rows that the planner reads to find where ranges begin, which are no part of any."""
 RANGES = 20
 """Ranges that the table is cut into, unless asked for otherwise."""
 HEAD = ("side", "left by the kill", "lost", "doubled", "read again", "second run s")
@@ -47,11 +48,11 @@ command again: for ours the task's retry. `lost` and `doubled` are of the target
 PostgreSQL read of the source's table in both runs beyond one of each (`pg_stat_user_tables`). A side is killed when the
 target's database has grown by half of what the whole table takes, what was not yet committed included.
 
-- **ours, `static`** and **`catch_up`** go on with the ranges that are left: of {rows:,} rows in ranges of
-  {range_rows:,}, at most {credits} are in flight, which are {bound:,} rows. Under `catch_up` rows are counted that its
-  second look at the source reads too.
-- **ours, `snapshot`** is the default, of a table that may change and whose log is not read: the snapshot ends with the
-  process that has kept it, rows of two snapshots are never mixed, so the target is emptied and all is read again.
+- **ours, `static`**, where the user says that the table stands still, goes on with the ranges that are left. Those
+  have {range_rows:,} rows, and at most {credits} are in flight, which are {bound:,} rows. A row or two more are the
+  planner's, who looks for where ranges begin.
+- **ours, `snapshot`** is the default, of a table that may change meanwhile: the snapshot ends with the process that has
+  kept it, rows of two snapshots are never mixed, so the target is emptied and all is read again.
 - **Spark JDBC, append** is the tuned one of the comparison above; **overwrite** the same with `mode("overwrite")` and
   `truncate`. pgcopydb is run again with `--resume --not-consistent`. The others are run as in that comparison, and find
   their own folder again.
@@ -70,10 +71,8 @@ def verdicts(outcomes: Sequence[Outcome], bound: int) -> list[tuple[str, bool]]:
     if mine:
         told.append(("ours: nothing is lost and nothing is doubled", kept))
     if going_on:
-        sentence = (
-            f"ours, `static` and `catch_up`: at most the ranges in flight ({bound:,} rows) are read again: {most:,}"
-        )
-        told.append((sentence, most <= bound and all(one.error is None for one in going_on)))
+        sentence = f"ours, `static`: at most the ranges in flight ({bound:,} rows) are read again: {most:,}"
+        told.append((sentence, most <= bound + SLACK and all(one.error is None for one in going_on)))
     return told
 
 
@@ -88,7 +87,7 @@ def cells(one: Outcome) -> tuple[str, ...]:
 def section(command: str, outcomes: Sequence[Outcome], wanted: argparse.Namespace, about: dict[str, str]) -> str:
     """Return the outcomes as Markdown."""
     bound = wanted.credits * wanted.range_rows
-    told = ABOUT.format(rows=wanted.rows, range_rows=wanted.range_rows, credits=wanted.credits, bound=bound)
+    told = ABOUT.format(range_rows=wanted.range_rows, credits=wanted.credits, bound=bound)
     return "\n\n".join(
         [
             f"{wanted.rows:,} rows of TPC-H's `lineitem` go into a table without a key. At half time every process of "

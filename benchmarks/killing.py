@@ -130,6 +130,8 @@ class Killing:
                 if spark:
                     with suppress(ServiceError):  # nothing is left of it
                         self.stage.services.kill(spark.name)
+                # Its answer is read to the end by one thread only.
+                running.exception(PATIENCE)
                 worker.end()
         failure = running.exception()
         if failure and not at_half_time:

@@ -50,8 +50,8 @@ def declared(name: str, order: Order) -> Declaration:
     match name:
         case "copy" | "frame":
             pass
-        case "copy-static" | "copy-catch_up":
-            consistency = Consistency(name.partition("-")[2])
+        case "copy-static":
+            consistency = Consistency.STATIC
         case "kafka":
             source = KafkaSource(conn_id=SOURCE, topic=order.table)
         case "mysql":
@@ -102,9 +102,6 @@ class Hydration:
             unit=planned.plan.unit,
         )
         committed = self._drained(progress)
-        # The log of what has changed meanwhile, under catch_up.
-        while opened.planner().follow():
-            self._drained(progress)
         progress.write()
         if not self._order.resumes and committed != planned.ranges:
             raise RuntimeError(f"{committed} of {planned.ranges} ranges were committed.")

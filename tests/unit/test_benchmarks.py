@@ -238,7 +238,7 @@ def test_bars_are_drawn_to_scale() -> None:
 
 @pytest.mark.parametrize(
     ("read", "doubled", "held"),
-    [(1_150, 0, [True, True]), (1_151, 0, [True, False]), (1_150, 1, [False, True])],
+    [(1_250, 0, [True, True]), (1_251, 0, [True, False]), (1_250, 1, [False, True])],
 )
 def test_what_is_promised_of_a_kill_is_judged_to_the_row(read: int, doubled: int, held: list[bool]) -> None:
     """Peers' outcomes are told and not judged; ours are held to the ranges in flight."""
