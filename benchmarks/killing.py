@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +27,8 @@ LOOK = 0.01
 """Seconds between two looks at the target."""
 PLACES = [SCHEMA, "public"]
 """Schemas where a target may be; one that goes by the source's name is in the second until its side is done."""
+GONE = 60.0
+"""Most seconds to wait for the system to bury what was killed."""
 TRIES = 3
 """A side may be done before it is killed; then it is started anew."""
 PATIENCE = 900.0
@@ -126,7 +128,7 @@ class Killing:
             try:
                 at_half_time = self._half(running, half_time)
             finally:
-                kill(pid for pid in (spark.pid if spark else None, worker.pid) if pid)
+                kill([pid for pid in (spark.pid if spark else None, worker.pid) if pid])
                 if spark:
                     with suppress(ServiceError):  # nothing is left of it
                         self.stage.services.kill(spark.name)
@@ -221,11 +223,18 @@ def size_of(connection: "psycopg.Connection[Any]", database: str) -> int:
     return int(found[0])
 
 
-def kill(roots: Iterable[int]) -> None:
-    """End processes and all that came of them by SIGKILL, all at one moment: none sees another one's end."""
+def kill(roots: Collection[int]) -> None:
+    """End processes and all that came of them by SIGKILL, all at one moment: none sees another one's end.
+
+    Waits until whatever they had started is gone, zombies too: a tool that finds its old pid takes itself for running.
+    """
     every = accounting.processes()
-    pids = [process.key[0] for root in roots for process in accounting.descendants(every, root)]
+    killed = {process.key for root in roots for process in accounting.descendants(every, root)}
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
+        for pid, _ in killed:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+    deadline = time.monotonic() + GONE
+    orphans = {key for key in killed if key[0] not in roots}
+    while orphans & {process.key for process in accounting.processes().values()} and time.monotonic() < deadline:
+        time.sleep(LOOK)
