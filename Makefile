@@ -5,7 +5,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-backpressure demo-down test test-long check bench chaos docs lock wheel clean
+.PHONY: help demo demo-backpressure demo-down test test-long check bench chaos soak docs lock wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -41,20 +41,14 @@ check: $(READY) ## Format, lint, types and import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(READY) ## Benchmarks, side by side in one run (long)
-	@$(BIN)/python -m benchmarks.pg_to_pg
-	@$(BIN)/python -m benchmarks.kafka_to_pg
-	@$(BIN)/python -m benchmarks.mysql_to_pg
-	@$(BIN)/python -m benchmarks.pg_to_parquet
-	@$(BIN)/python -m benchmarks.orchestration
-	@$(BIN)/python -m benchmarks.million
-	@$(BIN)/python -m benchmarks.memory
-	@$(BIN)/python -m benchmarks.at_once
-	@$(BIN)/python -m benchmarks.steady
-	@$(BIN)/python -m benchmarks.push
+bench: $(READY) ## Benchmarks, side by side (two hours; BENCH_ROWS=200000 for a quick try)
+	@$(BIN)/python -m benchmarks --rows $${BENCH_ROWS:-10000000} $(if $(BENCH_ONLY),--only $(BENCH_ONLY)) $(if $(WRITE_DOCS),--write-docs)
 
 chaos: $(READY) ## Show all faults, everybody killed at every step with 20 seeds each, and print the matrix (long)
 	@CHAOS_SEEDS=$${CHAOS_SEEDS:-20} SIMULATED_SCHEDULES=$${SIMULATED_SCHEDULES:-10000} $(PYTEST) -m fault $(if $(WRITE_DOCS),--write-docs) tests
+
+soak: $(READY) ## Half an hour of hydrations under faults: does anything grow, and is everything there in the end (long)
+	@$(BIN)/python -m tests.soak $(if $(WRITE_DOCS),--write-docs)
 
 docs: $(READY) ## Write what of the documentation is made from the code, and build it as a site into build/docs
 	@$(BIN)/python -m dev.docs

@@ -1,13 +1,19 @@
-"""Assets: the one that a hydration is, for DAGs scheduled on its commits; and the one that brings its next run."""
+"""Assets: what a hydration is, for DAGs scheduled on its commits; and the one that brings its next run."""
 
-from airflow.sdk import Asset, AssetWatcher
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from airflow.sdk import Asset, AssetAlias, AssetWatcher
+from airflow.sdk.definitions.callback import Callback
 
 from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.watched import Watched
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.declared import plain
 from airflow_provider_backpressure.hooks.hydration import SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.triggers import UnreadTrigger
+from airflow_provider_backpressure.triggers.telling import as_callbacks
 
 
 def hydration_asset(source: SourceDeclaration, sink: SinkDeclaration) -> Asset:
@@ -18,18 +24,48 @@ def hydration_asset(source: SourceDeclaration, sink: SinkDeclaration) -> Asset:
     return Asset(f"backpressure://{_name(source, sink)}")
 
 
+def hydrations_of(dag_id: str) -> AssetAlias:
+    """Return the alias of a DAG's hydrations whose names only a run knows, by templates or mapping: schedule on it.
+
+    Its events are those of the assets, each as :func:`hydration_asset` gives it for the names that the run has found.
+    """
+    return AssetAlias(f"backpressure://{settings.environment()}/{dag_id}")
+
+
 def watch_source(
-    source: SourceDeclaration, sink: SinkDeclaration, *, backpressure_conn_id: str = DEFAULT_CONN_ID
+    source: SourceDeclaration,
+    sink: SinkDeclaration,
+    *,
+    signals: Sequence[Watched] = (),
+    on_event: Callback | Sequence[Callback] | None = None,
+    backpressure_conn_id: str = DEFAULT_CONN_ID,
 ) -> Asset:
     """Return the asset whose event says that the source has what the sink does not have: schedule the DAG on it.
 
-    ``InvalidDeclaration`` for names from templates, which the triggerer could not render.
+    Its watcher looks after the hydration between runs: the source's policy at the limit of its log acts, and
+    ``on_event`` is told of what goes wrong, as of the ``signals`` of the source that warn. It is called in the
+    triggerer, so it is an ``AsyncCallback`` (or ``SyncCallback``) of a notifier's class and plain arguments.
+
+    ``InvalidDeclaration`` for names from templates, which the triggerer could not render, for signals that close a
+    gate, and for what cannot travel to the triggerer.
     """
     if not source.table:
         raise InvalidDeclaration("watch_source watches one table: give each table of the source a DAG of its own.")
     if not has_asset(source, sink):
         raise InvalidDeclaration("watch_source needs names that are known when the DAG is parsed, not templates.")
-    trigger = UnreadTrigger(source=plain(source), sink=plain(sink), backpressure_conn_id=backpressure_conn_id)
+    strange = next((each for each in signals if not each.warns or each.on != "source"), None)
+    if strange is not None:
+        raise InvalidDeclaration(
+            f"watch_source looks at signals of the source that warn, and {type(strange).__name__} is none: those that "
+            "close a gate stand in the budget."
+        )
+    trigger = UnreadTrigger(
+        source=plain(source),
+        sink=plain(sink),
+        backpressure_conn_id=backpressure_conn_id,
+        signals=[asdict(each) for each in signals],
+        on_event=as_callbacks(on_event),
+    )
     name = f"backpressure-unread://{_name(source, sink)}"
     return Asset(name, watchers=[AssetWatcher(name=name, trigger=trigger)])
 

@@ -8,7 +8,7 @@ before its end.
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +43,10 @@ class Tree:
         self._last: dict[Key, tuple[Process, bool]] = {}
         self._first_ticks: int | None = None
         self._ticks = 0
+        self.bytes = 0
+        """Resident memory of all together at the last look. Shared pages count for each process."""
         self.peak_bytes = 0
-        """Most resident memory of all together at any look. Shared pages count for each process."""
+        """Most of it at any look."""
 
     @property
     def keys(self) -> frozenset[Key]:
@@ -67,14 +69,19 @@ class Tree:
         self._ticks = sum(process.ticks for process in found.values()) + sum(self._lost.values())
         if self._first_ticks is None:
             self._first_ticks = self._ticks
-        self.peak_bytes = max(self.peak_bytes, sum(process.resident_bytes for process in found.values()))
+        self.bytes = sum(process.resident_bytes for process in found.values())
+        self.peak_bytes = max(self.peak_bytes, self.bytes)
 
 
 class Accounts:
     """Wall time, and CPU time and memory of several trees by name, while the block runs."""
 
-    def __init__(self, roots: Mapping[str, int]) -> None:
+    def __init__(self, roots: Mapping[str, int], *, own: Collection[str] = ()) -> None:
+        """``own``: names of the trees whose memory is looked at as one too: a side's own processes, not its servers."""
         self.seconds = 0.0
+        self.peak_bytes = 0
+        """Most resident memory of the ``own`` ones together at any look."""
+        self._own = own
         self.trees = {name: Tree(pid) for name, pid in roots.items()}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -110,6 +117,7 @@ class Accounts:
         every = processes()
         for tree in self.trees.values():
             tree.look(every)
+        self.peak_bytes = max(self.peak_bytes, sum(self.trees[name].bytes for name in self._own))
 
 
 def processes() -> dict[int, Process]:

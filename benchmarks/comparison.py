@@ -35,6 +35,10 @@ class Comparison:
     """By what source and target are compared."""
     ways: str
     """The sides, in Markdown, and what else is to be known of them."""
+    ours: tuple[str, ...]
+    """Sides that are this product."""
+    steady: tuple[str, ...] = ()
+    """Sides that copy a smaller table too, so that the cost of a further row is known without that of a start."""
     jars: tuple[str, ...] = ("postgres",)
     """Connectors whose versions are told, as ``dev/artifacts.json`` groups them."""
     packages: tuple[str, ...] = ()

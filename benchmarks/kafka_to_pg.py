@@ -26,6 +26,7 @@ class KafkaToPg(Stage):
 
     table = "orders"
     warm = "orders_warm"
+    small = "orders_small"
     beside = ("kafka",)
     jars = ("postgres", "kafka")
 
@@ -55,6 +56,7 @@ COMPARISON = Comparison(
     stage=KafkaToPg,
     rows=2_000_000,
     sides={"kafka": "ours", "kafka-batch": "Spark, batch", "kafka-stream": "Spark, streaming"},
+    ours=("kafka",),
     parts={"spark": "Spark", "kafka": "Kafka", "postgres": "PostgreSQL", "client": "client"},
     speed_against="kafka-batch",
     cpu_against="kafka-batch",

@@ -51,6 +51,7 @@ COMPARISON = Comparison(
     stage=MysqlToPg,
     rows=2_000_000,
     sides={"mysql": "ours", "mysql-jdbc": "Spark JDBC, tuned"},
+    ours=("mysql",),
     parts={"spark": "Spark", "mysql": "MySQL", "postgres": "PostgreSQL", "client": "client"},
     speed_against="mysql-jdbc",
     cpu_against="mysql-jdbc",

@@ -42,6 +42,7 @@ COMPARISON = Comparison(
     stage=PgToParquet,
     rows=3_000_000,
     sides={"parquet": "ours", "parquet-jdbc": "Spark JDBC to Parquet"},
+    ours=("parquet",),
     parts={"spark": "Spark", "postgres": "PostgreSQL", "client": "client"},
     speed_against="parquet-jdbc",
     cpu_against="parquet-jdbc",

@@ -6,7 +6,19 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.comparison import Comparison
-from benchmarks.results import Measurement, Requirement, Summary, cpu, ratio, requirements, summaries, wall
+from benchmarks.plots import Panel, bars
+from benchmarks.results import (
+    Measurement,
+    Requirement,
+    Summary,
+    cpu,
+    ratio,
+    requirements,
+    steady,
+    summaries,
+    total,
+    wall,
+)
 
 MEBIBYTE = 1024**2
 NONE = "-"
@@ -17,7 +29,15 @@ AFTER = ("CPU s/M", "x CPU", "peak MiB", "start s", "equal")
 """Columns before and after those of the parts."""
 LEGEND = """
 `x speed` is against {speed}, `x CPU` against {cpu}. CPU is in seconds, in all and by part; `CPU s/M` are seconds per
-million rows. `peak` is the resident memory of Spark's processes, `start` what the session took to open.
+million rows. `peak` is the most resident memory of all of a side's processes together: Spark's JVM, its Python workers,
+and the client or the tool with whatever it starts; pages that processes share count for each of them. `start` is what
+the session took to open.
+"""
+TOTALS = """
+`total` is the CPU time of everything, the session's start included, and `of {floor}` says how many rows a CPU second
+moves by it, as a share of those that {floor} moves. `steady` is the same without whatever happens once: the CPU seconds
+that {rows:,} rows take more than {small:,} in the same run, start included, by the rows that they are more. So the
+start of session and Python workers, the plan and the first look at everything cancel out; what each range costs stays.
 """
 METHOD = """
 Every round gives each side one turn, in rotating order; the table shows medians. A turn's target is {target}, and a
@@ -29,8 +49,8 @@ gate, lane, the start of its Python workers, markers, checksums, statistics. It 
 supervision of tasks.
 
 CPU seconds are those of all processes together: Spark's JVM and Python workers, every process of each server (all
-databases of PostgreSQL, the ledger too, are on one), and the client (for ours, the lane). The peak is the resident
-memory of Spark's processes. Afterwards count and checksum of the target are compared with the source's by {check}.
+databases of PostgreSQL, the ledger too, are on one), and the client (for ours, the lane). Afterwards count and checksum
+of the target are compared with the source's by {check}.
 PostgreSQL waits for the disk at a commit; autovacuum is off.
 
 {ways}
@@ -39,7 +59,7 @@ PostgreSQL waits for the disk at a commit; autovacuum is off.
 
 def line(comparison: Comparison, one: Measurement) -> str:
     """Return one turn in a line."""
-    head = f"round {one.round}  {comparison.sides[one.side]:22}"
+    head = f"round {one.round}  {comparison.sides[one.side]:22} {one.rows:>11,} rows"
     if one.error:
         return f"{head} [red]failed: {one.error}"
     parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in sorted(one.cpu_seconds.items()))
@@ -65,23 +85,69 @@ def verdict(requirement: Requirement) -> str:
     return f"{requirement.sentence}: {requirement.factor:.2f}, {'held' if requirement.held else 'MISSED'}"
 
 
-def section(comparison: Comparison, command: str, about: Mapping[str, str], measurements: Sequence[Measurement]) -> str:
-    """Return all of it as Markdown."""
+def panels(comparison: Comparison, found: Mapping[str, Summary]) -> tuple[Panel, ...]:
+    """Return what is drawn of the sides that were measured: rows per CPU second, and peaks."""
+    good = {comparison.sides[side]: one for side, one in found.items() if not one.error}
+    ours = [comparison.sides[side] for side in comparison.ours]
+    speeds = {name: one.rows / one.total if one.total else 0.0 for name, one in good.items()}
+    peaks = {name: one.peak_bytes / MEBIBYTE for name, one in good.items()}
+    return (
+        Panel(title="rows per CPU second of all processes, start included (more is better)", bars=bars(speeds, ours)),
+        Panel(title="peak memory of the side's processes, MiB (less is better)", bars=bars(peaks, ours)),
+    )
+
+
+def totals(comparison: Comparison, found: Mapping[str, Summary]) -> str:
+    """Return total and steady cost side by side as Markdown; nothing where no second size was copied."""
+    floor = found.get(comparison.cpu_against)
+    if floor is None or floor.small_rows is None:
+        return ""
+    title = comparison.sides[comparison.cpu_against]
+    head = ("side", "total CPU s/M", "rows per CPU s", f"of {title}", "steady CPU s/M", f"of {title}")
+    legend = TOTALS.format(floor=title, rows=floor.rows, small=floor.small_rows)
+    return f"{markdown(head, _totals(comparison, found))}\n\n{legend.strip()}"
+
+
+def section(
+    comparison: Comparison,
+    command: str,
+    about: Mapping[str, str],
+    measurements: Sequence[Measurement],
+    picture: str = "",
+) -> str:
+    """Return all of it as Markdown. ``picture``: the line that shows the plots."""
     found, titles = summaries(measurements, comparison.sides), comparison.sides
     legend = LEGEND.format(speed=titles[comparison.speed_against], cpu=titles[comparison.cpu_against])
     method = METHOD.format(target=comparison.target, check=comparison.check, ways=comparison.ways.strip())
     parts = [
-        f"{measurements[0].rows:,} {comparison.moved}:\n\n```sh\n{command}\n```",
-        _markdown(_columns(comparison), _cells(comparison, found)),
+        f"{max(one.rows for one in measurements):,} {comparison.moved}:\n\n```sh\n{command}\n```",
+        picture,
+        markdown(_columns(comparison), _cells(comparison, found)),
         legend.strip(),
+        totals(comparison, found),
         "\n".join(f"- {verdict(requirement)}" for requirement in requirements(found, comparison.goals)),
         f"### How it is measured\n{method.rstrip()}",
         "### Single turns",
-        _markdown(("round", "side", "wall s", "CPU s", "details"), [_turn(titles, one) for one in measurements]),
-        "### Machine and versions",
-        _markdown(("what", "which"), [(name, text) for name, text in about.items()]),
+        markdown(
+            ("round", "side", "rows", "wall s", "CPU s", "start CPU s", "peak MiB", "details"),
+            [_turn(titles, one) for one in measurements],
+        ),
+        machine(about),
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
+
+
+def machine(about: Mapping[str, str]) -> str:
+    """Return where and with what it was measured as Markdown."""
+    facts = markdown(("what", "which"), [(name, text) for name, text in about.items()])
+    return f"### Machine and versions\n\n{facts}"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table."""
+    lines = ["| " + " | ".join(_escaped(cell) for cell in cells) + " |" for cells in (head, *rows)]
+    lines.insert(1, "|" + "---|" * len(head))
+    return "\n".join(lines)
 
 
 def _columns(comparison: Comparison) -> tuple[str, ...]:
@@ -106,9 +172,25 @@ def _row(comparison: Comparison, found: Mapping[str, Summary], one: Summary) -> 
         f"{one.cpu_per_million:.2f}",
         _factor(ratio(found, one.side, comparison.cpu_against, cpu)),
         f"{one.peak_bytes / MEBIBYTE:,.0f}" if one.peak_bytes else NONE,
-        f"{one.open:.1f}" if one.peak_bytes else NONE,
+        f"{one.open:.1f}" if "spark" in one.cpu else NONE,
         "yes" if one.equal else "NO",
     )
+
+
+def _totals(comparison: Comparison, found: Mapping[str, Summary]) -> list[tuple[str, ...]]:
+    floor = comparison.cpu_against
+    return [
+        (
+            comparison.sides[side],
+            f"{one.total / one.rows * 1e6:.2f}",
+            f"{one.rows / one.total:,.0f}" if one.total else NONE,
+            _factor(ratio(found, floor, side, total)),
+            NONE if one.steady is None else f"{one.steady * 1e6:.2f}",
+            _factor(ratio(found, floor, side, steady)),
+        )
+        for side, one in found.items()
+        if not one.error
+    ]
 
 
 def _turn(titles: Mapping[str, str], one: Measurement) -> tuple[str, ...]:
@@ -118,20 +200,17 @@ def _turn(titles: Mapping[str, str], one: Measurement) -> tuple[str, ...]:
     return (
         str(one.round),
         titles[one.side],
+        f"{one.rows:,}",
         f"{one.wall_seconds:.1f}",
         f"{sum(one.cpu_seconds.values()):.1f}",
+        f"{one.open_cpu_seconds:.1f}",
+        f"{one.peak_bytes / MEBIBYTE:,.0f}",
         one.error or details,
     )
 
 
 def _factor(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(_escaped(cell) for cell in cells) + " |" for cells in (head, *rows)]
-    lines.insert(1, "|" + "---|" * len(head))
-    return "\n".join(lines)
 
 
 def _escaped(cell: str) -> str:

@@ -24,6 +24,7 @@ class Stage(ABC):
 
     table: ClassVar[str] = "lineitem"
     warm: ClassVar[str] = "lineitem_warm"
+    small: ClassVar[str] = "lineitem_small"
     beside: ClassVar[tuple[str, ...]] = ()
     """Servers beside PostgreSQL."""
     settings: ClassVar[Mapping[str, Mapping[str, str]]] = SETTINGS
@@ -37,10 +38,14 @@ class Stage(ABC):
     rows: int
     warm_rows: int
     """Rows of the small source with which servers are warmed; 0: they are not."""
+    small_rows: int = 0
+    """Rows of the source beside the main one, by which the steady cost of a row is found; 0: there is none."""
     heap: str
     """Heap of every Spark Connect server, as Java spells it."""
     credits: int
     range_rows: int
+    sink_at: Login | None = None
+    """Another way to the server of the targets, for those sides that take it."""
     servers: dict[str, Server] = field(init=False)
     """By kind, without Spark's."""
     _expected: dict[str, Fingerprint] = field(default_factory=dict)
@@ -76,7 +81,7 @@ class Stage(ABC):
             self._expected[table] = self.fill(table, rows)
             if self._expected[table][0] != rows:
                 raise RuntimeError(f"{table} was to have {rows} rows and has {self._expected[table][0]}.")
-        migrate(self._url(LEDGER).replace("postgresql", "postgresql+psycopg", 1))
+        migrate(self.url(LEDGER).replace("postgresql", "postgresql+psycopg", 1))
 
     def spark(self, side: str) -> Server | None:
         """Return a side's own server, started again where it has ended: one side's heap is not the other's."""
@@ -94,7 +99,7 @@ class Stage(ABC):
 
     def connected(self, database: str) -> "psycopg.Connection[Any]":
         """Open a database of PostgreSQL."""
-        return psycopg.connect(self._url(database), autocommit=True)
+        return psycopg.connect(self.url(database), autocommit=True)
 
     def create_table(self, table: str, columns: str) -> None:
         """Make an empty target in PostgreSQL, without a key."""
@@ -107,6 +112,7 @@ class Stage(ABC):
         """Return the part of an order that is alike for all."""
         return {
             "postgres": login(self.servers["postgres"]),
+            "sink_at": self.sink_at,
             "sink": SINK,
             "ledger": LEDGER,
             "folder": str(self.folder),
@@ -129,9 +135,10 @@ class Stage(ABC):
 
     @property
     def _tables(self) -> dict[str, int]:
-        return {self.table: self.rows} | ({self.warm: self.warm_rows} if self.warm_rows else {})
+        beside = {self.warm: self.warm_rows, self.small: self.small_rows}
+        return {self.table: self.rows} | {table: rows for table, rows in beside.items() if rows}
 
-    def _url(self, database: str) -> str:
+    def url(self, database: str) -> str:
         return f"{self.servers['postgres'].url.rpartition('/')[0]}/{database}"
 
 

@@ -1,7 +1,6 @@
 """Turns: one side copies one table; rounds of them, in another order each."""
 
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,10 @@ from benchmarks.accounting import Accounts
 from benchmarks.results import Measurement
 from benchmarks.stage import Stage
 from benchmarks.worker import SideFailed, Worker
+from dev.services import Server
+
+OWN = {"spark", "client"}
+"""Parts that are a side's own processes: Spark's JVM with its Python workers, and whoever tells it what to do."""
 
 
 def turn(stage: Stage, side: str, number: int, table: str, home: Path) -> Measurement:
@@ -22,13 +25,10 @@ def turn(stage: Stage, side: str, number: int, table: str, home: Path) -> Measur
     worker: Worker | None = None
     try:
         worker = Worker(side, order, home=home)
-        began = time.perf_counter()
-        worker.ask("open")
-        opened = time.perf_counter() - began
-        roots = {kind: server.pid for kind, server in stage.servers.items()} | {"client": worker.pid}
-        if spark:
-            roots["spark"] = spark.pid
-        with Accounts({part: pid for part, pid in roots.items() if pid}) as accounts:
+        roots = processes(stage, worker, spark)
+        with Accounts(roots) as opening:
+            worker.ask("open")
+        with Accounts(roots, own=OWN & set(roots)) as accounts:
             details = worker.ask("run")
         worker.ask("close")
     except SideFailed as error:
@@ -38,13 +38,22 @@ def turn(stage: Stage, side: str, number: int, table: str, home: Path) -> Measur
             worker.end()
     return replace(
         nothing,
-        open_seconds=opened,
+        open_seconds=opening.seconds,
+        open_cpu_seconds=sum(tree.cpu_seconds for tree in opening.trees.values()),
         wall_seconds=accounts.seconds,
         cpu_seconds={part: tree.cpu_seconds for part, tree in accounts.trees.items()},
-        peak_bytes=accounts.trees["spark"].peak_bytes if spark else 0,
+        peak_bytes=accounts.peak_bytes,
         equal=stage.equal(table),
         details=details,
     )
+
+
+def processes(stage: Stage, worker: Worker, spark: Server | None) -> dict[str, int]:
+    """Return the pid at the root of each part that a turn is accounted by."""
+    roots = {kind: server.pid for kind, server in stage.servers.items()} | {"client": worker.pid}
+    if spark:
+        roots["spark"] = spark.pid
+    return {part: pid for part, pid in roots.items() if pid}
 
 
 def rounds(sides: list[str], count: int) -> Iterator[tuple[int, str]]:

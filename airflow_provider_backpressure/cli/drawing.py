@@ -18,8 +18,12 @@ from airflow_provider_backpressure.core.progress import arrival, duration
 from airflow_provider_backpressure.core.watched import size
 
 WIDTH = 80
-PART, INNER, ARROW = 17, 15, 4
-"""Columns of a part of the pipe, of what is in it, and between two."""
+PART, ARROW = 17, 4
+"""Columns of a part of the pipe with its frame, and between two."""
+TIGHT = {"gate": 12, "read": 15, "transform": 15}
+"""Columns of parts where five of them stand in eighty columns; between them is one."""
+INNER = PART - 2
+"""Columns in a part."""
 BAR = 24
 SPANS = 3
 """Phases that are shown beside the present one."""
@@ -58,9 +62,9 @@ def _lines(facts: Facts, with_marks: Marks) -> Table:
     return lines
 
 
-def _grid() -> Table:
+def _grid(names: int = SHOWN) -> Table:
     grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=SHOWN)
+    grid.add_column(width=names)
     grid.add_column()
     return grid
 
@@ -78,7 +82,7 @@ def _done(now: Glance, with_marks: Marks) -> Text:
 
 def _rates(facts: Facts) -> str:
     """Return the speed and the time that is left, and what is read and not committed yet."""
-    now, left = facts.now, facts.eta
+    now, left = facts.now, facts.now.eta
     ahead = now.progress.read - now.progress.committed
     parts = [
         f"{now.speed:,.0f} {now.unit}/s" if now.running and now.speed is not None else "",
@@ -123,34 +127,39 @@ def _pipe(now: Glance, with_marks: Marks, width: int) -> RenderableType:
     drawn = pipe(now)
     if width < WIDTH:
         return _stacked(drawn, now, with_marks)
+    wide = width >= len(drawn.parts) * (PART + ARROW) - ARROW
     row = Table.grid()
-    for number in range(len(drawn.parts) * 2 - 1):
-        row.add_column(width=ARROW if number % 2 else PART, justify="center" if number % 2 else "left")
     cells: list[RenderableType] = []
     for part in drawn.parts:
-        cells += [Text(f"\n\n{with_marks.arrow}"), _box(part, _third(part, drawn, now, with_marks))]
-    row.add_row(*cells[1:])
+        own = PART if wide else TIGHT.get(part.name, PART)
+        if cells:
+            row.add_column(width=ARROW if wide else 1, justify="center")
+            cells.append(Text(f"\n\n{with_marks.arrow if wide else with_marks.arrow[-1]}"))
+        row.add_column(width=own)
+        cells.append(_box(part, _third(part, drawn, now, with_marks, own - 2), own))
+    row.add_row(*cells)
     legend = f"{with_marks.full} busy  {with_marks.held} held back  {with_marks.rest} idle in the last minute"
     credit = f"{with_marks.taken} in flight  {with_marks.free} free credit"
     return Group(row, Text(f"{legend}   {credit}", style="dim")) if now.running else row
 
 
-def _box(part: Part, third: str) -> Panel:
-    lines = Text("\n").join([Text(part.figure, style="bold"), Text(part.note), Text(third, style=_colour(part))])
+def _box(part: Part, third: str, width: int) -> Panel:
+    note = part.note if width == PART else part.note.replace("held back", "held")
+    lines = Text("\n").join([Text(part.figure, style="bold"), Text(note), Text(third, style=_colour(part))])
     return Panel(
         lines,
         title=part.name,
-        width=PART,
+        width=width,
         padding=0,
         box=box.HEAVY if part.bottleneck else box.SQUARE,
         border_style=BAD if part.bottleneck else "",
     )
 
 
-def _third(part: Part, drawn: Pipe, now: Glance, with_marks: Marks) -> str:
+def _third(part: Part, drawn: Pipe, now: Glance, with_marks: Marks, width: int = INNER) -> str:
     if part is drawn.gate:
-        return with_marks.dots(now.in_flight, now.credits, now.hydration.credits_max, INNER)
-    return with_marks.time(part.spent, INNER) if part.spent else ""
+        return with_marks.dots(now.in_flight, now.credits, now.hydration.credits_max, width)
+    return with_marks.time(part.spent, width) if part.spent else ""
 
 
 def _colour(part: Part) -> str:
@@ -158,10 +167,10 @@ def _colour(part: Part) -> str:
 
 
 def _stacked(drawn: Pipe, now: Glance, with_marks: Marks) -> Table:
-    lines = _grid()
+    lines = _grid(max(SHOWN, *(len(part.name) for part in drawn.parts)))
     for part in drawn.parts:
         told = ", ".join(text for text in (part.figure, part.note) if text)
-        lines.add_row(part.name[:SHOWN], Text(told))
+        lines.add_row(part.name, Text(told))
         if third := _third(part, drawn, now, with_marks):
             lines.add_row("", Text(third))
     return lines

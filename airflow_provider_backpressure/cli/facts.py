@@ -15,11 +15,9 @@ from airflow_provider_backpressure.core.keeping import catch_up
 from airflow_provider_backpressure.core.ledger_port import LedgerReader
 from airflow_provider_backpressure.core.phases import Phase, Span, latency
 from airflow_provider_backpressure.core.progress import duration
-from airflow_provider_backpressure.core.samples import Eta, Sample, recent_rates
+from airflow_provider_backpressure.core.samples import RECENT_SECONDS, Sample
 
 NOT_YET = "not yet"
-RECENT_SECONDS = 300.0
-"""How far back samples tell of speed and memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +43,6 @@ class Facts:
             samples=ledger.samples(hydration.id, seconds=RECENT_SECONDS),
             spans=ledger.spans(hydration.id),
         )
-
-    @property
-    def recent(self) -> list[float]:
-        """Rates of the last minutes."""
-        return recent_rates(self.samples)
-
-    @property
-    def eta(self) -> Eta | None:
-        """When the snapshot is complete."""
-        return self.now.left(self.recent)
 
     @property
     def memory(self) -> Sample | None:
@@ -98,7 +86,7 @@ class Facts:
         }
 
     def _snapshot(self) -> dict[str, Any]:
-        now, progress, left = self.now, self.now.progress, self.eta
+        now, progress, left = self.now, self.now.progress, self.now.eta
         return {
             "percent": None if now.percent is None else f"{now.percent:.1f}",
             "unit": now.unit,

@@ -11,36 +11,42 @@ from airflow_provider_backpressure.core.course import Verdict
 from airflow_provider_backpressure.core.glance import Glance
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.pipe import compact, pipe
-from airflow_provider_backpressure.core.progress import duration, line
+from airflow_provider_backpressure.core.progress import arrival, duration, line
 
 BAR, DONE = 10, 18
 """Columns of the bar, and of the bar with its percentage."""
-FIXED, LEAST_TARGET = 63, 12
-"""Columns of all but the target's name, and the least of that."""
+LEFT, LEFT_WITH_INTERVAL = 8, 22
+"""Columns of the time that is left, and where it has its interval beside it."""
+FIXED, LEAST_TARGET, WIDE = 55, 12, 100
+"""Columns of all but that and the target's name, the least of this, and of a screen with room for the interval."""
 BAD = "bold red"
 
 
 def overview(found: Sequence[Glance], console: Console) -> Group:
     """Return the table. What holds a hydration back stands below its line, over the whole width."""
-    target = max(LEAST_TARGET, console.width - FIXED)
-    lines = [Text(f"{'ID':8}  {'TARGET':{target}}  {'DONE':{DONE}}  {'PER S':>7}  {'ETA':>8}  KEEPS UP", style="bold")]
+    left = LEFT_WITH_INTERVAL if console.width >= WIDE else LEFT
+    target = max(LEAST_TARGET, console.width - FIXED - left)
+    heads = f"{'ID':8}  {'TARGET':{target}}  {'DONE':{DONE}}  {'PER S':>7}  {'ETA':>{left}}  KEEPS UP"
+    lines = [Text(heads, style="bold")]
     for now in found:
-        lines.append(_line(now, target, marks(console)))
+        lines.append(_line(now, target, left, marks(console)))
         if held := _held(now):
             lines.append(Text(f"{'':8}  {held}", style="yellow", overflow="ellipsis", no_wrap=True))
     return Group(*lines)
 
 
-def _line(now: Glance, target: int, with_marks: Marks) -> Text:
+def _line(now: Glance, target: int, left: int, with_marks: Marks) -> Text:
     speed = compact(now.speed) if now.running and now.speed is not None else ""
-    eta = "" if now.eta is None else duration(now.eta)
+    eta = ""
+    if now.eta is not None:
+        eta = arrival(now.eta) if left == LEFT_WITH_INTERVAL else duration(now.eta.seconds)
     name = short(now.hydration.sink_identity)
     # The end of a long name tells more than its beginning.
     if len(name) > target:
         name = ("~" if with_marks is ASCII else "…") + name[1 - target :]
     text = Text(f"{now.hydration.id[:SHOWN]:8}", style="bold", no_wrap=True, overflow="ellipsis")
     text.append(f"  {name:{target}}  ", style="not bold").append(_done(now, with_marks))
-    return text.append(f"  {speed:>7}  {eta:>8}  ", style="not bold").append(_keeps_up(now))
+    return text.append(f"  {speed:>7}  {eta:>{left}}  ", style="not bold").append(_keeps_up(now))
 
 
 def short(identity: str) -> str:

@@ -25,6 +25,12 @@ class Kind(StrEnum):
     """The source's log went back."""
     QUARANTINE_FULL = "quarantine_full"
     """More rows were refused than may be kept aside: the hydration has stopped."""
+    LOG_LOST = "log_lost"
+    """The source no longer keeps the log that was to be replayed: it was given up, as declared, or lost."""
+
+
+KEY = "backpressure_event"
+"""Under which the event stands in the context that a notifier is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +71,12 @@ def conditions(
     reasons = _closed(hydration, gate, closed_seconds)
     if reasons:
         found[Kind.GATE_CLOSED] = reasons
+    return {**found, **of_course(course)}
+
+
+def of_course(course: Course | None) -> dict[Kind, str]:
+    """Return what holds beside the source, by the statistics alone: also while no run is under way."""
+    found: dict[Kind, str] = {}
     if course is not None and course.trouble:
         found[Kind.SOURCE_TROUBLE] = course.trouble
     if course is not None and course.verdict is Verdict.NOT_KEEPING_UP:

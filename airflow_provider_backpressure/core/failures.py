@@ -1,9 +1,12 @@
 """How an error of ours travels as text through a system that keeps nothing but the text of an exception."""
 
 import re
+from typing import TypeVar
 
 from airflow_provider_backpressure import exceptions
 from airflow_provider_backpressure.exceptions import BackpressureError
+
+E = TypeVar("E", bound=BaseException)
 
 _MARKED = re.compile(r"\[backpressure:(\w+)\] (.*?) \[/backpressure\]", re.DOTALL)
 
@@ -24,3 +27,16 @@ def from_text(text: str) -> BackpressureError | None:
         if isinstance(kind, type) and issubclass(kind, BackpressureError):
             return kind(sentence)
     return None
+
+
+def unframed(error: E) -> E:
+    """Return a library's error, and those behind it, without the frames that raised them, to be kept as a cause.
+
+    A driver's frames hold the login that it was called with, and some loggers print what each frame held. What the
+    error says stays.
+    """
+    behind: BaseException | None = error
+    while behind is not None:
+        behind.__traceback__ = None
+        behind = behind.__cause__ or behind.__context__
+    return error

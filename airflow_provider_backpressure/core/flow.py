@@ -16,7 +16,11 @@ class Stage(StrEnum):
     ADMIT = "admit"
     """The gate: ranges that wait for a permit."""
     READ = "read"
-    """The source, with the transform where there is one: Spark does both in one go."""
+    """The source. In ledgers of earlier releases with the transform, where there is one."""
+    READ_AND_TRANSFORM = "read+transform"
+    """Both together, where they could not be told apart: a shuffle lies between reader and writer."""
+    TRANSFORM = "transform"
+    """The user's transform, with Spark's own way to it and on to the target."""
     SINK = "sink"
     """The target, up to its commit."""
 
@@ -109,12 +113,20 @@ def times_of(flow: Flow) -> dict[str, tuple[float, float, float]]:
     return {stage.value: (spent.busy, spent.idle, spent.backpressured) for stage, spent in flow.items()}
 
 
+def prevailing(flow: Flow) -> Flow:
+    """Return the flow with reader and transform told in one way: apart, or together where more time is told so."""
+    apart, both = (flow.get(stage, StageTime()).seconds for stage in (Stage.TRANSFORM, Stage.READ_AND_TRANSFORM))
+    left_out = {Stage.READ, Stage.TRANSFORM} if both > apart else {Stage.READ_AND_TRANSFORM}
+    return {stage: spent for stage, spent in flow.items() if stage not in left_out}
+
+
 def bottleneck(flow: Flow) -> Stage | None:
     """Return the stage that holds the others up: busy most of its time, not held back, one before it held back.
 
     ``None`` where nothing is held up.
     """
     found, held_back = [], False
+    flow = prevailing(flow)
     for stage in Stage:
         own = flow.get(stage, StageTime())
         if held_back and own.level is Level.OK and own.share(State.BUSY) > own.share(State.IDLE):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_backpressure.core.course import Course
-from airflow_provider_backpressure.core.flow import Flow, Stage, bottleneck
+from airflow_provider_backpressure.core.flow import Flow, Stage, bottleneck, prevailing
 from airflow_provider_backpressure.core.hydration import GateState, Hydration
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.queue import NOT_QUEUED, QueuePlace
@@ -21,6 +21,8 @@ class Glance:
     progress: Progress
     speed: float | None = None
     """Rows (or offsets) per second; ``None`` where nobody can say."""
+    recent: Sequence[float] = ()
+    """The same over successive steps of the last minutes: how far it spreads."""
     memory_used: int | None = None
     """Bytes of the fullest executor, as of the latest sample; ``None`` where they were not seen."""
     memory_limit: int | None = None
@@ -32,6 +34,8 @@ class Glance:
     connections: int = 0
     """Ranges in flight into the sink's server, whosever they are."""
     connections_max: int | None = None
+    connections_before: int = 0
+    """Hydrations for which the next ones are."""
     flow: Flow = field(default_factory=dict)
     """What the stages did in the last minute."""
     course: Course | None = None
@@ -53,15 +57,10 @@ class Glance:
         percent = self.progress.percent
         return None if percent is None else int(percent * 10) / 10
 
-    def left(self, recent: Sequence[float]) -> Eta | None:
-        """Return when the snapshot is complete, with an interval by recent rates; ``None`` where nobody can say."""
-        return eta(self.progress, self.speed, recent) if self.running else None
-
     @property
-    def eta(self) -> float | None:
-        """Seconds until the snapshot is complete; ``None`` where nobody can say."""
-        left = self.left(())
-        return left.seconds if left else None
+    def eta(self) -> Eta | None:
+        """When the snapshot is complete, with an interval by recent rates; ``None`` where nobody can say."""
+        return eta(self.progress, self.speed, self.recent) if self.running else None
 
     @property
     def bottleneck(self) -> Stage | None:
@@ -97,6 +96,7 @@ def glance(
     progress: Progress,
     *,
     speed: float | None = None,
+    recent: Sequence[float] = (),
     failed: int = 0,
     flow: Flow | None = None,
     course: Course | None = None,
@@ -106,11 +106,13 @@ def glance(
         hydration=hydration,
         progress=progress,
         speed=speed,
+        recent=recent,
         in_flight=gate.in_flight,
         failed=failed,
         place=gate.place,
         connections=gate.connections,
         connections_max=gate.connections_max,
+        connections_before=gate.connections_before,
         flow=flow or {},
         course=course,
     )
@@ -118,8 +120,8 @@ def glance(
 
 def held_back(flow: Flow) -> str:
     """Return how much each stage is held back, and the one that holds the others up; empty where nothing is known."""
-    levels = [f"{stage} {flow[stage].level}" for stage in Stage if stage in flow and flow[stage].seconds]
-    found = bottleneck(flow)
+    told, found = prevailing(flow), bottleneck(flow)
+    levels = [f"{stage} {told[stage].level}" for stage in Stage if stage in told and told[stage].seconds]
     return ", ".join(levels) + (f"; the bottleneck is {found}" if found else "")
 
 
@@ -129,7 +131,7 @@ def reasons(hydration: Hydration, gate: "GateState | Glance") -> list[str]:
         hand(gate.paused_by, gate.paused_why),
         queued(gate.place),
         credits_taken(gate.in_flight, gate.credits),
-        sink_connections(gate.connections, gate.connections_max),
+        sink_connections(gate.connections, gate.connections_max, gate.connections_before),
     ]
     known = {signal.name for signal in now}
     seen = [

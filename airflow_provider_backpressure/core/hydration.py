@@ -73,6 +73,8 @@ class GateState:
     """Ranges in flight into the sink's server, whosever they are."""
     connections_max: int | None = None
     """Most of them; ``None`` without a limit."""
+    connections_before: int = 0
+    """Hydrations for which the next ones are: they wait longer, or have a higher priority."""
     oldest_seconds: float | None
     """Age of the oldest range in flight."""
     commit_seconds: float | None

@@ -99,8 +99,11 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         credits: int,
         sink_server: str = "",
         connections: int | None = None,
+        hydration_id: str | None = None,
     ) -> Hydration:
         """Return the hydration of this source and sink, made where it is missing.
+
+        ``hydration_id``: the id that a missing one had in a ledger that was lost; another one where that is taken.
 
         The declared credits and cluster are taken over; ``LedgerRefused`` names the owner where it is another one.
         ``connections`` limits what all hydrations into ``sink_server`` have in flight, unless a person has said so.

@@ -15,6 +15,7 @@ from airflow_provider_backpressure.core.pace import Pace
 from airflow_provider_backpressure.core.polling import Clock, SystemClock
 from airflow_provider_backpressure.core.ranges import RangeRecord
 from airflow_provider_backpressure.core.signals import (
+    CONNECTIONS,
     NEVER,
     QUEUE,
     SINK_COMMIT,
@@ -90,17 +91,27 @@ def _largest(state: GateState) -> int:
 def commit_signals(state: GateState, budget: Budget) -> tuple[Signal, ...]:
     """Return what the sink's commits say: their latency, and whether a credit and a connection are left."""
     latency = sink_commit(state.commit_seconds, oldest_seconds=state.oldest_seconds, threshold=budget.commit_seconds)
-    connections = sink_connections(state.connections, state.connections_max)
+    connections = sink_connections(state.connections, state.connections_max, state.connections_before)
     return latency, credits_taken(state.in_flight, state.credits), connections
 
 
-def stand_in_line(ledger: Ledger, hydration_id: str, decision: Decision, *, run: str) -> None:
-    """Take or keep a place in the cluster's queue, where a turn there is all that is waited for.
-
-    Who is held back by something else as well gives way to those behind it.
+def hungry(state: GateState) -> bool:
+    """Whether a hydration could starve: it has something to do, and nothing in flight. Others need no connection kept
+    for them, which would lie idle until their lanes look up from what they have in flight.
     """
-    if {signal.name for signal in decision.signals if signal.closed} == {QUEUE}:
+    return bool(state.waiting) and not state.in_flight
+
+
+def stand_in_line(ledger: Ledger, hydration_id: str, decision: Decision, *, run: str, waiting: bool = True) -> None:
+    """Take or keep a place in the cluster's queue, or at the sink's server, where that is all that is waited for.
+
+    ``waiting``: see :func:`hungry`. Who is held back by something else as well gives way to those behind it.
+    """
+    closing = {signal.name for signal in decision.signals if signal.closed}
+    if closing == {QUEUE}:
         ledger.enqueue(hydration_id, run=run)
+    elif closing == {CONNECTIONS} and waiting:
+        ledger.stand_by(hydration_id)
 
 
 def health_signals(seen: Readings, budget: Budget) -> tuple[Signal, ...]:
@@ -210,7 +221,7 @@ class Limiter:
         """Return a permit, written in the ledger before anything is submitted, or a refusal with every reason."""
         state, decision = self.look()
         if not decision.open:
-            stand_in_line(self.ledger, self.hydration_id, decision, run=lane)
+            stand_in_line(self.ledger, self.hydration_id, decision, run=lane, waiting=hungry(state))
             # A closed gate is no reason to wait where nothing is left that it could let through.
             return Refusal(decision=decision, exhausted=state.waiting == 0)
         permit = self.ledger.admit(

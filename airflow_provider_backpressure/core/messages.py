@@ -185,7 +185,7 @@ class SliceResult:
     read_at: str = ""
     """Where the source's log stood after the rows were read (a ``LogPosition``); empty where that was not asked."""
     times: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
-    """Seconds that reader and sink were busy, idle and held back, by stage; empty where nothing was copied."""
+    """Seconds that reader, transform and sink were busy, idle and held back, by stage; empty: nothing was copied."""
     peak_memory_bytes: int = 0
     """Peak resident memory of the task's own process."""
 
@@ -211,7 +211,7 @@ class RangeResult:
 
     @property
     def flow(self) -> dict[Stage, StageTime]:
-        """What reader and sink did, over all slices."""
+        """What reader, transform and sink did, over all slices."""
         return total(*(flow_of(piece.times) for piece in self.slices))
 
     @property

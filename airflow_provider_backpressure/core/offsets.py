@@ -114,18 +114,21 @@ def in_order(ranges: Iterable[PlannedRange]) -> Iterator[PlannedRange]:
         yield replace(planned, bounds=replace(planned.bounds, ordered=True))
 
 
-def unread_offsets(window: LogWindow, still: Sequence[OffsetBounds], *, whole: bool) -> dict[int, int]:
+def unread_offsets(
+    window: LogWindow, still: Sequence[OffsetBounds], *, whole: bool, cut: Sequence[OffsetBounds] = ()
+) -> dict[int, int]:
     """Return from which offset on each partition has not been committed yet.
 
     ``still``: the first ranges that are not committed, in the plan's order; ``whole``: these are all of them. As ranges
-    are cut partition by partition, one that is not among them and stands before their last is committed.
+    are cut partition by partition, one that is not among them and stands before their last is committed. ``cut``: all
+    open ones that took the place of another one later, and so stand in no order.
     """
     first: dict[int, int] = {}
-    for partition, start, _ in (piece for bounds in still for piece in bounds.pieces):
+    for partition, start, _ in (piece for bounds in (*still, *cut) for piece in bounds.pieces):
         first[partition] = min(start, first.get(partition, start))
-    last = max(first, default=-1)
+    last = max((partition for bounds in still for partition, _, _ in bounds.pieces), default=-1)
     return {
-        partition: first.get(partition, end if whole or partition < last else window.start[partition])
+        partition: first.get(partition, end) if whole or partition <= last else window.start[partition]
         for partition, end in window.end.items()
     }
 

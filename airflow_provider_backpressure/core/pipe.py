@@ -1,8 +1,8 @@
-"""The pipe that rows pass: source, gate, reading, sink, each with its figures. Pure text; others draw it."""
+"""The pipe that rows pass: source, gate, reading, transform, sink, each with its figures. Pure text; others draw it."""
 
 from dataclasses import dataclass
 
-from airflow_provider_backpressure.core.flow import Stage, StageTime, State
+from airflow_provider_backpressure.core.flow import Stage, StageTime, State, prevailing
 from airflow_provider_backpressure.core.glance import Glance
 from airflow_provider_backpressure.core.upstream import Unit
 from airflow_provider_backpressure.core.watched import size
@@ -32,12 +32,16 @@ class Pipe:
     source: Part
     gate: Part
     read: Part
+    """With the transform in one where nobody can tell the two apart."""
+    transform: Part | None = None
+    """``None`` where rows stay as they are read."""
     sink: Part
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """All of them."""
-        return (self.source, self.gate, self.read, self.sink)
+        between = (self.read, self.transform) if self.transform else (self.read,)
+        return (self.source, self.gate, *between, self.sink)
 
     @property
     def bottleneck(self) -> Part | None:
@@ -47,7 +51,10 @@ class Pipe:
 
 def pipe(now: Glance) -> Pipe:
     """Return the pipe; figures that nobody knows are called so, never 0."""
-    return Pipe(source=_source(now), gate=_gate(now), read=_read(now), sink=_sink(now))
+    read, *others = (_worked(now, name, stage) for name, stage in _apart(now).items())
+    return Pipe(
+        source=_source(now), gate=_gate(now), read=read, transform=others[0] if others else None, sink=_sink(now)
+    )
 
 
 def compact(number: float) -> str:
@@ -90,14 +97,28 @@ def _gate(now: Glance) -> Part:
     )
 
 
-def _read(now: Glance) -> Part:
-    spent, plan = _spent(now, Stage.READ), now.hydration.plan
+def _apart(now: Glance) -> dict[str, Stage]:
+    """Return the stages between gate and sink by name: read and transform, or both in one where they are told so."""
+    plan = now.hydration.plan
+    if plan is None or plan.transform is None:
+        return {Stage.READ.value: Stage.READ}
+    told = prevailing(now.flow) if now.running else {}
+    if Stage.READ_AND_TRANSFORM in told:
+        return {Stage.READ_AND_TRANSFORM.value: Stage.READ_AND_TRANSFORM}
+    if Stage.READ in told and Stage.TRANSFORM not in told:
+        # An earlier release has told it.
+        return {Stage.READ_AND_TRANSFORM.value: Stage.READ}
+    return {Stage.READ.value: Stage.READ, Stage.TRANSFORM.value: Stage.TRANSFORM}
+
+
+def _worked(now: Glance, name: str, stage: Stage) -> Part:
+    spent = _spent(now, stage)
     return Part(
-        name="read+transform" if plan is not None and plan.transform is not None else "read",
+        name=name,
         figure=_share(spent, State.BUSY, "busy") or _rest(now, "not known yet"),
         note=_share(spent, State.BACKPRESSURED, "held back"),
         spent=spent,
-        bottleneck=now.bottleneck is Stage.READ,
+        bottleneck=now.bottleneck is stage,
     )
 
 

@@ -25,6 +25,7 @@ from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
     RunnerRefused,
     SinkRefused,
+    SnapshotLost,
 )
 
 NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
@@ -220,7 +221,19 @@ class Planner:
             credits=self.budget.credits,
             sink_server=server_of(self.sink.identity),
             connections=self.budget.sink_connections,
+            hydration_id=self._had(),
         )
+
+    def _had(self) -> str | None:
+        """Return the id that the target's hydration had in a ledger that was lost: its place in the log bears it."""
+        if self.consistency is not Consistency.CATCH_UP:
+            return None
+        names = {"source_identity": self.source.identity, "sink_identity": self.sink.identity}
+        if self.ledger.find(environment=self.environment, **names) is not None:
+            return None
+        row = self.sink.held()
+        plan = row.plan if row is not None and row.source_identity == self.source.identity else None
+        return plan.hydration_id if plan is not None and plan.environment == self.environment else None
 
     def close(self, hydration: Hydration, plan: Plan) -> Planned:
         """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan anew."""
@@ -267,7 +280,9 @@ class Planner:
             environment=self.environment,
         )
         self._check_empty(draft)
-        draft = replace(draft, position=self._keep_log(hydration, draft))
+        draft = replace(
+            draft, position=self._keep_log(hydration, draft), hydration_id=hydration.id if catches_up else ""
+        )
         rows = next_rows(self.budget, snapshot.row_bytes, measured(self.ledger, hydration, self.runner))
         cut = self.choose(self.source.ranges(snapshot, rows=rows, bytes=self.budget.range_bytes))
         ranges = self.ledger.save_plan(hydration.id, draft, in_order(cut) if draft.write.ordered else cut)
@@ -334,7 +349,12 @@ class Planner:
             plan = self.take_target(hydration, plan)
         counts = self.ledger.counts(plan.plan_id)
         if plan.consistency is Consistency.CATCH_UP:
-            return self._catch_up(hydration, plan, counts)
+            try:
+                return self._catch_up(hydration, plan, counts)
+            except SnapshotLost as error:
+                # Between two runs the log was given up, as is declared; from here on it would lack what changed since.
+                anew = replace(self, mode=plan.mode, consistency=plan.consistency).close(hydration, plan)
+                return replace(anew, note=f"{error} {anew.note}")
         complete = not counts.open and hydration.phase is Phase.STEADY_STATE
         if complete and self.source.increments:
             return self._increment(hydration, plan, counts.total)

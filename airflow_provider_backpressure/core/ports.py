@@ -117,7 +117,8 @@ class ChangeLog(Protocol):
     def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
         """Return pieces of at most ``bytes`` bytes that cover the log from ``start`` to where it is safe now.
 
-        None where nothing was written since. ``LogLost`` where the source no longer has all of it.
+        None where nothing was written since. ``LogLost`` where the source no longer has all of it, ``SnapshotLost``
+        where that was given up, so that all is to be read anew, as declared.
         """
         ...
 
@@ -128,11 +129,13 @@ class ChangeLog(Protocol):
         """
         ...
 
-    def guard(self, *, replaying: bool) -> None:
+    def guard(self, *, replaying: bool | None) -> None:
         """Let the declared policy act where what the source keeps for us endangers it. Cheap; asked every few seconds.
 
-        ``SourceRefused`` where the work is to stop and the log to be kept; nothing of the kind while it is being
-        replayed, which frees the log. ``SnapshotLost`` where the log was given up, so that all is to be read anew.
+        ``replaying``: ``None`` where no run is under way. ``SourceRefused`` where the work is to stop and the log to be
+        kept, or nobody replays it; nothing of the kind while it is being replayed, which frees the log.
+        ``SnapshotLost`` where the log was given up, so that all is to be read anew. ``LogLost`` where it is lost
+        already, and nobody has declared that.
         """
         ...
 

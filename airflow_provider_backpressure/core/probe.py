@@ -36,6 +36,8 @@ class Bound(StrEnum):
     """The next credits brought more."""
     SINK = "sink"
     SOURCE = "source"
+    TRANSFORM = "transform"
+    """The executors' processors: rows of the transform wait for one."""
     SLOTS = "slots"
     """Ranges waited for a free slot of the cluster."""
     DRIVER = "driver"
@@ -60,7 +62,7 @@ class Step:
     in_flight: float
     """Ranges in flight meanwhile, on average."""
     flow: Flow = field(default_factory=dict)
-    """What reader and sink did over ``flow_rows``."""
+    """What reader, transform and sink did over ``flow_rows``."""
     flow_rows: int = 0
     slots: int | None = None
     """Tasks that the cluster runs at once; ``None`` where it does not tell."""
@@ -78,17 +80,19 @@ class Step:
         return self.held is not None and self.in_flight < FILLED * self.credits
 
     @property
-    def way(self) -> tuple[float, float, float] | None:
-        """Seconds that a row spends with the reader, with the sink, and waiting; ``None`` where no times are told."""
-        read, sink = (self.flow.get(stage, StageTime()) for stage in (Stage.READ, Stage.SINK))
+    def way(self) -> tuple[float, float, float, float] | None:
+        """Seconds that a row spends with reader, transform and sink, and waiting; ``None`` where no times are told.
+
+        Where reader and transform are told together, both are the reader's.
+        """
+        stages = (Stage.READ, Stage.READ_AND_TRANSFORM, Stage.TRANSFORM, Stage.SINK)
+        read, both, transform, sink = (self.flow.get(stage, StageTime()) for stage in stages)
+        read += both
         if not self.flow_rows or not (read.seconds or sink.seconds):
             return None
         worked = max(read.seconds, sink.seconds) / self.flow_rows
-        return (
-            read.busy / self.flow_rows,
-            sink.busy / self.flow_rows,
-            max(0.0, self.in_flight / self.rate - worked),
-        )
+        busy = (spent.busy / self.flow_rows for spent in (read, transform, sink))
+        return (*busy, max(0.0, self.in_flight / self.rate - worked))  # type: ignore[return-value]
 
     @property
     def sink_idle(self) -> float:
@@ -167,7 +171,7 @@ def bound(step: Step, than: Step) -> Bound:
     if way is None or before is None:
         return Bound.UNKNOWN
     crowded = step.slots is None or step.in_flight > step.slots
-    parts = (Bound.SOURCE, Bound.SINK, Bound.SLOTS if crowded else Bound.DRIVER)
+    parts = (Bound.SOURCE, Bound.TRANSFORM, Bound.SINK, Bound.SLOTS if crowded else Bound.DRIVER)
     return max(zip(way, before, parts, strict=True), key=lambda part: part[0] - part[1])[2]
 
 
@@ -234,6 +238,10 @@ class Curve:
         match self.bound:
             case Bound.SINK | Bound.SOURCE as side:
                 return f"More executors will not help: the {side} is the bound."
+            case Bound.TRANSFORM:
+                return (
+                    "The transform is the bound: more processors for the executors, or a cheaper transform, would help."
+                )
             case Bound.SLOTS:
                 return f"More executors would help: every slot was busy and the sink was idle {step.sink_idle:.0%}."
             case Bound.DRIVER:

@@ -12,6 +12,9 @@ CONCURRENCY = 4
 """How many sources hydrate at once on a cluster, unless a person says otherwise."""
 TOKEN_SECONDS = 120.0
 """How long a token, or a place in the queue, is kept without a sign of life."""
+STAND_BY_SECONDS = 60.0
+"""How long a hydration that waits for a connection is waited for without a sign of life. A task that has given its
+worker slot back needs some seconds until it has one again."""
 REMEMBERED_SECONDS = 120.0
 """How long after its end a place is remembered: who asks again by then comes where it stood."""
 
@@ -109,6 +112,14 @@ class Queue(Protocol):
         Asked again, the place lasts for another ``lease_seconds``. Who does not ask for so long holds nobody up any
         more, and comes last once :data:`REMEMBERED_SECONDS` have gone by as well. A hydration that needs no token gets
         no place.
+        """
+        ...
+
+    def stand_by(self, hydration_id: str, *, lease_seconds: float = STAND_BY_SECONDS) -> None:
+        """Wait for a connection to the sink's server, of which there are only so many.
+
+        The next ones are for those that wait, each one: by priority, and then by who waits longest. It is over with
+        the next admission, or ``lease_seconds`` after it was asked last.
         """
         ...
 

@@ -13,18 +13,23 @@ from typing import Any, TypeVar
 from airflow_provider_backpressure.core.bounds import (
     Bounds,
     KeyBounds,
+    LogBounds,
     NullBounds,
     OffsetBounds,
     Values,
     bounds_from_json,
 )
 from airflow_provider_backpressure.core.offsets import LogWindow, missing, packed
-from airflow_provider_backpressure.core.ports import Marker, Source
+from airflow_provider_backpressure.core.ports import ChangeLog, Marker, Source
+from airflow_provider_backpressure.core.positions import LogPosition
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState, seq_of, slice_id
+from airflow_provider_backpressure.core.replay import ReplayWindow
 from airflow_provider_backpressure.core.snapshot import Plan
 
-B = TypeVar("B", KeyBounds, NullBounds, OffsetBounds)
+B = TypeVar("B", KeyBounds, LogBounds, NullBounds, OffsetBounds)
 
+WINDOW_BYTES = 64 * 1024 * 1024
+"""Most log in a window that is planned again."""
 BEYOND = 1_000_000
 """Numbers of new ranges begin at the next multiple: late attempts may still bear one that was given out before."""
 
@@ -73,6 +78,9 @@ class Rebuilt:
         window, there = LogWindow.of(self.plan.read.window), self.committed()
         if window is not None:
             return not list(missing(window, _of(there, OffsetBounds)))
+        replayed = ReplayWindow.of(self.plan.read.window)
+        if replayed is not None:
+            return _replayed(there, replayed) >= replayed.end
         key = {column for piece in _of(there, KeyBounds) for column in piece.columns}
         nulls = not key <= {column.name for column in self.plan.read.columns if not column.nullable}
         numbers, keyed = {record.seq for record in there}, _of(there, KeyBounds)
@@ -83,6 +91,22 @@ class Rebuilt:
         # Some were cut into others; the last one of all may be that of the rows without a key.
         starts, ends = {piece.start for piece in keyed}, {piece.end for piece in keyed}
         return starts == ends and None in starts and (not nulls or self.plan.ranges - 1 in numbers)
+
+    def windows(self, log: ChangeLog) -> list[RangeRecord]:
+        """Return all windows of a plan that replays a log, those anew that no marker is about.
+
+        They went in one after another, so what is missing lies behind the last of them. ``LogLost`` where the source
+        no longer has that.
+        """
+        there, window = self.committed(), ReplayWindow.of(self.plan.read.window)
+        assert window is not None, "asked of a plan that replays"
+        start = _replayed(there, window)
+        if start >= window.end:
+            return there
+        inner = [bounds for bounds in log.windows(start, bytes=WINDOW_BYTES) if bounds.end < window.end]
+        last = LogBounds(stream=log.stream, start=inner[-1].end if inner else start, end=window.end)
+        first = self._first_new()
+        return [*there, *(self._planned(seq, bounds, there) for seq, bounds in enumerate([*inner, last], first))]
 
     def whole(self, source: Source, columns: tuple[str, ...], *, nulls: bool) -> list[RangeRecord]:
         """Return all ranges, those anew that no marker is about.
@@ -95,9 +119,12 @@ class Rebuilt:
             anew = list(self._of_log(there, window))
         else:
             anew = [*self._of_key(there, source, columns), *self._of_nulls(there, columns if nulls else ())]
-        last = max((seq_of(name) for name in self.markers), default=-1)
-        first = (max(last, self.plan.ranges or 0) // BEYOND + 1) * BEYOND
+        first = self._first_new()
         return [*there, *(self._planned(seq, bounds, there) for seq, bounds in enumerate(anew, first))]
+
+    def _first_new(self) -> int:
+        last = max((seq_of(name) for name in self.markers), default=-1)
+        return (max(last, self.plan.ranges or 0) // BEYOND + 1) * BEYOND
 
     def _planned(self, seq: int, bounds: Bounds, there: Sequence[RangeRecord]) -> RangeRecord:
         rows, size = self._sizes(there)
@@ -107,8 +134,8 @@ class Rebuilt:
             seq=seq,
             bounds=bounds,
             state=RangeState.PLANNED,
-            planned_rows=bounds.offsets if isinstance(bounds, OffsetBounds) else rows,
-            planned_bytes=size,
+            planned_rows=_length(bounds) or rows,
+            planned_bytes=bounds.length if isinstance(bounds, LogBounds) else size,
         )
 
     def _of_key(self, there: Sequence[RangeRecord], source: Source, columns: tuple[str, ...]) -> Iterator[Bounds]:
@@ -169,6 +196,21 @@ def _same(record: RangeRecord | None, marker: Marker) -> bool:
     if record is None or record.bounds != bounds_from_json(dict(marker.bounds)):
         return False
     return not marker.revoked or record.state is RangeState.REVOKED
+
+
+def _length(bounds: Bounds) -> int | None:
+    """Return what a piece of a log counts; ``None`` for one of a table."""
+    match bounds:
+        case OffsetBounds():
+            return bounds.offsets
+        case LogBounds():
+            return bounds.length
+    return None
+
+
+def _replayed(there: Sequence[RangeRecord], window: ReplayWindow) -> LogPosition:
+    """Return how far a log is in: its windows go in one after another."""
+    return max((bounds.end for bounds in _of(there, LogBounds)), default=window.start)
 
 
 def _of(there: Sequence[RangeRecord], kind: type[B]) -> list[B]:

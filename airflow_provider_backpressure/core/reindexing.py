@@ -103,15 +103,10 @@ class Reindexer:
         plan = row.plan
         if plan is None or plan.consistency is not Consistency.CATCH_UP:
             return
-        if hydration.plan is None:
+        if hydration.plan is None and plan.hydration_id != hydration.id:
             raise LedgerRefused(
                 f"{self.sink.identity} follows the log of {self.source.identity} under the id of a hydration that the "
                 f"ledger has lost, so its place in the log is not known any more: {RESTART}."
-            )
-        if plan.replays and plan.plan_id != hydration.plan.plan_id and not self._rebuilt(hydration, plan).complete():
-            raise LedgerRefused(
-                f"{self.sink.identity} is in the middle of replaying windows of a log that the ledger has never heard "
-                f"of: {RESTART}."
             )
 
     def _rebuild(self, hydration: Hydration, row: PlanRow, *, who: str, why: str) -> Followed:
@@ -144,12 +139,15 @@ class Reindexer:
         records = rebuilt.known(known) if known else None
         if records is not None:
             return records
+        if rebuilt.plan.replays:
+            return rebuilt.windows(self.source.log(rebuilt.hydration_id))
         if snapshot is None or (not snapshot.split and rebuilt.plan.consistency is Consistency.SNAPSHOT):
             return rebuilt.committed()
         return rebuilt.whole(self.source, snapshot.split, nulls=not snapshot.unique)
 
     def _snapshot(self, plan: Plan) -> Snapshot:
         """Return what there is to be cut, as the plan has it; ``SourceRefused`` where the columns are others by now."""
-        after = plan.read.window.after if plan.read.window else None
-        found = self.source.snapshot(None if plan.increment else plan.consistency, after=after)
+        rising = plan.increment and not plan.replays
+        after = plan.read.window.after if plan.read.window and rising else None
+        found = self.source.snapshot(None if rising else plan.consistency, after=after)
         return replace(checked(found, plan, NewColumn.ADD), window=plan.read.window)

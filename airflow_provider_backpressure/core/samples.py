@@ -7,8 +7,10 @@ from datetime import datetime
 
 from airflow_provider_backpressure.core.statistics import Progress
 
-STEP_SECONDS = 10.0
-"""Least seconds between two samples that a recent rate is taken from."""
+STEP_SECONDS = 10
+"""Least seconds between two samples that a recent rate is taken from; of so many seconds the first sample counts."""
+RECENT_SECONDS = 300.0
+"""How far back recent rates go: over minutes one sees how far they spread."""
 LEAST_STEPS = 3
 """Recent rates that it takes to tell how they spread."""
 
@@ -44,14 +46,25 @@ class Eta:
     """At their mean less their standard deviation; infinite where that is a standstill."""
 
 
-def recent_rates(samples: Sequence[Sample], *, step: float = STEP_SECONDS) -> list[float]:
-    """Return rows per second over successive steps; samples ascend in time."""
+def step_of(at: datetime) -> int:
+    """Return the number of the step that a moment is in, the same for everybody who counts."""
+    return math.floor(at.timestamp()) // STEP_SECONDS
+
+
+def recent_rates(samples: Sequence[Sample]) -> list[float]:
+    """Return rows per second over successive steps; samples ascend in time.
+
+    The first sample of each step is enough: a ledger gives only those where it tells of many hydrations.
+    """
+    firsts: dict[int, Sample] = {}
+    for sample in samples:
+        firsts.setdefault(step_of(sample.at), sample)
     found: list[float] = []
     base = samples[0] if samples else None
-    for sample in samples:
+    for sample in firsts.values():
         assert base is not None, "there is one"
         seconds = (sample.at - base.at).total_seconds()
-        if seconds >= step:
+        if seconds >= STEP_SECONDS:
             found.append(max(0, sample.committed - base.committed) / seconds)
             base = sample
     return found

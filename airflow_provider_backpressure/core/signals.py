@@ -13,6 +13,7 @@ from airflow_provider_backpressure.core.watched import Watched
 
 GIBIBYTE = 1024**3
 QUEUE = "queue"
+CONNECTIONS = "connections"
 SINK_COMMIT = "sink commit"
 """Name of the signal that grows with the number of ranges in flight."""
 
@@ -249,13 +250,14 @@ def queued(place: QueuePlace) -> Signal:
     return Signal(name=QUEUE, utilisation=0.0 if may_start(place) else 1.0, sentence=sentence, measured=False)
 
 
-def sink_connections(taken: int, most: int | None) -> Signal:
-    """Return the connections that every hydration into one server of sinks shares."""
+def sink_connections(taken: int, most: int | None, before: int = 0) -> Signal:
+    """Return the connections that all hydrations into one server of sinks share. ``before``: who gets the next ones."""
     if most is None:
-        return Signal(name="connections", utilisation=0.0, sentence="sink connections without limit", measured=False)
+        return Signal(name=CONNECTIONS, utilisation=0.0, sentence="sink connections without limit", measured=False)
     return Signal(
-        name="connections",
-        utilisation=1.0 if taken >= most else 0.0,
-        sentence=f"{taken} of {most} connections to the sink's server in use",
+        name=CONNECTIONS,
+        utilisation=1.0 if taken + before >= most else 0.0,
+        sentence=f"{taken} of {most} connections to the sink's server in use"
+        + (f", {before} of the next for others that go first" if before else ""),
         measured=False,
     )

@@ -93,6 +93,8 @@ class Plan:
     """The environment whose hydration it is, by which the target's plan row tells it from another one's."""
     ranges: int | None = None
     """How many ranges it has; ``None`` before they are counted."""
+    hydration_id: str = ""
+    """Under ``catch_up`` the ledger's id of the hydration, after which the source's log keeps a place for it."""
 
     @property
     def unit(self) -> str:

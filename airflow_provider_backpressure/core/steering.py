@@ -10,6 +10,8 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 AS_DECLARED = 0
 """Takes a person's figure back: what the DAG declares holds again."""
 MOST_PRIORITY = 1_000
+MOST_CREDITS = 10_000
+MOST_ROWS = 1_000_000_000_000
 
 
 class Shared(StrEnum):
@@ -38,10 +40,12 @@ class Change:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        for name in ("credits", "range_rows"):
+        for name, most in (("credits", MOST_CREDITS), ("range_rows", MOST_ROWS)):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise InvalidDeclaration(f"{name} must be at least 1, or 0 for what the DAG declares, not {value}.")
+            if value is not None and value > most:
+                raise InvalidDeclaration(f"{name} must be at most {most:,}, not {value:,}.")
         if self.priority is not None and abs(self.priority) > MOST_PRIORITY:
             raise InvalidDeclaration(f"A priority lies between -{MOST_PRIORITY} and {MOST_PRIORITY}: {self.priority}.")
         if not self.values:

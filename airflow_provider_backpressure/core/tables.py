@@ -1,7 +1,8 @@
 """Sources of several tables: which they are, and where each goes."""
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,6 +11,9 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 TABLE, SCHEMA = "{table}", "{schema}"
 """What stands in a sink's name for the names of each table and of its schema (of MySQL the database)."""
+
+_PLACES = re.compile("|".join(map(re.escape, (TABLE, SCHEMA))))
+_LEADS_ELSEWHERE = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +52,7 @@ def targets(tables: Iterable[TableName], name: str, *, spell: Callable[[str], st
     for table in tables:
         if SCHEMA in name and not table.schema:
             raise InvalidDeclaration(f"{table.spelled} names no schema that could stand for {SCHEMA} in {name!r}.")
-        found[table.spelled] = name.replace(SCHEMA, spell(table.schema)).replace(TABLE, spell(table.name))
+        found[table.spelled] = _filled(name, {SCHEMA: spell(table.schema), TABLE: spell(table.name)})
     twice = [target for target, number in Counter(found.values()).items() if number > 1]
     if twice:
         raise InvalidDeclaration(f"Several tables would go into {twice[0]}: write {SCHEMA} into the sink's name too.")
@@ -59,3 +63,18 @@ def one_of(table: Any, tables: tuple[str, ...] | str, what: str) -> None:
     """Raise :class:`InvalidDeclaration` unless a source names either one table or several."""
     if bool(table) == bool(tables):
         raise InvalidDeclaration(f"{what} needs either table or tables{', not both' if table else ''}.")
+
+
+def in_files(name: str) -> str:
+    """Return a name for the path of a sink of files; :class:`InvalidDeclaration` for one that would lead elsewhere.
+
+    Whoever may make tables in a source decides what they are called, and must not decide where files go.
+    """
+    if name in (".", "..") or _LEADS_ELSEWHERE.search(name):
+        raise InvalidDeclaration(f"{name!r} cannot be part of a path: name this table by itself, with a target for it.")
+    return name
+
+
+def _filled(name: str, names: Mapping[str, str]) -> str:
+    # At one go: a schema may be called "{table}".
+    return _PLACES.sub(lambda place: names[place[0]], name)

@@ -13,6 +13,7 @@ from airflow_provider_backpressure.core.limiter import (
     Limiter,
     Readings,
     gate_decision,
+    hungry,
     read_gate,
     stand_in_line,
 )
@@ -98,7 +99,7 @@ class Watcher:
             return None
         state = self._decide()
         if self.last is not None:
-            stand_in_line(self.ledger, self.hydration_id, self.last, run=self.lane or "")
+            stand_in_line(self.ledger, self.hydration_id, self.last, run=self.lane or "", waiting=hungry(state))
         if record is None:
             if not state.waiting:
                 return Why.SETTLED

@@ -1,6 +1,7 @@
 """The endpoint of a Kafka connection, as Airflow's own provider has it: every setting in the extra, by its own name."""
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,9 @@ SETTINGS = (
     "socket.connection.setup.timeout.ms",
 )
 """Extras that are handed to the client; files are those of the host that reads."""
+_KERBEROS = ("sasl.kerberos.service.name", "sasl.kerberos.principal", "sasl.kerberos.keytab")
+_WORD = re.compile(r"[\w.,:/@+=-]+")
+"""librdkafka puts these into a command line of ``kinit`` that a shell reads."""
 NOT_CARRIED = ("ssl.key.password", "ssl.key.pem", "ssl.keystore.password", "sasl.oauthbearer.client.secret")
 """Secrets that have no place on the way to a task."""
 
@@ -53,6 +57,11 @@ def from_connection(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
             f"The extra {', '.join(secret)} of connection {found.conn_id!r} cannot be carried to the executors: use "
             "SASL, or a key file without a password."
         )
+    for name in _KERBEROS:
+        if extra.get(name) and not _WORD.fullmatch(str(extra[name])):
+            raise InvalidDeclaration(
+                f"The extra {name} of connection {found.conn_id!r} has characters that a shell would read."
+            )
     ignored = sorted(set(extra) - {SERVERS, EXECUTOR_SERVERS, USER, PASSWORD, *SETTINGS})
     if ignored:
         log.info("Extras of connection %s that have no meaning here: %s", found.conn_id, ", ".join(ignored))

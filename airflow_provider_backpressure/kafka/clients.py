@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failures import unframed
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.kafka.errors import Heard, translated, where
 
@@ -39,7 +40,7 @@ def admin(endpoint: Endpoint) -> "Iterator[tuple[AdminClient, Heard]]":
     try:
         client = AdminClient(_settings(endpoint, CONTROL, heard))
     except library.KafkaException as error:
-        raise _unfit(error, endpoint) from error
+        raise _unfit(error, endpoint) from unframed(error)
     yield client, heard
 
 
@@ -64,7 +65,7 @@ def consumer(endpoint: Endpoint, name: str, **settings: Any) -> "Iterator[tuple[
     try:
         client = library.Consumer({**_settings(endpoint, name, heard), **reading, **chosen})
     except library.KafkaException as error:
-        raise _unfit(error, endpoint) from error
+        raise _unfit(error, endpoint) from unframed(error)
     try:
         yield client, heard
     except library.KafkaException as error:
@@ -81,7 +82,7 @@ def producer(endpoint: Endpoint, name: str, **settings: Any) -> "tuple[Producer,
     try:
         return library.Producer({**_settings(endpoint, name, heard), **chosen}), heard
     except library.KafkaException as error:
-        raise _unfit(error, endpoint) from error
+        raise _unfit(error, endpoint) from unframed(error)
 
 
 def library_version(endpoint: Endpoint) -> str:

@@ -16,6 +16,7 @@ from deltalake.exceptions import (
 from deltalake.table import TableMerger
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failures import unframed
 from airflow_provider_backpressure.core.messages import WriteSpec
 from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot import Plan
@@ -213,11 +214,11 @@ class DeltaLakeTable:
         try:
             yield
         except (DeltaProtocolError, SchemaMismatchError, TableNotFoundError) as error:
-            raise SinkRefused(f"{self.name} cannot be used: {error}") from error
+            raise SinkRefused(f"{self.name} cannot be used: {error}") from unframed(error)
         except pyarrow.ArrowException as error:
-            raise SinkRefused(f"{self.name} does not take these rows: {error}") from error
+            raise SinkRefused(f"{self.name} does not take these rows: {error}") from unframed(error)
         except (DeltaError, OSError) as error:
-            raise SinkUnavailable(f"{self.name} does not answer: {error}") from error
+            raise SinkUnavailable(f"{self.name} does not answer: {error}") from unframed(error)
 
     def close(self) -> None:
         """See :meth:`..lakes.table.LakeTable.close`."""

@@ -23,6 +23,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table, Transaction
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failures import unframed
 from airflow_provider_backpressure.core.messages import WriteSpec
 from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot import Plan
@@ -266,13 +267,15 @@ class IcebergTable:
         try:
             yield
         except NoSuchTableError as error:
-            raise SinkRefused(f"The Iceberg table {self.name} is not there.") from error
+            raise SinkRefused(f"The Iceberg table {self.name} is not there.") from unframed(error)
         except pyarrow.ArrowException as error:
-            raise SinkRefused(f"{self.name} does not take these rows: {error}") from error
+            raise SinkRefused(f"{self.name} does not take these rows: {error}") from unframed(error)
         except (RESTError, OSError, CommitFailedException) as error:
-            raise SinkUnavailable(f"{self.name} does not answer: {error}") from error
+            raise SinkUnavailable(f"{self.name} does not answer: {error}") from unframed(error)
         except _database_errors() as error:
-            raise SinkUnavailable(f"The catalog of {self.name} does not answer: {type(error).__name__}.") from error
+            raise SinkUnavailable(f"The catalog of {self.name} does not answer: {type(error).__name__}.") from unframed(
+                error
+            )
 
     def close(self) -> None:
         """See :meth:`..lakes.table.LakeTable.close`."""

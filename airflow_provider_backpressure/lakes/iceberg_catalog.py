@@ -1,7 +1,7 @@
 """Catalogs by their properties: what a declaration says, and what only a connection may."""
 
 from collections.abc import Mapping
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -10,7 +10,10 @@ from airflow_provider_backpressure.lakes.options import ADDRESS, CATALOG, REGION
 IMPLEMENTATION = ("py-io-impl", "pyiceberg.io.pyarrow.PyArrowFileIO")
 """How files are reached unless a declaration says otherwise."""
 HADOOP = "hadoop"
-_SECRET = ("password", "secret", "token", "credential", "access-key")
+_SECRET = (
+    *("password", "passwd", "secret", "token", "credential", "connection-string"),
+    *("access-key", "account-key", "api-key", "authorization", "cookie"),
+)
 
 
 def check_catalog(catalog: Mapping[str, str]) -> dict[str, str]:
@@ -18,13 +21,23 @@ def check_catalog(catalog: Mapping[str, str]) -> dict[str, str]:
     for name, value in catalog.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidDeclaration(f"IcebergSink.catalog maps texts to texts; {name!r} is something else.")
-        if any(word in name.lower() for word in _SECRET) or urlsplit(value).password:
+        if _is_secret(name.lower()) or _carries_secret(value):
             raise InvalidDeclaration(f"IcebergSink.catalog must not hold secrets: put {name} into its connection.")
     if catalog.get("type") == HADOOP:
         from airflow_provider_backpressure.lakes.iceberg_hadoop import check_warehouse
 
         check_warehouse(catalog.get("warehouse", ""))
     return dict(catalog)
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name for word in _SECRET)
+
+
+def _carries_secret(value: str) -> bool:
+    """Whether an address has a password in it, or among its parameters."""
+    parts = urlsplit(value)
+    return bool(parts.password) or any(_is_secret(name.lower()) for name, _ in parse_qsl(parts.query))
 
 
 def loaded_by(catalog: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failures import unframed
 from airflow_provider_backpressure.core.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
@@ -177,11 +178,13 @@ class ParquetTable:
         try:
             yield
         except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
-            raise SinkRefused(f"{self.name} cannot be used: {type(error).__name__}.") from error
+            raise SinkRefused(f"{self.name} cannot be used: {type(error).__name__}.") from unframed(error)
         except pyarrow.ArrowException as error:
-            raise SinkRefused(f"{self.name} has a file or rows that Parquet does not take: {error}") from error
+            raise SinkRefused(f"{self.name} has a file or rows that Parquet does not take: {error}") from unframed(
+                error
+            )
         except OSError as error:
-            raise SinkUnavailable(f"{self.name} does not answer: {error}") from error
+            raise SinkUnavailable(f"{self.name} does not answer: {error}") from unframed(error)
 
     def close(self) -> None:
         """See :meth:`..lakes.table.LakeTable.close`."""

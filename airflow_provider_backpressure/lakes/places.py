@@ -18,6 +18,9 @@ S3 = "s3://"
 def check_path(path: str, what: str) -> str:
     """Return a path as it is kept; :class:`InvalidDeclaration` unless it is absolute, or ``s3://bucket/prefix``."""
     text = path.removeprefix("file://").rstrip("/")
+    if ".." in text.split("/") or "\x00" in text:
+        # By another name the same folder would be another target, with a fence of its own.
+        raise InvalidDeclaration(f"{what} must name its folder without '..', not {path!r}.")
     if text.startswith(S3):
         bucket, _, prefix = text.removeprefix(S3).partition("/")
         if bucket and prefix:

@@ -11,6 +11,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from airflow_provider_backpressure.core.failures import unframed
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable
 from airflow_provider_backpressure.ledger import mysql, versions
 
@@ -151,7 +152,7 @@ class Database:
         try:
             yield
         except (SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error) as error:
-            raise self._in_our_words(error) from error
+            raise self._in_our_words(error) from unframed(error)
 
     @contextmanager
     def _of_this_release(self) -> Iterator[None]:

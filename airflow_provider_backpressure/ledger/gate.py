@@ -15,7 +15,7 @@ from airflow_provider_backpressure.ledger.law import unknown
 from airflow_provider_backpressure.ledger.models import hydration, limit, range_
 from airflow_provider_backpressure.ledger.ranges import BY_STATE, held_by, is_in
 from airflow_provider_backpressure.ledger.sqltypes import UtcDateTime, utc_now
-from airflow_provider_backpressure.ledger.turns import stands
+from airflow_provider_backpressure.ledger.turns import stands, waiting_before
 
 _HELD = (
     sa.select(
@@ -84,6 +84,8 @@ _GATE: sa.Select[Any] = (
         _LARGEST.label("largest_bytes"),
         _CONNECTIONS.label("connections"),
         _MOST_CONNECTIONS.label("connections_max"),
+        # Where there is no limit nobody waits, and the rows of hydrations are not looked through once more.
+        sa.case((_MOST_CONNECTIONS.is_not(None), waiting_before()), else_=0).label("connections_before"),
         utc_now().label("now"),
     )
     .select_from(hydration.join(_HELD, sa.true()))
@@ -112,6 +114,7 @@ def _state(row: Row[Any], place: QueuePlace) -> GateState:
         largest_bytes=int(row.largest_bytes),
         connections=row.connections,
         connections_max=row.connections_max,
+        connections_before=row.connections_before,
         oldest_seconds=None if row.oldest is None else max(0.0, (row.now - row.oldest).total_seconds()),
         commit_seconds=row.commit_seconds,
         range_memory_bytes=row.range_memory_bytes,

@@ -19,7 +19,6 @@ from airflow_provider_backpressure.ledger.models import hydration, limit, queue,
 from airflow_provider_backpressure.ledger.ranges import BY_STATE, held_by, is_in
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
 
-NO_SAMPLE = samples.Latest()
 RECENT_SECONDS = 60.0
 """Over how long rates and flow are taken."""
 
@@ -49,27 +48,44 @@ def of(connection: Connection, hydrations: Sequence[Hydration]) -> list[Glance]:
     ids = [one.id for one in hydrations]
     rows = statistics.of_many(connection, ids)
     sampled = samples.latest_of_many(connection, ids, seconds=RECENT_SECONDS)
+    recent = _recent(connection, hydrations, sampled)
     held, failed = _held(connection, ids), _failed(connection, hydrations)
-    spent, queues = flows.of_many(connection, ids, seconds=RECENT_SECONDS), _queues(connection)
-    most, courses = _limits(connection, Shared.CONNECTIONS), _courses(connection, ids)
-    taken = _into_servers(connection, most)
+    limits, courses = _limits(connection), _courses(connection, ids)
+    spent = flows.of_many(connection, ids, seconds=RECENT_SECONDS)
+    queues, most = _queues(connection, limits[Shared.HYDRATIONS]), limits[Shared.CONNECTIONS]
+    taken, before = _into_servers(connection, most), turns.before_each(connection, ids) if most else {}
     return [
         Glance(
             hydration=one,
             progress=total_progress(rows[one.id]),
-            speed=sampled.get(one.id, NO_SAMPLE).rate,
-            memory_used=sampled.get(one.id, NO_SAMPLE).memory_used,
-            memory_limit=sampled.get(one.id, NO_SAMPLE).memory_limit,
+            speed=sampled[one.id].rate if one.id in sampled else None,
+            recent=recent.get(one.id, ()),
+            memory_used=sampled[one.id].memory_used if one.id in sampled else None,
+            memory_limit=sampled[one.id].memory_limit if one.id in sampled else None,
             in_flight=held.get(one.id, 0),
             failed=failed.get(one.id, 0),
             place=queues.place(one),
             connections=taken.get(one.sink_server, 0),
             connections_max=most.get(one.sink_server),
+            connections_before=before.get(one.id, 0),
             flow=spent[one.id],
             course=courses.get(one.id),
         )
         for one in hydrations
     ]
+
+
+def _recent(
+    connection: Connection, hydrations: Sequence[Hydration], sampled: Mapping[str, samples.Latest]
+) -> dict[str, list[float]]:
+    """Return the recent rates of those whose end can be told."""
+    rated = {
+        one.id: one.plan.plan_id
+        for one in hydrations
+        if one.plan and one.phase is not Phase.STEADY_STATE and one.id in sampled and sampled[one.id].rate
+    }
+    now = max((sampled[each].now for each in rated), default=None)
+    return {} if now is None else samples.recent_of_many(connection, rated, now=now)
 
 
 def _held(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
@@ -104,18 +120,24 @@ def _courses(connection: Connection, ids: Sequence[str]) -> dict[str, Course]:
     return {row.id: Course.from_json(row.course) for row in connection.execute(query)}
 
 
-def _queues(connection: Connection) -> _Queues:
+def _queues(connection: Connection, limits: Mapping[str, int | None]) -> _Queues:
     by_cluster: dict[str, list[QueueEntry]] = {}
     for entry in turns.entries(connection, None):
         by_cluster.setdefault(entry.cluster, []).append(entry)
     has_token = sa.select(queue.c.hydration_id).where(queue.c.started_at.is_not(None), queue.c.lease_until > utc_now())
     tokens = set(connection.scalars(has_token))
-    return _Queues(entries=by_cluster, limits=_limits(connection, Shared.HYDRATIONS), tokens=tokens)
+    return _Queues(entries=by_cluster, limits=limits, tokens=tokens)
 
 
-def _limits(connection: Connection, kind: Shared) -> dict[str, int | None]:
-    query = sa.select(limit.c.name, limit.c.most).where(limit.c.kind == kind.value, limit.c.most.is_not(None))
-    return {row.name: row.most for row in connection.execute(query)}
+def _limits(connection: Connection) -> dict[Shared, dict[str, int | None]]:
+    """Return limits by what they are of."""
+    found: dict[Shared, dict[str, int | None]] = {Shared.HYDRATIONS: {}, Shared.CONNECTIONS: {}}
+    query = sa.select(limit.c.kind, limit.c.name, limit.c.most)
+    for row in connection.execute(
+        query.where(limit.c.kind.in_([kind.value for kind in found]), limit.c.most.is_not(None))
+    ):
+        found[Shared(row.kind)][row.name] = row.most
+    return found
 
 
 def _into_servers(connection: Connection, servers: Mapping[str, int | None]) -> dict[str, int]:

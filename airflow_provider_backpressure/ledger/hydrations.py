@@ -37,6 +37,8 @@ _FIGURES: tuple[sa.ColumnElement[Any], ...] = (
     hydration.c.sampled_at,
     hydration.c.hydrated_at,
     hydration.c.gate_changes.label("number"),
+    hydration.c.waits_since,
+    hydration.c.waits_until,
 )
 """Without identity and plan, which may be long and are needed by none of the frequent statements."""
 
@@ -50,6 +52,7 @@ def _of_range(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     return sa.select(*_FIGURES).where(hydration.c.id == first).with_for_update()
 
 
+_TAKEN = sa.select(hydration.c.id).where(hydration.c.id == sa.bindparam("id"))
 _LOCK_BY_RANGE = _of_range(range_.c.seq == sa.bindparam("seq"))
 _LOCK_BY_ANY_RANGE = _of_range()
 _LOCK_BY_PLAN = _of_range().where(hydration.c.plan_id == sa.bindparam("plan"))
@@ -68,6 +71,8 @@ _SAVED = (
     "range_memory_bytes",
     "sampled_at",
     "hydrated_at",
+    "waits_since",
+    "waits_until",
 )
 
 
@@ -138,9 +143,17 @@ def chosen(
     return [_hydration(row) for row in connection.execute(query.limit(limit).offset(offset))]
 
 
-def add(connection: Connection, *, credits: int, cluster: str, sink_server: str, **values: str) -> None:
-    """Add a hydration in its first phase; ``IntegrityError`` where another process was quicker."""
-    figures = law.registered(uuid.uuid4().hex, credits, cluster=cluster, sink_server=sink_server)
+def add(
+    connection: Connection, *, credits: int, cluster: str, sink_server: str, had: str | None = None, **values: str
+) -> None:
+    """Add a hydration in its first phase; ``IntegrityError`` where another process was quicker.
+
+    ``had``: its id in a ledger that was lost, if nobody else has that here.
+    """
+    taken = had is not None and connection.execute(_TAKEN, {"id": had}).first() is not None
+    figures = law.registered(
+        had if had and not taken else uuid.uuid4().hex, credits, cluster=cluster, sink_server=sink_server
+    )
     connection.execute(
         sa.insert(hydration).values(
             id=figures.id,
@@ -266,6 +279,12 @@ def occurring(connection: Connection, hydration_id: str) -> events.Occurring:
 def keep_occurring(connection: Connection, hydration_id: str, found: events.Occurring) -> None:
     """Keep it."""
     connection.execute(_UPDATE, {"key": hydration_id, "occurring": events.to_json(found)})
+
+
+def keep_wait(connection: Connection, figures: Figures) -> None:
+    """Keep since when it waits for a connection. What nobody has changed is not called changed."""
+    wait = {"waits_since": figures.waits_since, "waits_until": figures.waits_until}
+    connection.execute(_UPDATE, {"key": figures.id, **wait})
 
 
 def keep_sampled(connection: Connection, hydration_id: str, at: datetime) -> None:

@@ -31,6 +31,8 @@ DECAY = 0.98
 """How much of the largest memory seen is still expected after each further range: half of it after 34."""
 SAMPLE_SECONDS = 1.0
 """Least time between two samples of a hydration."""
+RENEWED_BELOW = 0.75
+"""Share of its lease below which a token or a wait is renewed: not with every range or look."""
 ERROR_LENGTH = 4000
 REINDEX_WORKER = "reindex"
 """Worker id of what was found committed in the sink by a ledger that had lost it."""
@@ -61,6 +63,10 @@ class Figures:
     hydrated_at: datetime | None
     number: int
     """Of the latest change of the gate."""
+    waits_since: datetime | None = None
+    """Since when it waits for a connection to the sink's server; ``None`` where it does not."""
+    waits_until: datetime | None = None
+    """How long that holds without a sign of life."""
 
     @property
     def credits_max(self) -> int:
@@ -128,13 +134,46 @@ class Request:
         )
 
 
+def stands_by(figures: Figures, now: datetime, seconds: float) -> Figures:
+    """Return the figures of a hydration that waits for a connection, and goes on to do so; not renewed at every look.
+
+    One whose wait has run out begins behind the others.
+    """
+    until = figures.waits_until
+    left = 0.0 if until is None else (until - now).total_seconds()
+    if left > seconds * RENEWED_BELOW:
+        return figures
+    since = figures.waits_since if left > 0 else now
+    return replace(figures, waits_since=since, waits_until=now + timedelta(seconds=seconds))
+
+
+def goes_before(figures: Figures, priority: int, mine: Figures, my_priority: int, now: datetime) -> bool:
+    """Whether the next connection to a server is another one's rather than mine: by priority, then by who waits longer.
+
+    Who is paused, or has shown no sign of life, holds nobody up.
+    """
+    if figures.id == mine.id or figures.paused_by is not None or not _waits(figures, now):
+        return False
+    if priority != my_priority:
+        return priority > my_priority
+    return not _waits(mine, now) or (figures.waits_since, figures.id) < (mine.waits_since, mine.id)
+
+
+def _waits(figures: Figures, now: datetime) -> bool:
+    return figures.waits_until is not None and figures.waits_until > now
+
+
 def settles(before: RangeState | None) -> bool:
     """Whether a range that goes in after another one in this state may begin; ``None``: there is none before it."""
     return before in (None, RangeState.COMMITTED, RangeState.REVOKED)
 
 
 def after_admission(figures: Figures, seq: int, *, first: bool) -> Figures:
-    """Return the figures after ``seq`` was admitted. ``first``: it was the first planned one of all."""
+    """Return the figures after ``seq`` was admitted. ``first``: it was the first planned one of all.
+
+    Who has got a connection waits for the next one behind the others.
+    """
+    figures = replace(figures, waits_since=None, waits_until=None)
     return replace(figures, next_seq=seq + 1) if first or seq == figures.next_seq else figures
 
 

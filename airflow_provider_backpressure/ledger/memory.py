@@ -71,6 +71,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
                 largest_bytes=self._tables.largest(figures.cluster),
                 connections=self._tables.connections(figures.sink_server),
                 connections_max=self._tables.limit(Shared.CONNECTIONS, figures.sink_server),
+                connections_before=self._tables.waiting_before(entry),
                 oldest_seconds=max(ages, default=None),
                 commit_seconds=figures.commit_seconds,
                 range_memory_bytes=figures.range_memory_bytes,
@@ -166,18 +167,21 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
         credits: int,
         sink_server: str = "",
         connections: int | None = None,
+        hydration_id: str | None = None,
     ) -> Hydration:
         """See ``Ledger.register``."""
         with self._writing() as told:
             entry = self._tables.find(environment, source_identity, sink_identity)
             if entry is None:
                 now = self._tables.now()
+                taken = hydration_id in self._tables.entries
+                new_id = hydration_id if hydration_id and not taken else uuid.uuid4().hex
                 entry = Entry(
                     environment=environment,
                     source_identity=source_identity,
                     sink_identity=sink_identity,
                     owner=owner,
-                    figures=law.registered(uuid.uuid4().hex, credits, cluster=cluster, sink_server=sink_server),
+                    figures=law.registered(new_id, credits, cluster=cluster, sink_server=sink_server),
                     created_at=now,
                     updated_at=now,
                 )
@@ -287,7 +291,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
             record = request.admitted(
                 candidate, in_flight=len(entry.in_flight), credits=figures.credits, now=now, ready=ready
             )
-            if record is None or (candidate.state is RangeState.PLANNED and not self._room(figures, request)):
+            if record is None or (candidate.state is RangeState.PLANNED and not self._room(entry, request)):
                 return None
             self._tables.put(entry, record)
             if figures.sampled_at is None:
@@ -480,10 +484,12 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
     def close(self) -> None:
         """See ``Ledger.close``."""
 
-    def _room(self, figures: law.Figures, request: law.Request) -> bool:
-        """Whether what hydrations share has room for one more range."""
+    def _room(self, entry: Entry, request: law.Request) -> bool:
+        """Whether what hydrations share has room for one more range, and those before it for theirs."""
+        figures = entry.figures
         most = self._tables.limit(Shared.CONNECTIONS, figures.sink_server)
-        if most is not None and self._tables.connections(figures.sink_server) >= most:
+        taken = self._tables.connections(figures.sink_server)
+        if most is not None and taken + self._tables.waiting_before(entry) >= most:
             return False
         return law.fits(reserved_bytes=self._tables.reserved(figures.cluster), request=request)
 

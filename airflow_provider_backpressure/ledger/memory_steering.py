@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_backpressure.core.queue import TOKEN_SECONDS, QueueEntry, QueuePlace, by_turn
+from airflow_provider_backpressure.core.queue import STAND_BY_SECONDS, TOKEN_SECONDS, QueueEntry, QueuePlace, by_turn
 from airflow_provider_backpressure.core.steering import Change, Control, Shared
 from airflow_provider_backpressure.ledger import law
 from airflow_provider_backpressure.ledger.memory_tables import Tables
@@ -86,6 +86,12 @@ class MemorySteering:
         """See ``Queue.enqueue``."""
         with self._lock:
             return self._tables.take_turn(self._tables.entry(hydration_id), seconds=lease_seconds, run=run)
+
+    def stand_by(self, hydration_id: str, *, lease_seconds: float = STAND_BY_SECONDS) -> None:
+        """See ``Queue.stand_by``."""
+        with self._lock:
+            entry = self._tables.entry(hydration_id)
+            entry.figures = law.stands_by(entry.figures, self._tables.now(), lease_seconds)
 
     def leave(self, hydration_id: str) -> None:
         """See ``Queue.leave``."""

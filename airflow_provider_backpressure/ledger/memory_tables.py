@@ -210,6 +210,15 @@ class Tables:
         """Count the ranges in flight into a server of sinks."""
         return len(self._every_held(lambda figures: figures.sink_server == sink_server))
 
+    def waiting_before(self, mine: Entry) -> int:
+        """Count those who get the next connection to the sink's server rather than this one."""
+        now = self.now()
+        return sum(
+            law.goes_before(entry.figures, entry.priority, mine.figures, mine.priority, now)
+            for entry in self.entries.values()
+            if entry.figures.sink_server == mine.figures.sink_server
+        )
+
     def limit(self, kind: Shared, name: str) -> int | None:
         """Return what hydrations may have of what they share."""
         return self.limits.get((kind, name), (None, None))[0]

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.glance import Glance, glance
 from airflow_provider_backpressure.core.hydration import GateState, Hydration
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.samples import Sample
+from airflow_provider_backpressure.core.samples import RECENT_SECONDS, Sample, recent_rates
 from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.core.views import FlowAt, Tile, stretches
 from airflow_provider_backpressure.ledger.memory_tables import Entry, Tables
@@ -34,6 +34,10 @@ class MemoryViews(ABC):
     @abstractmethod
     def rate(self, hydration_id: str, *, seconds: float = 60.0) -> float | None:
         """See ``LedgerReader.rate``."""
+
+    @abstractmethod
+    def samples(self, hydration_id: str, *, seconds: float) -> list[Sample]:
+        """See ``ObservedReader.samples``."""
 
     @abstractmethod
     def flow(self, hydration_id: str, *, seconds: float = 60.0) -> dict[Stage, StageTime]:
@@ -113,6 +117,7 @@ class MemoryViews(ABC):
             self.gate(one.id),
             total_progress(list(entry.statistics.values())),
             speed=self.rate(one.id),
+            recent=recent_rates(self.samples(one.id, seconds=RECENT_SECONDS)),
             failed=sum(plan_id == entry.figures.plan_id for plan_id, _ in entry.failed),
             flow=self.flow(one.id),
             course=self.course(one.id),

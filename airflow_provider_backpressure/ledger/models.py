@@ -68,6 +68,9 @@ hydration = sa.Table(
     sa.Column("gate_changes", sa.BigInteger, nullable=False, server_default="0"),
     # What a plan would be, as JSON.
     sa.Column("preview", LongText),
+    # For a connection to the sink's server, and how long that holds without a sign of life.
+    sa.Column("waits_since", UtcDateTime),
+    sa.Column("waits_until", UtcDateTime),
     sa.Index("ix_backpressure_hydration_cluster", "cluster"),
     **ON_MYSQL,
 )

@@ -1,6 +1,6 @@
 """Statements on ``backpressure_sample``: the course of a hydration over time, for rates and charts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,10 +8,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.samples import Sample
+from airflow_provider_backpressure.core.samples import RECENT_SECONDS, STEP_SECONDS, Sample, recent_rates
 from airflow_provider_backpressure.ledger.law import rate_between
 from airflow_provider_backpressure.ledger.models import hydration, sample
-from airflow_provider_backpressure.ledger.sqltypes import UtcDateTime, seconds_between, utc_now
+from airflow_provider_backpressure.ledger.sqltypes import (
+    Unsigned64,
+    UtcDateTime,
+    seconds_between,
+    utc_now,
+    whole_seconds,
+)
 
 _COLUMNS = {"committed": "committed_rows", "read": "read_rows"}
 """Columns that are called otherwise than the field."""
@@ -70,6 +76,8 @@ def prune(connection: Connection, hydration_id: str, *, seconds: float, rows: in
 class Latest:
     """What the latest samples of a hydration tell."""
 
+    now: datetime
+    """On the ledger's clock, when they were read."""
     rate: float | None = None
     memory_used: int | None = None
     memory_limit: int | None = None
@@ -80,6 +88,7 @@ def latest_of_many(connection: Connection, hydration_ids: Sequence[str], *, seco
     rows = connection.execute(_LATEST, {"ids": list(hydration_ids), "seconds": seconds})
     return {
         row.id: Latest(
+            now=row.now,
             rate=rate_between(
                 Sample(at=row.base_at, committed=row.base_rows),
                 Sample(at=row.at, committed=row.rows),
@@ -93,34 +102,68 @@ def latest_of_many(connection: Connection, hydration_ids: Sequence[str], *, seco
     }
 
 
-def _times(of: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> Any:
+def recent_of_many(connection: Connection, plans: Mapping[str, str], *, now: datetime) -> dict[str, list[float]]:
+    """Return ``recent_rates`` of hydrations, given with their plans, in one statement that reads only those minutes."""
+    if not plans:
+        return {}
+    # Pairs that are known, not a join: every database then looks up each plan's last minutes by the primary key.
+    meant = sa.tuple_(sample.c.hydration_id, sample.c.plan_id).in_(list(plans.items()))
+    rows = connection.execute(
+        sa.select(
+            sample.c.hydration_id,
+            sa.func.min(sample.c.at, type_=UtcDateTime()).label("at"),
+            sa.func.min(sample.c.committed_rows, type_=Unsigned64()).label("committed"),
+        )
+        .where(meant, sample.c.at >= now - timedelta(seconds=RECENT_SECONDS))
+        .group_by(
+            sample.c.hydration_id, whole_seconds(sample.c.at) // sa.literal_column(str(STEP_SECONDS), sa.Integer())
+        )
+    )
+    found: dict[str, list[Sample]] = {}
+    for row in rows:
+        found.setdefault(row.hydration_id, []).append(Sample(at=row.at, committed=row.committed))
+    return {one: recent_rates(sorted(firsts, key=lambda each: each.at)) for one, firsts in found.items()}
+
+
+def _one_at(of: sa.FromClause, column: Any, *conditions: sa.ColumnElement[bool], order: Callable[..., Any]) -> Any:
+    """Return a column of the first or last sample, which is one step in the primary key."""
     same = sa.and_(sample.c.hydration_id == of.c.id, sample.c.plan_id == of.c.plan_id)
-    return sa.select(sample.c.at).where(same, *conditions)
+    # By the whole key, though two parts of it are the same: MySQL would sort all samples of the plan by the third.
+    whole = (order(sample.c.hydration_id), order(sample.c.plan_id), order(sample.c.at))
+    return sa.select(column).where(same, *conditions).order_by(*whole).limit(1).scalar_subquery()
 
 
 def _latest() -> Any:
-    chosen = hydration.c.id.in_(sa.bindparam("ids", expanding=True))
-    newest = _times(hydration).order_by(sample.c.at.desc()).limit(1).scalar_subquery()
-    late = sa.select(hydration.c.id, hydration.c.plan_id, newest.label("at")).where(chosen).subquery("late")
+    """Return the statement. No join: databases looked for its rows among all samples of each plan."""
+    newest, oldest, rows = sa.desc, sa.asc, sample.c.committed_rows
+    late = (
+        sa.select(
+            hydration.c.id,
+            hydration.c.plan_id,
+            _one_at(hydration, sample.c.at, order=newest).label("at"),
+            _one_at(hydration, rows, order=newest).label("rows"),
+            _one_at(hydration, sample.c.memory_used, order=newest).label("memory_used"),
+            _one_at(hydration, sample.c.memory_limit, order=newest).label("memory_limit"),
+            _one_at(hydration, sample.c.at, order=oldest).label("first_at"),
+            _one_at(hydration, rows, order=oldest).label("first_rows"),
+        )
+        .where(hydration.c.id.in_(sa.bindparam("ids", expanding=True)))
+        .cte("late")
+        # Else it is found anew for each sample that is compared with it.
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
     apart = seconds_between(sample.c.at, late.c.at) >= sa.bindparam("seconds")
-    before = _times(late, apart).order_by(sample.c.at.desc()).limit(1).scalar_subquery()
-    oldest = _times(late).order_by(sample.c.at).limit(1).scalar_subquery()
-    pair = sa.select(late, sa.func.coalesce(before, oldest, type_=UtcDateTime()).label("base_at")).subquery("pair")
-    last, base = sample.alias("last"), sample.alias("base")
-
-    def joined(table: sa.FromClause, at: Any) -> sa.ColumnElement[bool]:
-        return sa.and_(table.c.hydration_id == pair.c.id, table.c.plan_id == pair.c.plan_id, table.c.at == at)
-
+    base_at, base_rows = (_one_at(late, column, apart, order=newest) for column in (sample.c.at, rows))
     return sa.select(
-        pair.c.id,
-        pair.c.at,
-        pair.c.base_at,
-        last.c.committed_rows.label("rows"),
-        base.c.committed_rows.label("base_rows"),
-        last.c.memory_used,
-        last.c.memory_limit,
+        late.c.id,
+        late.c.at,
+        late.c.rows,
+        late.c.memory_used,
+        late.c.memory_limit,
+        sa.func.coalesce(base_at, late.c.first_at, type_=UtcDateTime()).label("base_at"),
+        sa.func.coalesce(base_rows, late.c.first_rows, type_=Unsigned64()).label("base_rows"),
         utc_now().label("now"),
-    ).select_from(pair.join(last, joined(last, pair.c.at)).join(base, joined(base, pair.c.base_at)))
+    ).where(late.c.at.is_not(None))
 
 
 _LATEST = _latest()

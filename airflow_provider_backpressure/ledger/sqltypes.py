@@ -98,6 +98,29 @@ def _mysql_now(element: utc_now, compiler: SQLCompiler, **_: Any) -> str:
     return "utc_timestamp(6)"
 
 
+class whole_seconds(FunctionElement[int]):
+    """Seconds of a time since 1970, rounded down."""
+
+    type = sa.BigInteger()
+    inherit_cache = True
+
+
+@compiles(whole_seconds, "postgresql")
+def _postgresql_seconds(element: whole_seconds, compiler: SQLCompiler, **options: Any) -> str:
+    return f"CAST(floor(extract(epoch FROM {compiler.process(element.clauses, **options)})) AS bigint)"
+
+
+@compiles(whole_seconds, "sqlite")
+def _sqlite_seconds(element: whole_seconds, compiler: SQLCompiler, **options: Any) -> str:
+    return f"CAST(strftime('%s', {compiler.process(element.clauses, **options)}) AS integer)"
+
+
+@compiles(whole_seconds, "mysql")
+@compiles(whole_seconds, "mariadb")
+def _mysql_seconds(element: whole_seconds, compiler: SQLCompiler, **options: Any) -> str:
+    return f"timestampdiff(SECOND, '1970-01-01', {compiler.process(element.clauses, **options)})"
+
+
 class seconds_between(FunctionElement[float]):
     """Seconds from the first of two times to the second; NULL where one of them is."""
 

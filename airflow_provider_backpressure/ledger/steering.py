@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from airflow_provider_backpressure.core.queue import (
+    STAND_BY_SECONDS,
     TOKEN_SECONDS,
     QueueEntry,
     QueuePlace,
@@ -66,6 +67,15 @@ class SqlSteering:
             turns.set_limit(connection, kind, name, most, who=who)
             values = {"kind": kind.value, "name": name, "most": most}
             controls.add(connection, hydration_id="", who=who, action="share", why=why, values=values)
+
+    @repeatable
+    def stand_by(self, hydration_id: str, *, lease_seconds: float = STAND_BY_SECONDS) -> None:
+        """See ``Queue.stand_by``."""
+        with self._database.write() as connection:
+            figures = hydrations.lock(connection, hydration_id)
+            waiting = law.stands_by(figures, ranges.now(connection), lease_seconds)
+            if waiting != figures:
+                hydrations.keep_wait(connection, waiting)
 
     def shared(self, kind: Shared, name: str) -> int | None:
         """See ``Steering.shared``."""

@@ -153,6 +153,7 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
         credits: int,
         sink_server: str = "",
         connections: int | None = None,
+        hydration_id: str | None = None,
     ) -> Hydration:
         """See ``Ledger.register``."""
         key = {"environment": environment, "source_identity": source_identity, "sink_identity": sink_identity}
@@ -169,6 +170,7 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
                             cluster=cluster,
                             credits=credits,
                             sink_server=sink_server,
+                            had=hydration_id,
                             **key,
                         )
                 except IntegrityError:
@@ -480,8 +482,11 @@ def _room(connection: Connection, figures: law.Figures, request: law.Request) ->
     """Whether what hydrations share has room for one more range; locks it, so that it still has at the commit."""
     if turns.read_limit(connection, Shared.CONNECTIONS, figures.sink_server) is not None:
         most = turns.lock_limit(connection, Shared.CONNECTIONS, figures.sink_server)
-        if most is not None and turns.held_into(connection, figures.sink_server) >= most:
-            return False
+        if most is not None:
+            # Those that wait longer have the next ones, each one.
+            before = turns.before(connection, figures.id)
+            if turns.held_into(connection, figures.sink_server) + before >= most:
+                return False
     if request.memory_limit is None or not request.memory_bytes:
         return True
     turns.lock_limit(connection, Shared.MEMORY, figures.cluster)

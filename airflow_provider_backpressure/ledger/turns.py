@@ -4,6 +4,7 @@ Whoever gives something shared away has locked its own hydration first and then 
 after the other in the order of :class:`Shared`: no two can wait for each other.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,13 +23,10 @@ from airflow_provider_backpressure.core.queue import (
     place,
 )
 from airflow_provider_backpressure.core.steering import Shared
-from airflow_provider_backpressure.ledger.law import Figures
+from airflow_provider_backpressure.ledger.law import RENEWED_BELOW, Figures
 from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
 from airflow_provider_backpressure.ledger.ranges import BY_STATE, any_open, held_by, now
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
-
-RENEWED_BELOW = 0.75
-"""Share of its lease below which a token is renewed: not with every range."""
 
 _THIS_LIMIT = sa.and_(limit.c.kind == sa.bindparam("key_kind"), limit.c.name == sa.bindparam("key_name"))
 _LOCK_LIMIT = sa.select(limit.c.most, limit.c.set_by).where(_THIS_LIMIT).with_for_update()
@@ -152,6 +150,49 @@ def held_on_cluster(connection: Connection, cluster: str) -> int:
     """Return the executor memory that every range in flight on a cluster has reserved."""
     row = connection.execute(_HELD_ANYWHERE.where(hydration.c.cluster == cluster)).one()
     return int(row.memory)
+
+
+def waiting_before(me: sa.FromClause = hydration) -> sa.ScalarSelect[int]:
+    """Count who gets the next connection to the server of ``me`` rather than ``me``: ``law.goes_before`` in SQL."""
+    other = hydration.alias("waiting")
+    longer = sa.or_(
+        me.c.waits_until.is_(None),
+        me.c.waits_until <= utc_now(),
+        other.c.waits_since < me.c.waits_since,
+        sa.and_(other.c.waits_since == me.c.waits_since, other.c.id < me.c.id),
+    )
+    return (
+        sa.select(sa.func.count())
+        .select_from(other)
+        .where(
+            other.c.sink_server == me.c.sink_server,
+            other.c.id != me.c.id,
+            other.c.waits_until > utc_now(),
+            other.c.paused_by.is_(None),
+            sa.or_(
+                other.c.priority > me.c.priority,
+                sa.and_(other.c.priority == me.c.priority, longer),
+            ),
+        )
+        .correlate(me)
+        .scalar_subquery()
+    )
+
+
+_BEFORE = sa.select(waiting_before()).select_from(hydration).where(hydration.c.id == sa.bindparam("id"))
+
+
+def before(connection: Connection, hydration_id: str) -> int:
+    """Count those who get the next connection to the sink's server rather than this one."""
+    return connection.execute(_BEFORE, {"id": hydration_id}).scalar_one()
+
+
+def before_each(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
+    """Return the same for several."""
+    found = connection.execute(
+        sa.select(hydration.c.id, waiting_before().label("number")).where(hydration.c.id.in_(ids))
+    )
+    return {row.id: row.number for row in found}
 
 
 def held_into(connection: Connection, sink_server: str) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import pymysql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failures import unframed
 from airflow_provider_backpressure.mysql.errors import Errors, where
 
 OLDEST = (8, 0)
@@ -63,7 +64,7 @@ def connect(endpoint: Endpoint, *, errors: Errors, name: str) -> Connection:
             **tls(endpoint.options),
         )
     except (pymysql.Error, OSError, RuntimeError) as error:
-        raise errors.at_the_door(error, endpoint) from error
+        raise errors.at_the_door(error, endpoint) from unframed(error)
     try:
         _check_version(connection, endpoint, errors)
         _be_patient(connection)

@@ -5,7 +5,7 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
-from airflow_provider_backpressure.core.tables import TableName, placeholder, targets
+from airflow_provider_backpressure.core.tables import TableName, in_files, placeholder, targets
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.postgres.names import shown
@@ -14,7 +14,7 @@ from airflow_provider_backpressure.task import airflow_errors
 
 def each_target(source: Any, sink: Any, tables: list[TableName]) -> dict[str, str]:
     """Return each table's target by the table, as the sink spells it."""
-    spell = shown if getattr(sink, "in_sql", False) else str
+    spell = shown if getattr(sink, "in_sql", False) else in_files
     return targets(tables, getattr(sink, placeholder(sink)), spell=spell)
 
 

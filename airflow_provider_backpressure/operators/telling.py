@@ -8,13 +8,11 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure.core.course import Course
-from airflow_provider_backpressure.core.events import Event, Kind, conditions, event
+from airflow_provider_backpressure.core.events import KEY, Event, Kind, conditions, event
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
-KEY = "backpressure_event"
-"""Under which the event stands in the context that a notifier is given."""
 Listener = Callable[[Any], Any]
 """A notifier of Airflow's, or what else takes a task's context."""
 LOOKED = frozenset({Kind.GATE_CLOSED, Kind.NOT_KEEPING_UP, Kind.DATA_AT_RISK, Kind.SOURCE_TROUBLE})

@@ -4,7 +4,7 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from airflow_provider_backpressure.assets import has_asset, hydration_asset
+from airflow_provider_backpressure.assets import has_asset, hydration_asset, hydrations_of
 from airflow_provider_backpressure.core.catching_up import check_caught_up
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.ledger_port import Ledger
@@ -26,11 +26,13 @@ NAMED = 20
 class VerifyHydrationOperator(HydrationTask):
     """Verifies every range, ends the hydration, and emits the event of its asset.
 
+    Where the names are known only to a run, the event goes by the alias :func:`..assets.hydrations_of` of the DAG.
+
     Under ``replace`` the shadow is verified and then takes the target's place; where it differs, the target stays.
 
     The event's extra holds ``hydration_id``, ``plan_id``, ``phase`` (of the run: ``steady_state`` for an increment),
     ``rows``, ``frontier`` (rows by table, or a log's offsets by partition) and ``verified``; the frontier is kept in
-    the asset's state store too. Ranges that differ are named and fail the task for good.
+    the state store of an asset that the DAG knows too. Ranges that differ are named and fail the task for good.
 
     :param verify: ``"target"`` (or ``True``) reads the target back and compares it with the markers, which hold what
         was read from the source; ``"full"`` reads the source once more too; ``"none"`` (``False``) trusts the markers
@@ -43,6 +45,8 @@ class VerifyHydrationOperator(HydrationTask):
         from_mapped = getattr(self, "_BaseOperator__from_mapped", False)
         if not from_mapped and has_asset(self.source, self.sink):
             self.outlets = [*self.outlets, hydration_asset(self.source, self.sink)]
+        elif not from_mapped and self.has_dag():  # type: ignore[no-untyped-call]
+            self.outlets = [*self.outlets, hydrations_of(self.dag.dag_id)]
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify."""
@@ -83,12 +87,17 @@ class VerifyHydrationOperator(HydrationTask):
         return report
 
     def _tell(self, context: Context, facts: dict[str, Any]) -> None:
-        asset = hydration_asset(self.source, self.sink)
-        if asset not in self.outlets:
-            # Its name was not known when the DAG was parsed, so Airflow does not know the asset.
+        asset, events = hydration_asset(self.source, self.sink), context["outlet_events"]
+        if asset in self.outlets:
+            events[asset].extra.update(facts)
+            context["asset_state_store"][asset].set("committed_frontier", facts["frontier"])
             return
-        context["outlet_events"][asset].extra.update(facts)
-        context["asset_state_store"][asset].set("committed_frontier", facts["frontier"])
+        # Its name was not known when the DAG was parsed: Airflow learns of the asset by the event.
+        alias = hydrations_of(context["ti"].dag_id)
+        if alias not in self.outlets:
+            # Of a mapped operator Airflow knows only the outlets that the author gave; those of the run count.
+            self.outlets = [*self.outlets, alias]
+        events[alias].add(asset, extra=facts)
 
 
 def as_verify(verify: str | bool) -> Verify:

@@ -1,8 +1,8 @@
 """Steering: each act asks for the right to edit the DAG, comes from Airflow's own pages, and leaves who and why."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, HTTPException, Path, status
+from fastapi import APIRouter, Depends, HTTPException, status
 
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.repair import repair, replan, skip
@@ -11,11 +11,9 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.recorded import recorded_plan, recorded_sink
 from airflow_provider_backpressure.plugins import answers
 from airflow_provider_backpressure.plugins.access import User, from_here, steerable
-from airflow_provider_backpressure.plugins.asking import Opened, Steered, range_of, refused, seen
+from airflow_provider_backpressure.plugins.asking import Opened, Seq, Steered, range_of, refused, seen
 from airflow_provider_backpressure.plugins.queues import queues
 from airflow_provider_backpressure.plugins.routes import detail
-
-Seq = Annotated[int, Path(ge=0, description="Number of the range.")]
 
 router = APIRouter(prefix="/api", dependencies=[Depends(from_here)])
 

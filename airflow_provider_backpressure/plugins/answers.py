@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from math import isfinite
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -11,10 +12,14 @@ from airflow_provider_backpressure.core.hydration import Hydration, RangeCounts
 from airflow_provider_backpressure.core.keeping import sentence
 from airflow_provider_backpressure.core.queue import may_start
 from airflow_provider_backpressure.core.ranges import RangeRecord
-from airflow_provider_backpressure.core.steering import Control
+from airflow_provider_backpressure.core.steering import MOST_CREDITS, MOST_PRIORITY, MOST_ROWS, Control
 from airflow_provider_backpressure.core.views import Tile
 
-Reason = Annotated[str, Field(min_length=1, max_length=2_000, description="Kept in the history.")]
+Reason = Annotated[
+    str,
+    # No database but SQLite keeps NUL in a text.
+    Field(min_length=1, max_length=2_000, pattern=r"^[^\x00]*$", description="Kept in the history."),
+]
 
 
 class Line(BaseModel):
@@ -36,6 +41,8 @@ class Line(BaseModel):
     total_exact: bool
     rate: float | None = Field(description="Units committed a second, over the last minute.")
     eta_seconds: float | None
+    eta_soonest_seconds: float | None = Field(description="The ETA's interval, by the spread of recent rates.")
+    eta_latest_seconds: float | None = Field(description="Null beside an eta_soonest_seconds: perhaps never.")
     memory_used: int | None = Field(description="Bytes of the fullest executor, while it hydrates.")
     memory_limit: int | None
     credits: int
@@ -58,7 +65,7 @@ class Line(BaseModel):
     @classmethod
     def of(cls, now: Glance, *, may_steer: bool, **more: Any) -> Any:
         """Tell how a hydration stands."""
-        hydration, progress, reasons = now.hydration, now.progress, now.reasons
+        hydration, progress, reasons, left = now.hydration, now.progress, now.reasons, now.eta
         waits = not now.place.granted and not may_start(now.place)
         return cls(
             id=hydration.id,
@@ -76,7 +83,10 @@ class Line(BaseModel):
             total=progress.total,
             total_exact=progress.total_exact,
             rate=now.speed if now.running else None,
-            eta_seconds=now.eta,
+            eta_seconds=left.seconds if left else None,
+            eta_soonest_seconds=left.soonest if left else None,
+            # JSON has no infinity.
+            eta_latest_seconds=left.latest if left and left.latest is not None and isfinite(left.latest) else None,
             memory_used=now.memory_used if now.running else None,
             memory_limit=now.memory_limit if now.running else None,
             credits=hydration.credits,
@@ -127,7 +137,7 @@ class SignalSeen(BaseModel):
 class StageShare(BaseModel):
     """What a stage did in the last minute, as shares of its time."""
 
-    stage: str
+    stage: str = Field(description="admit, read, transform or sink; read+transform where the two are told together.")
     busy: float
     idle: float
     backpressured: float
@@ -153,6 +163,7 @@ class PlanTold(BaseModel):
     mode: str
     path: str
     increment: bool
+    transform: bool = Field(description="Whether rows pass a transform between source and target.")
 
 
 class Foretold(BaseModel):
@@ -176,8 +187,6 @@ class Detail(Line):
     """One hydration."""
 
     environment: str
-    eta_soonest_seconds: float | None = Field(description="The spread of recent rates around the ETA.")
-    eta_latest_seconds: float | None = Field(description="Null also where that is never.")
     lag_by_key: dict[str, int] = Field(description="By partition, table or GTID source, the furthest behind first.")
     credits_declared: int
     credits_set: int | None
@@ -381,9 +390,11 @@ class Because(BaseModel):
 class Setting(Because):
     """Figures to be changed; what is left out stays, and 0 takes a figure back to what the DAG declares."""
 
-    credits: int | None = Field(default=None, ge=0, description="Most ranges in flight.")
-    range_rows: int | None = Field(default=None, ge=0, description="Most rows in a range planned from now on.")
-    priority: int | None = Field(default=None, ge=-1_000, le=1_000)
+    credits: int | None = Field(default=None, ge=0, le=MOST_CREDITS, description="Most ranges in flight.")
+    range_rows: int | None = Field(
+        default=None, ge=0, le=MOST_ROWS, description="Most rows in a range planned from now on."
+    )
+    priority: int | None = Field(default=None, ge=-MOST_PRIORITY, le=MOST_PRIORITY)
 
 
 class QueueSetting(Because):
@@ -415,4 +426,5 @@ def plan_of(hydration: Hydration) -> PlanTold | None:
         mode=str(plan.mode),
         path=plan.path,
         increment=bool(plan.increment),
+        transform=plan.transform is not None,
     )

@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import Depends, FastAPI, Request, status
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -54,6 +55,12 @@ def make_app(ledger: OpenLedger) -> FastAPI:
     def description(request: Request) -> dict[str, Any]:
         """Return the API's description."""
         return app.openapi()
+
+    @app.exception_handler(RequestValidationError)
+    def nonsense(request: Request, error: RequestValidationError) -> JSONResponse:
+        """Answer with what is wrong where, and without what was sent: not all of that can be said again as JSON."""
+        told = [{name: one[name] for name in ("type", "loc", "msg")} for one in error.errors()]
+        return JSONResponse({"detail": told}, status_code=status.HTTP_422_UNPROCESSABLE_CONTENT)
 
     @app.exception_handler(BackpressureError)
     def unwell(request: Request, error: BackpressureError) -> JSONResponse:

@@ -1,10 +1,11 @@
 """What routes ask for before they answer: the ledger, and a hydration that the person may see or steer."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from fastapi import Depends, HTTPException, Request, status
+from fastapi import Depends, HTTPException, Path, Request, status
 
 from airflow_provider_backpressure.core.glance import Glance
 from airflow_provider_backpressure.core.ledger_port import Ledger
@@ -14,6 +15,11 @@ from airflow_provider_backpressure.exceptions import LedgerRefused, Terminal
 from airflow_provider_backpressure.plugins.access import User, may_read, may_steer
 
 NONE_SUCH = "There is no such hydration."
+ID = re.compile("[0-9a-f]{32}")
+MOST_NUMBER = 2**53 - 1
+"""Highest number of a range, or of a place in a list, that is asked for: as far as JSON's numbers are exact."""
+
+Seq = Annotated[int, Path(ge=0, le=MOST_NUMBER, description="Number of the range.")]
 
 
 def ledger_of(request: Request) -> Ledger:
@@ -27,7 +33,7 @@ Opened = Annotated[Ledger, Depends(ledger_of)]
 
 def seen(hydration_id: str, ledger: Opened, user: User) -> Glance:
     """Return a hydration that the person may see: 404 where there is none, 403 where it is not theirs to see."""
-    found = ledger.glances(ids=[hydration_id], limit=1)
+    found = ledger.glances(ids=[hydration_id], limit=1) if ID.fullmatch(hydration_id) else []
     if not found:
         raise HTTPException(status.HTTP_404_NOT_FOUND, NONE_SUCH)
     check_readable(user, found[0].hydration.owner)

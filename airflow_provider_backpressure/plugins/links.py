@@ -1,19 +1,23 @@
 """Where a range leads to: the log of the task instance that submitted it, and its job in Spark."""
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 from urllib.parse import quote, urlsplit
 
 import sqlalchemy as sa
 from airflow.configuration import conf
+from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
+from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 
 from airflow_provider_backpressure.core.lanes import Drainer, drainer
 from airflow_provider_backpressure.core.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.hooks.spark import memory_url
+from airflow_provider_backpressure.links import RangeLink, address
 from airflow_provider_backpressure.plugins import answers
 
 SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -27,6 +31,8 @@ def task_of(record: RangeRecord) -> answers.TaskTold | None:
     found = drainer(record.lane)
     if found is None:
         return None
+    if found.task_id is None:
+        found = _of_one_range(found, record)
     number = _try_of(found, record.admitted_at) if found.task_id else None
     return answers.TaskTold(
         dag_id=found.dag_id,
@@ -56,6 +62,25 @@ def _page_of(found: Drainer, number: int | None) -> str:
         return path
     mapped = f"/mapped/{found.map_index}" if found.map_index >= 0 else ""
     return f"{path}/tasks/{quote(found.task_id)}{mapped}" + (f"?try_number={number}" if number else "")
+
+
+def _of_one_range(found: Drainer, record: RangeRecord) -> Drainer:
+    """Return the task that has this range for itself: the one whose link to it Airflow keeps, from its first moment on.
+
+    Only the run is known as long as a sensor holds the credit for it.
+    """
+    run = sa.select(DagRun.id).where(DagRun.dag_id == found.dag_id, DagRun.run_id == found.run_id)
+    query = sa.select(XComModel.task_id, XComModel.map_index, XComModel.value).where(
+        XComModel.dag_run_id == run.scalar_subquery(), XComModel.key == RangeLink().xcom_key
+    )
+    # A worker may know Airflow by another address than this server: what follows it is the same.
+    wanted = address(record.hydration_id, seq=record.seq).partition("#")[2]
+    with create_session() as session:
+        # At most as many as a run has mapped tasks. A text may be kept with the quotes that JSON gives it.
+        for task_id, map_index, value in session.execute(query):
+            if str(value).strip('"').endswith(f"#{wanted}"):
+                return replace(found, task_id=task_id, map_index=map_index)
+    return found
 
 
 def _try_of(found: Drainer, admitted_at: datetime | None) -> int | None:

@@ -23,7 +23,7 @@ def queues(ledger: Ledger, user: User) -> answers.Queues:
     acts = [act for act in ledger.controls("", limit=MOST_ACTS) if act.values.get("kind") == Shared.HYDRATIONS]
     found = ledger.glances(ids=[entry.hydration_id for entry in entries], limit=max(1, len(entries)))
     by_id = {one.hydration.id: one for one in found if one.hydration.owner in shown}
-    left = {one.hydration.id: one.eta for one in found}
+    left = {one.hydration.id: one.eta.seconds if one.eta else None for one in found}
     told = []
     for name in sorted(clusters):
         own = [entry for entry in entries if entry.cluster == name]

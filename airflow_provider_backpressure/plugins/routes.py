@@ -1,27 +1,34 @@
 """The machine API: what the page is made from, for other clients too. Every route asks the auth manager."""
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, status
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 
-from airflow_provider_backpressure.core.flow import Stage, State
+from airflow_provider_backpressure.core.flow import Stage, State, prevailing
 from airflow_provider_backpressure.core.glance import Glance
 from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.samples import eta, recent_rates
 from airflow_provider_backpressure.plugins import answers, figures, links
 from airflow_provider_backpressure.plugins.access import User, may_steer, may_trigger, readable
-from airflow_provider_backpressure.plugins.asking import NONE_SUCH, Opened, Seen, check_readable, range_of
+from airflow_provider_backpressure.plugins.asking import (
+    MOST_NUMBER,
+    NONE_SUCH,
+    Opened,
+    Seen,
+    Seq,
+    check_readable,
+    range_of,
+)
 from airflow_provider_backpressure.plugins.live import Live
 from airflow_provider_backpressure.plugins.queues import queues
 
 MOST_LINES, MOST_RANGES, MOST_ACTS = 200, 1_000, 500
 DAY, WEEK = 86_400.0, 604_800.0
 FLOW_SECONDS, FLOW_STRETCHES = 3_600.0, 120
-RECENT_SECONDS = 300.0
 MOST_KEYS = 50
 MOST_WAIT = 20.0
+DAG_ID = r"^[\w.-]+$"
+"""What Airflow takes for one."""
 
 router = APIRouter(prefix="/api")
 
@@ -30,7 +37,7 @@ def followed(
     ledger: Opened,
     user: User,
     seen: Annotated[
-        list[Annotated[str, Query(pattern=r"^[0-9a-f]{32}:-?\d{1,18}$")]],
+        list[Annotated[str, Query(pattern=r"^[0-9a-f]{32}:-?[0-9]{1,18}$")]],
         Query(max_length=MOST_LINES, description="`id:number` of each hydration; -1 where none was seen yet."),
     ] = [],  # noqa: B006
 ) -> dict[str, int]:
@@ -48,9 +55,9 @@ def followed(
 def hydrations(
     ledger: Opened,
     user: User,
-    dag_id: Annotated[str | None, Query(description="Those of one DAG.")] = None,
+    dag_id: Annotated[str | None, Query(pattern=DAG_ID, max_length=250, description="Those of one DAG.")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 100,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, le=MOST_NUMBER)] = 0,
 ) -> answers.Overview:
     """Return how hydrations stand: those of the DAGs that the person may see."""
     owners = readable(user, {dag_id} if dag_id is not None else ledger.owners())
@@ -66,7 +73,9 @@ def hydrations(
 async def changes(
     request: Request,
     seen: Annotated[Mapping[str, int], Depends(followed)],
-    seconds: Annotated[float, Query(ge=0, le=MOST_WAIT, description="How long to wait at most.")] = MOST_WAIT / 2,
+    seconds: Annotated[
+        float, Query(ge=0, le=MOST_WAIT, allow_inf_nan=False, description="How long to wait at most.")
+    ] = MOST_WAIT / 2,
 ) -> answers.Moved:
     """Wait until the gate of one of these hydrations has changed, and return the numbers of the latest changes.
 
@@ -82,14 +91,10 @@ def detail(now: Seen, ledger: Opened, user: User) -> answers.Detail:
     """Return how one hydration stands, with the gate's whole decision."""
     one, gate = now.hydration, ledger.gate(now.hydration.id)
     decision = one.decision or {}
-    recent = recent_rates(ledger.samples(one.id, seconds=RECENT_SECONDS)) if now.running else []
-    left = eta(now.progress, now.speed, recent) if now.running else None
     found: answers.Detail = answers.Detail.of(
         now,
         may_steer=may_steer(user, one.owner),
         environment=one.environment,
-        eta_soonest_seconds=left.soonest if left else None,
-        eta_latest_seconds=left.latest if left and left.latest is not None and isfinite(left.latest) else None,
         lag_by_key=_lags(now),
         credits_declared=one.credits_declared,
         credits_set=one.credits_set,
@@ -116,7 +121,7 @@ def detail(now: Seen, ledger: Opened, user: User) -> answers.Detail:
 def course(
     now: Seen,
     ledger: Opened,
-    seconds: Annotated[float, Query(gt=0, le=WEEK, description="How far back.")] = DAY,
+    seconds: Annotated[float, Query(gt=0, le=WEEK, allow_inf_nan=False, description="How far back.")] = DAY,
 ) -> answers.Course:
     """Return a hydration over time: progress and executor memory, rate, credits, pressure, what the stages did."""
     points = ledger.history(now.hydration.id, seconds=seconds)
@@ -138,7 +143,7 @@ def ranges(
     now: Seen,
     ledger: Opened,
     state: Annotated[list[RangeState] | None, Query(description="Of these states only.")] = None,
-    after: Annotated[int, Query(ge=-1, description="Those behind this one.")] = -1,
+    after: Annotated[int, Query(ge=-1, le=MOST_NUMBER, description="Those behind this one.")] = -1,
     limit: Annotated[int, Query(ge=1, le=MOST_RANGES)] = 100,
 ) -> answers.Ranges:
     """Return ranges of the plan in their order."""
@@ -148,9 +153,7 @@ def ranges(
 
 
 @router.get("/hydrations/{hydration_id}/ranges/{seq}")
-def range_(
-    now: Seen, seq: Annotated[int, Path(ge=0, description="Number of the range.")], ledger: Opened
-) -> answers.RangeDetail:
+def range_(now: Seen, seq: Seq, ledger: Opened) -> answers.RangeDetail:
     """Return one range, and where it leads to: the log of its task, its job in Spark."""
     record = range_of(now, seq, ledger)
     found: answers.RangeDetail = answers.RangeDetail.of(
@@ -177,12 +180,13 @@ def _lags(now: Glance) -> dict[str, int]:
 
 
 def _stages(now: Glance) -> list[answers.StageShare]:
+    told = prevailing(now.flow)
     return [
         answers.StageShare(
             stage=stage.value,
-            level=now.flow[stage].level.value,
-            **{state.value: round(now.flow[stage].share(state), 4) for state in State},
+            level=told[stage].level.value,
+            **{state.value: round(told[stage].share(state), 4) for state in State},
         )
         for stage in Stage
-        if stage in now.flow and now.flow[stage].seconds
+        if stage in told and told[stage].seconds
     ]

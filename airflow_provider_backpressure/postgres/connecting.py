@@ -7,7 +7,9 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failures import unframed
 from airflow_provider_backpressure.postgres.errors import Errors
+from airflow_provider_backpressure.postgres.statements import Cursor
 
 SESSION_SETTINGS: Mapping[str, str] = {
     # Values travel as text in boundaries, casts and filters: both sides have to print and read them alike.
@@ -48,7 +50,21 @@ def connect(
     Raises ``errors.refused`` where the server says no (password, database, unknown option), ``errors.unavailable``
     where it does not answer.
     """
-    parameters: dict[str, Any] = {
+    try:
+        # Prepared statements would break behind a pooler, and are worth little for statements that run once.
+        connection = psycopg.connect(
+            autocommit=True, prepare_threshold=None, cursor_factory=Cursor, **_parameters(endpoint, application_name)
+        )
+    except psycopg.Error as error:
+        raise errors.at_the_door(error, endpoint) from unframed(error)
+    with errors.translated(endpoint):
+        connection.execute(_setting({**SESSION_SETTINGS, **(settings or {})}))
+    return connection
+
+
+def _parameters(endpoint: Endpoint, application_name: str) -> dict[str, Any]:
+    """Return what libpq is told. No variable of a frame that may fail holds it: see ``unframed``."""
+    return {
         **_LIBPQ,
         **endpoint.options,
         "host": endpoint.host or None,
@@ -58,14 +74,6 @@ def connect(
         "password": endpoint.password or None,
         "application_name": application_name,
     }
-    try:
-        # Prepared statements would break behind a pooler, and are worth little for statements that run once.
-        connection = psycopg.connect(autocommit=True, prepare_threshold=None, **parameters)
-    except psycopg.Error as error:
-        raise errors.at_the_door(error, endpoint) from error
-    with errors.translated(endpoint):
-        connection.execute(_setting({**SESSION_SETTINGS, **(settings or {})}))
-    return connection
 
 
 def _setting(settings: Mapping[str, str]) -> sql.Composed:

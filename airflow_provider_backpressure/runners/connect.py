@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failures import unframed
 from airflow_provider_backpressure.core.messages import (
     ChecksumSpec,
     Column,
@@ -96,7 +97,7 @@ class ConnectRunner:
             session.interruptTag(tag)
         except PySparkException as error:
             if "INVALID_HANDLE" not in (error.getCondition() or ""):
-                raise translate(error, str(self._address)) from error
+                raise translate(error, str(self._address)) from unframed(error)
             log.info("Session %s is gone and its jobs with it: nothing to interrupt for %s.", session_id, tag)
         finally:
             if session is not own:
@@ -155,7 +156,8 @@ class ConnectRunner:
             found = translate(error, str(self._address))
             if session is not None and isinstance(found, RunnerUnavailable):
                 self._give_up(session)
-            raise found from error
+            # Its frames hold the request, and that the function with the logins.
+            raise found from unframed(error)
 
     def _opened(self) -> SparkSession:
         """Return the session, opened and given our code where it is not yet."""

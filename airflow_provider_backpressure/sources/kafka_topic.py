@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_provider_backpressure.core.bounds import Bounds, Values
+from airflow_provider_backpressure.core.bounds import Bounds, OffsetBounds, Values
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import ReadSpec, Slice
@@ -86,8 +86,9 @@ class KafkaTopic:
             yield PlannedRange(seq=seq, bounds=bounds, rows=bounds.offsets, bytes=size)
 
     def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
-        """See :meth:`..core.ports.Source.cut`. What is unread is told by the order of ranges: none is cut."""
-        return [bounds]
+        """See :meth:`..core.ports.Source.cut`. By offsets; the broker is not asked."""
+        assert isinstance(bounds, OffsetBounds), "a range of a topic"
+        return list(packed(bounds.pieces, offsets=-(-bounds.offsets // parts)))
 
     def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
         """See :meth:`..core.ports.Source.in_order`. A log has no key."""

@@ -67,7 +67,7 @@ class MySQLLog:
     def release(self, upto: LogPosition) -> None:
         """See :meth:`..core.ports.ChangeLog.release`. The server removes its files by age, whoever reads them."""
 
-    def guard(self, *, replaying: bool) -> None:
+    def guard(self, *, replaying: bool | None) -> None:
         """See :meth:`..core.ports.ChangeLog.guard`. The server keeps nothing for us that could endanger it."""
 
     def drop(self) -> None:

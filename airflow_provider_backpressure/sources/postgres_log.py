@@ -87,15 +87,17 @@ class PostgresLog:
         if slot is not None and slot.confirmed is not None and slot.confirmed < upto and not slot.lost:
             self._session.rows(_ADVANCE, (self.stream, upto.text))
 
-    def guard(self, *, replaying: bool) -> None:
+    def guard(self, *, replaying: bool | None) -> None:
         """See :meth:`..core.ports.ChangeLog.guard`."""
-        slot = find_slot(self._session, self.stream)
-        if slot is None or not slot.endangers(self._most):
+        slot = self._there("what was not replayed yet", "that was not replayed yet")
+        if not slot.endangers(self._most):
             return
         kept = f"The slot {self.stream} keeps {size(slot.held_bytes)} of log in {where(self._session.endpoint)}"
         if self._restarts:
             self.drop()
             raise SnapshotLost(f"{kept}, more than it may: it was dropped, as declared, and the table is read anew.")
+        if replaying is None:
+            raise SourceRefused(f"{kept}, more than it may, and no run replays it: trigger the DAG, or make room.")
         if not replaying:
             raise SourceRefused(
                 f"{kept}, more than it may, so no more ranges are read, as declared: make room and clear the task, or "
@@ -116,17 +118,27 @@ class PostgresLog:
         """Give the connection back; idempotent."""
         self._session.close()
 
-    def _kept(self, start: LogPosition) -> Slot:
-        """Return the slot; ``LogLost`` names what is no longer there, or is not what it was."""
+    def _there(self, gone: str, removed: str) -> Slot:
+        """Return the slot. Where the server no longer keeps the log for us: ``SnapshotLost`` if all is to be read anew
+        then, as declared, else ``LogLost``, which names what is lost: ``gone`` with the slot, or ``removed`` from it.
+        """
         slot, name = find_slot(self._session, self.stream), f"The replication slot {self.stream}"
+        if slot is not None and not slot.lost and slot.confirmed is not None and slot.plugin == PLUGIN:
+            return slot
         at = f"in {where(self._session.endpoint)}"
         if slot is None:
-            raise LogLost(f"{name} {at} is gone, and with it what changed after {start.text}: {RESTART}.")
-        if slot.lost or slot.confirmed is None or slot.plugin != PLUGIN:
-            raise LogLost(
-                f"{name} {at} was invalidated: the server has removed log that was not replayed yet, from {start.text} "
-                f"on (max_slot_wal_keep_size); {RESTART}."
-            )
+            lost = f"{name} {at} is gone, and with it {gone}"
+        else:
+            lost = f"{name} {at} was invalidated: the server has removed log {removed} (max_slot_wal_keep_size)"
+        if self._restarts:
+            raise SnapshotLost(f"{lost}: the table is read anew, as declared (at_wal_limit).")
+        raise LogLost(f"{lost}: {RESTART}.")
+
+    def _kept(self, start: LogPosition) -> Slot:
+        """Return the slot; ``LogLost`` names what is no longer there, or is not what it was."""
+        slot = self._there(f"what changed after {start.text}", f"that was not replayed yet, from {start.text} on")
+        name, at = f"The replication slot {self.stream}", f"in {where(self._session.endpoint)}"
+        assert slot.confirmed is not None, "looked at"
         if slot.confirmed > start:
             raise LogLost(
                 f"{name} {at} was moved on to {slot.confirmed.text} by somebody else, past {start.text} where "

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.messages import SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.spark import memory
 from airflow_provider_backpressure.spark.finders import forget_archives
-from airflow_provider_backpressure.spark.meter import clocked
+from airflow_provider_backpressure.spark.meter import Across, clocked
 
 RESULT = "result string"
 """Schema of what a job gives."""
@@ -29,10 +29,10 @@ def outcome(work: Callable[[], SliceResult]) -> pyarrow.RecordBatch:
     return pyarrow.RecordBatch.from_pydict({"result": [json.dumps(asdict(result))]})
 
 
-def measured(work: Callable[[], SliceResult]) -> SliceResult:
+def measured(work: Callable[[], SliceResult], across: Across | None = None) -> SliceResult:
     """Return the result with the peak of this process's memory, and the times of the stages, meanwhile."""
     memory.reset_peak()
-    return replace(clocked(work), peak_memory_bytes=memory.peak_bytes())
+    return replace(clocked(work, across), peak_memory_bytes=memory.peak_bytes())
 
 
 @contextmanager

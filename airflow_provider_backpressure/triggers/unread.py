@@ -1,8 +1,8 @@
 """The trigger that fires an asset's event when a source has what its sink does not have."""
 
 import time
-from collections.abc import AsyncIterator, Hashable
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Hashable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -10,13 +10,17 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure.core.arrivals import AGAIN_SECONDS, Debounce, Unread
+from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.observer import LOOK_SECONDS
+from airflow_provider_backpressure.core.watched import watched_from
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.hooks.declared import declared_from
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.runs import under_way
+from airflow_provider_backpressure.triggers.between import Between
+from airflow_provider_backpressure.triggers.ledger import opened_ledger
 from airflow_provider_backpressure.triggers.poller import News, Poller
 
 CLASSPATH = "airflow_provider_backpressure.triggers.unread.UnreadTrigger"
@@ -34,6 +38,10 @@ class Watched:
     """Seconds between two looks."""
     again: float = AGAIN_SECONDS
     """Seconds after which an event that has led to nothing is repeated, if more has come."""
+    signals: list[dict[str, Any]] = field(default_factory=list)
+    """Those that warn, looked at between runs: their fields."""
+    on_event: list[dict[str, Any]] = field(default_factory=list)
+    """Whom to tell: ``{"path", "kwargs"}``."""
 
 
 class UnreadTrigger(BaseEventTrigger):
@@ -41,6 +49,8 @@ class UnreadTrigger(BaseEventTrigger):
 
     The event is ``{"hydration_id", "lag", "unit", "upstream"}``. Once fired, it does so again when a run has brought
     something and more has come. All of them in a triggerer share one poller, which asks each source once per interval.
+
+    Beside that it looks after the hydration while no run is under way, see ``between``.
     """
 
     def __init__(
@@ -51,10 +61,18 @@ class UnreadTrigger(BaseEventTrigger):
         backpressure_conn_id: str,
         interval: float = LOOK_SECONDS,
         again: float = AGAIN_SECONDS,
+        signals: Sequence[dict[str, Any]] = (),
+        on_event: Sequence[dict[str, Any]] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.watched = Watched(
-            source=source, sink=sink, backpressure_conn_id=backpressure_conn_id, interval=interval, again=again
+            source=source,
+            sink=sink,
+            backpressure_conn_id=backpressure_conn_id,
+            interval=interval,
+            again=again,
+            signals=list(signals),
+            on_event=list(on_event),
         )
         self._debounce = Debounce(again=again)
         self._names: tuple[str, str] | None = None
@@ -78,27 +96,38 @@ class UnreadTrigger(BaseEventTrigger):
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
         """Yield the events of this source and sink. What cannot be seen now is tried again with the next news."""
-        async for news in shared_stream:
-            try:
-                unread = await self._due(news)
-            except (BackpressureError, AirflowRuntimeError) as error:
-                self.log.warning("Whether something is unread cannot be seen now: %s", error)
-            else:
-                if unread is not None:
-                    yield TriggerEvent(unread.to_json())  # type: ignore[no-untyped-call]
+        between = Between(
+            source=declared_from(self.watched.source),
+            budget=Budget(signals=tuple(map(watched_from, self.watched.signals))),
+            callbacks=self.watched.on_event,
+        )
+        try:
+            async for news in shared_stream:
+                try:
+                    unread = await self._due(news, between)
+                except (BackpressureError, AirflowRuntimeError) as error:
+                    self.log.warning("Whether something is unread cannot be seen now: %s", error)
+                else:
+                    if unread is not None:
+                        yield TriggerEvent(unread.to_json())  # type: ignore[no-untyped-call]
+        finally:
+            between.end()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll for this trigger alone, where streams are not shared."""
         async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
             yield event
 
-    async def _due(self, news: News) -> Unread | None:
+    async def _due(self, news: News, between: Between) -> Unread | None:
         if self._names is None:
             self._names = await sync_to_async(self._identities)()
         unread = news.get(self._names, Unread(hydration=None, course=None))
         hydration = unread.hydration
-        if hydration is not None and (hydration.paused_by is not None or await self._working(hydration)):
-            return None
+        if hydration is not None:
+            working = await self._working(hydration)
+            between.look(await opened_ledger(self.watched.backpressure_conn_id), unread, working=working)
+            if working or hydration.paused_by is not None:
+                return None
         return unread if self._debounce.due(unread, now=time.monotonic()) else None
 
     async def _working(self, hydration: Hydration) -> bool:

@@ -16,7 +16,7 @@ def side(name: str, order: Order) -> Side:
             from benchmarks.sides.raw import Raw
 
             return Raw(order)
-        case "jdbc-default" | "jdbc-tuned" | "mysql-jdbc" | "parquet-jdbc":
+        case "jdbc-default" | "jdbc-tuned" | "jdbc-overwrite" | "mysql-jdbc" | "parquet-jdbc":
             from benchmarks.sides import jdbc
 
             return jdbc.SIDES[name](order)
@@ -28,6 +28,10 @@ def side(name: str, order: Order) -> Side:
             from benchmarks.sides.peers import Peer
 
             return Peer(name, order)
+        case "pgcopydb":
+            from benchmarks.sides.pgcopydb import Pgcopydb
+
+            return Pgcopydb(order)
     from benchmarks.sides.hydration import Hydration, declared
 
     return Hydration(order, declared(name, order))

@@ -14,16 +14,22 @@ from importlib import import_module
 from typing import Any
 
 from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.hydrator import Outcome
 from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.exceptions import SnapshotLost
 from airflow_provider_backpressure.hooks.hydration import Declaration
 from airflow_provider_backpressure.operators.lane import LaneClock, ProgressLog
 from airflow_provider_backpressure.sinks import ParquetSink, PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
 from benchmarks.sides.side import SCHEMA, Login, Order
 
+log = logging.getLogger(__name__)
+
 IDENTITY = "SELECT * FROM source"
 LANES = 1
+SNAPSHOTS = 3
+"""Tries to read everything in one snapshot."""
 SOURCE, SINK, SPARK = "benchmark_source", "benchmark_sink", "benchmark_spark"
 """Airflow's connections."""
 LOADED = {
@@ -40,9 +46,12 @@ def declared(name: str, order: Order) -> Declaration:
     """Return what the DAG of a side declares."""
     source: Any = PostgresSource(conn_id=SOURCE, table=f"public.{order.table}")
     sink: Any = PostgresSink(conn_id=SINK, table=f"{SCHEMA}.{order.table}")
+    consistency = None
     match name:
         case "copy" | "frame":
             pass
+        case "copy-static":
+            consistency = Consistency.STATIC
         case "kafka":
             source = KafkaSource(conn_id=SOURCE, topic=order.table)
         case "mysql":
@@ -57,6 +66,7 @@ def declared(name: str, order: Order) -> Declaration:
         spark_conn_id=SPARK,
         budget=Budget(credits=order.credits, range_rows=order.range_rows),
         transform=Transform(sql=IDENTITY) if name == "frame" else None,
+        consistency=consistency,
         owner="benchmark",
     )
 
@@ -80,28 +90,48 @@ class Hydration:
         self._opened.runner.probe()
 
     def run(self) -> dict[str, Any]:
-        """Plan anew, as the first task of the DAG does, and drain the ranges, as its lane does."""
+        """Plan, as the first task of the DAG does, and drain the ranges, as its lane does."""
         opened = self._opened
         began = time.perf_counter()
-        planned = opened.planner().plan(restart=True)
+        planned = opened.planner().plan(restart=not self._order.resumes)
         plan_seconds = time.perf_counter() - began
         progress = ProgressLog(
             ledger=opened.ledger,
             hydration_id=planned.hydration.id,
-            log=logging.getLogger(__name__),
+            log=log,
             unit=planned.plan.unit,
         )
-        result = opened.hydrator(
-            lane="benchmark",
-            share=math.ceil(self._order.credits / LANES),
-            inline_wait=settings.inline_wait(),
-            clock=LaneClock(),
-            on_commit=progress.committed,
-        ).run()
+        committed = self._drained(progress)
         progress.write()
-        if result.committed != planned.ranges:
-            raise RuntimeError(f"{result.committed} of {planned.ranges} ranges were committed: {result.outcome.value}.")
-        return {"path": planned.plan.path, "ranges": planned.ranges, "plan_seconds": plan_seconds}
+        if not self._order.resumes and committed != planned.ranges:
+            raise RuntimeError(f"{committed} of {planned.ranges} ranges were committed.")
+        return {
+            "path": planned.plan.path,
+            "ranges": planned.ranges,
+            "committed": committed,
+            "plan_seconds": plan_seconds,
+        }
+
+    def _drained(self, progress: ProgressLog) -> int:
+        """Return how many ranges were committed, once none is left. A plan whose snapshot is lost is made anew."""
+        for _ in range(SNAPSHOTS):
+            hydrator = self._opened.hydrator(
+                lane="benchmark",
+                share=math.ceil(self._order.credits / LANES),
+                inline_wait=settings.inline_wait(),
+                clock=LaneClock(),
+                on_commit=progress.committed,
+            )
+            try:
+                result = hydrator.run()
+            except SnapshotLost as error:
+                log.warning("%s", error)
+                self._opened.close_plan()
+                continue
+            if result.outcome is not Outcome.DONE:
+                raise RuntimeError(f"The gate stayed closed after {result.committed} ranges.")
+            return result.committed
+        raise RuntimeError(f"{SNAPSHOTS} snapshots were lost.")
 
     def close(self) -> None:
         """Close the ports."""
@@ -113,7 +143,7 @@ def _connections(order: Order) -> dict[str, dict[str, Any]]:
     host, _, port = order.remote.removeprefix("sc://").rpartition(":")
     return {
         SOURCE: _source(order),
-        SINK: _database("postgres", order.postgres, order.sink),
+        SINK: _database("postgres", order.sink_at or order.postgres, order.sink),
         SPARK: {"conn_type": "spark_connect", "host": host, "port": int(port), "extra": {"ui_url": order.ui_url}},
         "backpressure_default": _database("backpressure", order.postgres, order.ledger),
     }

@@ -58,6 +58,16 @@ class Tuned(Jdbc):
         from_postgres(session, order).write.jdbc(**target(order))
 
 
+class Overwriting(Jdbc):
+    """The tuned one, of which each run empties the target first."""
+
+    def copy(self, session: SparkSession, order: Order) -> None:
+        """As many connections at once as Spark has cores."""
+        into = {**target(order), "mode": "overwrite"}
+        into["properties"] = {**into["properties"], "truncate": "true"}
+        from_postgres(session, order).write.jdbc(**into)
+
+
 class FromMysql(Jdbc):
     """From MySQL, tuned alike: the driver fetches in batches only where its URL and Spark both say so."""
 
@@ -79,6 +89,7 @@ class ToParquet(Jdbc):
 SIDES: dict[str, Callable[[Order], Jdbc]] = {
     "jdbc-default": Default,
     "jdbc-tuned": Tuned,
+    "jdbc-overwrite": Overwriting,
     "mysql-jdbc": FromMysql,
     "parquet-jdbc": ToParquet,
 }

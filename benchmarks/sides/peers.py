@@ -6,7 +6,6 @@ A turn is one command: the tool's own start is part of it, as it is for whoever 
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,14 +60,22 @@ TOOLS: Mapping[str, Tool] = {
 }
 
 
+def run(command: list[str], *, folder: str, environment: Mapping[str, str]) -> None:
+    """Run a tool to its end; ``RuntimeError`` with its last words where it fails."""
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise RuntimeError(f"it ended with {done.returncode}: {words[-1] if words else 'it said nothing'}")
+
+
 class Peer:
     """One tool at work."""
 
     def __init__(self, name: str, order: Order) -> None:
+        """Install it where it is not there yet; no figure counts this."""
         self._tool, self._order, self._home = TOOLS[name], order, FOLDER / name
-
-    def open(self) -> None:
-        """Install it where it is not there yet; this is not part of a turn."""
         if not (self._home / "installed").exists():
             python = self._home / "bin" / "python"
             subprocess.run([sys.executable, "-m", "venv", "--without-pip", self._home], check=True)
@@ -76,20 +83,15 @@ class Peer:
             subprocess.run([*install, "--python", python, *self._tool.packages], check=True)
             (self._home / "installed").touch()
 
+    def open(self) -> None:
+        """Nothing is kept between two tables."""
+
     def run(self) -> dict[str, Any]:
-        """Load the table, into one that the tool makes for itself."""
-        with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
-            done = subprocess.run(
-                self._tool.command(self._home, self._order),
-                env={**os.environ, **self._environment(folder)},
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        if done.returncode:
-            words = (done.stderr or done.stdout).strip().splitlines()
-            raise RuntimeError(f"it ended with {done.returncode}: {words[-1] if words else 'it said nothing'}")
+        """Load the table, into one that the tool makes for itself. What it keeps between two runs is in the folder."""
+        folder = self._order.folder
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        command = self._tool.command(self._home, self._order)
+        run(command, folder=folder, environment=self._environment(folder))
         return {}
 
     def close(self) -> None:

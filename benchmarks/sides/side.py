@@ -26,6 +26,8 @@ class Order:
 
     postgres: Login
     """The server of targets and ledger, and of a source that is in PostgreSQL."""
+    sink_at: Login | None = None
+    """How its server is reached by whoever writes the target, where that is another way."""
     sink: str
     """Database of the target, which exists and is empty."""
     ledger: str
@@ -46,6 +48,8 @@ class Order:
     ui_url: str = ""
     credits: int
     range_rows: int
+    resumes: bool = False
+    """Go on with what is left of an earlier turn, as a command that is given again does; else begin anew."""
 
     def url(self, database: str) -> str:
         """Return the URL of a database of PostgreSQL, as libpq and asyncpg take it."""
@@ -57,7 +61,8 @@ def read(line: str) -> Order:
     """Return the order of a line of JSON."""
     told = json.loads(line)
     mysql = Login(**told["mysql"]) if told["mysql"] else None
-    return Order(**{**told, "postgres": Login(**told["postgres"]), "mysql": mysql})
+    sink_at = Login(**told["sink_at"]) if told["sink_at"] else None
+    return Order(**{**told, "postgres": Login(**told["postgres"]), "mysql": mysql, "sink_at": sink_at})
 
 
 class Side(Protocol):

@@ -66,12 +66,14 @@ def confirm(frame: FrameLocator, yes: str, why: str) -> None:
 
 def test_the_overview_is_in_the_navigation(login: Login, page: PageServer):
     """Each hydration with its figures; from Airflow's first page by its own navigation."""
+    fresh(page)
     tab = login("viewer")
     tab.get_by_role("link", name="Backpressure").or_(tab.get_by_role("button", name="Backpressure")).first.click()
     frame = tab.frame_locator("iframe")
     row = frame.get_by_role("row", name="raw.orders")
     expect(row).to_contain_text("61.7 %", timeout=PATIENCE)
     expect(row).to_contain_text("4 of 6")
+    expect(row).to_contain_text(re.compile(r"\d+:\d\d to \d+:\d\d"))
     expect(row).to_contain_text("oldest uncommitted range 10.2 s >= 10 s")
     expect(row).to_contain_text("not keeping up")
     expect(frame.get_by_role("row", name="raw.regions")).to_contain_text("100.0 %")
@@ -84,7 +86,7 @@ def test_one_screen_answers_both_questions(login: Login, page: PageServer):
     expect(frame.get_by_role("region", name="How much is done?")).to_contain_text("61.7 %")
     expect(frame.get_by_role("region", name="Is it keeping up?")).to_contain_text("MiB behind")
     pipe = frame.get_by_role("region", name="The pipe")
-    for stage in ("Source", "Gate", "Read and transform", "Sink"):
+    for stage in ("Source", "Gate", "Read", "Transform", "Sink"):
         # One of them may be called the bottleneck as well.
         expect(pipe.get_by_role("heading", name=re.compile(f"^{stage}"))).to_be_visible()
     expect(pipe.get_by_role("img", name="4 ranges in flight, 6 credits, at most 6")).to_be_visible()
@@ -206,8 +208,16 @@ def test_a_range_leads_to_its_log_and_is_tried_again(login: Login, page: PageSer
     expect(one.get_by_role("heading", name="Range 0")).to_be_focused()
     job = one.get_by_role("link", name="Session in Spark's pages")
     expect(job).to_have_attribute("href", f"http://spark.example:4040/connect/session/?id={SESSION}")
-    one.get_by_role("link", name="Log of the task").click()
-    tab.wait_for_url("**/dags/orders/runs/manual__2026-01-01T06*/tasks/hydrate_orders.hydrate_ranges/mapped/1")
+    log = one.get_by_role("link", name="Log of the task")
+    there = "**/dags/orders/runs/manual__2026-01-01T06*/tasks/hydrate_orders.hydrate_ranges/mapped/1"
+    expect(log).to_have_attribute("target", "_top")
+    for apart in ({"button": "middle"}, {"modifiers": ["ControlOrMeta"]}):
+        with tab.context.expect_page() as opening:
+            log.click(**apart)  # type: ignore[arg-type]
+        opening.value.wait_for_url(there)
+        opening.value.close()
+    log.press("Enter")
+    tab.wait_for_url(there)
     tab.goto(f"{page.airflow.url}/plugin/backpressure")
     frame.get_by_role("link", name="raw.own").click()
     frame.get_by_role("button", name="Range 0: failed").click()

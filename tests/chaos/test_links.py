@@ -14,12 +14,12 @@ from airflow_provider_backpressure.exceptions import SinkUnavailable, SourceUnav
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
+from dev.proxy import Proxy
 from dev.services import Server
 from tests.chaos.drained import Drained, Session, meanwhile, planned
 from tests.integration.attempts import until
 from tests.support.composed import Composed
 from tests.support.postgres import run
-from tests.support.proxy import Proxy
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault(9), pytest.mark.timeout(300)]
 

@@ -49,11 +49,14 @@ def test_every_side_arrives_and_stands_in_the_table(repository: Path, tmp_path: 
         "frame": "frame",
     }
     assert found["summary"]["raw"]["cpu"].keys() == {"client", "postgres"}
+    assert all(one["small_rows"] == ROWS // 5 and one["small_total"] > 0 for one in found["summary"].values())
+    assert table.count("of raw COPY") == 2
     for side in ("copy", "frame"):
         summary = found["summary"][side]
         assert all(summary["cpu"][part] > 0 for part in ("client", "postgres", "spark"))
         assert summary["peak_bytes"] > 0
         assert summary["open"] > 0
+        assert summary["open_cpu"] > 0
 
 
 @pytest.mark.parametrize(
@@ -73,3 +76,47 @@ def test_every_side_of_the_others_arrives(comparison: Comparison, repository: Pa
         assert summary["cpu"].keys() == comparison.parts.keys()
         assert all(summary["cpu"][part] > 0 for part in comparison.parts if part != "client")
     assert [one["factor"] > 0 for one in found["requirements"]] == [True] * len(comparison.goals)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_what_is_killed_at_half_time_ends_as_it_is_told(repository: Path, tmp_path: Path) -> None:
+    """Ours goes on where it was; a plain COPY has left nothing, and an append of Spark's doubles what it had."""
+    rows, results = 400_000, tmp_path / "results.json"
+    done = ended(
+        repository, "killed", "--rows", str(rows), "--sides", "copy-static,raw,jdbc-tuned", "--json", str(results)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {one["side"]: one for one in json.loads(results.read_text())["outcomes"]}
+    assert {side: (one["lost"], one["error"]) for side, one in found.items()} == dict.fromkeys(found, (0, None))
+    ours, plain, spark = found["copy-static"], found["raw"], found["jdbc-tuned"]
+    assert 0 < ours["left"] < rows
+    assert (ours["equal"], ours["doubled"]) == (True, 0)
+    assert ours["again"] <= 4 * rows // 20 + 100
+    assert (plain["left"], plain["doubled"]) == (0, 0)
+    assert spark["doubled"] == spark["left"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_memory_is_measured_over_sizes_and_with_a_slow_sink(repository: Path, tmp_path: Path) -> None:
+    """Every table arrives; slowed down ten times it takes about as much longer."""
+    results = tmp_path / "results.json"
+    sizes = ("--rows", "100000", "200000", "--range-rows", "50000", "--slower", "10")
+    done = ended(repository, "memory", *sizes, "--json", str(results))
+    found = json.loads(results.read_text())["cases"]
+    assert [(one["rows"], one["sink"], one["equal"]) for one in found] == [
+        (100_000, "direct", True),
+        (200_000, "direct", True),
+        (100_000, "full speed", True),
+        (100_000, "10 times slower", True),
+    ], done.stdout + done.stderr
+    fast, slow = (one["wall_seconds"] for one in found[2:])
+    assert slow >= 4 * fast
+    assert all(one["peak_bytes"] > 200 * 2**20 for one in found)
+
+
+def ended(repository: Path, module: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run a benchmark to its end."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *options]
+    return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=840, check=False)

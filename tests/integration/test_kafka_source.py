@@ -16,7 +16,10 @@ from airflow_provider_backpressure.core.hydrator import Outcome, spec_for
 from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.planner import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
+from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.statistics import Progress, total_progress
+from airflow_provider_backpressure.core.steering import Change
+from airflow_provider_backpressure.core.unread import STILL, unread
 from airflow_provider_backpressure.core.verification import Report, Verify
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
@@ -549,6 +552,41 @@ def test_a_lane_that_is_ended_goes_on_from_the_ledger(stage: Stage, connect: Ser
 
 def _stop() -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.statement("X1", "M8")
+def test_ranges_are_cut_by_offsets_where_a_person_wants_smaller_ones(stage: Stage) -> None:
+    """X1, M8: in the middle of a plan; every offset arrives once, and the committed frontier is never ahead."""
+    topic = stage.topic(2)
+    for partition in (0, 1):
+        topic.send(partition, *range(600))
+    hydration = stage.hydration(topic, range_rows=200)
+    planned = hydration.plan()
+    seen: list[dict[int, int]] = []
+    with hydration.composed.open(stage.runner) as ports:
+        hydrator = ports.hydrator()
+
+        def committed() -> None:
+            ports.ledger.steer(planned.hydration.id, Change(range_rows=50), who="ada")
+            done = unread(ports.plan, ports.ledger)
+            assert done is not None
+            open_ = ports.ledger.ranges(planned.plan.plan_id, states=STILL)
+            for partition, at in done().items():
+                starts = [p[1] for record in open_ for p in record.bounds.pieces if p[0] == partition]
+                assert at == min(starts, default=600)
+            seen.append(dict(done()))
+
+        hydrator.on_commit = committed
+        assert hydrator.run().outcome is Outcome.DONE
+        records = ports.ledger.ranges(planned.plan.plan_id)
+        ports.ledger.finish(planned.hydration.id)
+    assert planned.ranges == 6
+    sizes = [record.bounds.offsets for record in records if record.state is RangeState.COMMITTED]
+    assert sizes.count(50) >= 16
+    assert sum(sizes) == 1200
+    assert seen[-1] == {0: 600, 1: 600}
+    assert hydration.rows() == stored(topic)
+    assert hydration.verify().equal
 
 
 @pytest.mark.statement("X1", "X6")

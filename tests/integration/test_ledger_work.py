@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.bounds import cover
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.glance import Glance
 from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.limits import FixedLimit
 from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.database import make_engine
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.planning import BATCH
@@ -56,7 +59,11 @@ class Recorder:
         """Return the statements of one step."""
         self.statements.clear()
         step()
-        kept = [(text, values) for text, values in self.statements if text.startswith(("SELECT", "UPDATE", "DELETE"))]
+        kept = [
+            (text, values)
+            for text, values in self.statements
+            if text.startswith(("SELECT", "WITH", "UPDATE", "DELETE"))
+        ]
         assert kept
         return kept
 
@@ -191,6 +198,43 @@ def test_work_per_range_is_constant_on_mysql(mysql_ledger: Endpoint, open_engine
                 read = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'").all()
                 assert sum(int(count) for _, count in read) < 60, (name, text, read)
                 connection.rollback()
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_an_overview_reads_only_the_last_minutes(
+    kind: str, request: pytest.FixtureRequest, open_engine: Callable[[Any], sa.Engine]
+):
+    """However long hydrations have been under way: the intervals of twenty ETAs, from 300 samples of 3,000 of each."""
+    if kind == "mysql":
+        engine = open_engine(mysql.address(request.getfixturevalue("mysql_ledger")))
+    else:
+        url = address(request.getfixturevalue("database"))
+        migrate(url)
+        engine = open_engine(url)
+    ledger = SqlLedger(engine)
+    ids = [register(ledger, sink_identity=f"postgres://w:5432/w/raw.t{number}") for number in range(20)]
+    now = datetime.now(UTC)
+    for hydration_id in ids:
+        plan = make_plan(total=100_000)
+        ledger.save_plan(hydration_id, plan, numbered(cover(("id",), []), rows=1, row_bytes=8.0))
+        rest = {"hydration_id": hydration_id, "plan_id": plan.plan_id, "read_rows": 0, "in_flight": 0, "credits": 1}
+        rows = [{**rest, "at": now - timedelta(seconds=n), "committed_rows": 10 * (3_000 - n)} for n in range(3_000)]
+        with engine.begin() as connection:
+            connection.execute(sa.insert(models.sample), rows)
+    found: list[Glance] = []
+    statements = Recorder(engine).during(lambda: found.extend(ledger.glances(ids=ids, limit=20)))
+    assert all(one.eta is not None and one.eta.latest is not None for one in found)
+    for text, values in statements:
+        with engine.connect() as connection:
+            if kind == "mysql":
+                connection.exec_driver_sql("FLUSH STATUS")
+                connection.exec_driver_sql(text, values)
+                read = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'").all()
+                assert sum(int(count) for _, count in read) < 20 * 800, (text, read)
+            else:
+                told = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}", values)
+                plan = told.scalar_one()[0]["Plan"]
+                assert blocks(plan) < 20 * 40, plan
 
 
 @pytest.mark.statement("X8")

@@ -12,10 +12,10 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from benchmarks.accounting import resident_bytes
+from dev.proxy import Proxy
 from dev.services import Server
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
-from tests.support.proxy import Proxy
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

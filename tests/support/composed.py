@@ -26,7 +26,7 @@ from airflow_provider_backpressure.exceptions import VerificationFailed
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
-from airflow_provider_backpressure.sources import LandedSource, MySQLSource, PostgresSource
+from airflow_provider_backpressure.sources import KafkaSource, LandedSource, MySQLSource, PostgresSource
 from tests.support import lakes
 from tests.support.postgres import connected
 
@@ -89,7 +89,7 @@ class Composed:
     transform: str | None = None
     """A SELECT over the view ``source``."""
     kind: str = "postgres"
-    """Of the source: ``postgres`` or ``mysql``."""
+    """Of the source: ``postgres``, ``mysql``, ``landed``, or ``kafka``, whose ``table`` is the topic."""
     reading: dict[str, Any] = field(default_factory=dict)
     """What else the source is declared with."""
     quarantine: int | None = None
@@ -115,13 +115,15 @@ class Composed:
         """Return the source's declaration."""
         if self.kind == "landed":
             return LandedSource(lake=lakes.declared(**self.reading))
+        if self.kind == "kafka":
+            return KafkaSource(conn_id="source", topic=self.table, **self.reading)
         declared: SourceDeclaration = SOURCES[self.kind](conn_id="source", table=self.table, **self.reading)
         return declared
 
     def _sink(self, at: Endpoint) -> Sink:
         if not self.into:
             return PostgresSink(conn_id="sink", table=self.target, quarantine=self.quarantine).open(at)
-        return lakes.declared(**self.into).open(NOWHERE)
+        return lakes.declared(**self.into).open(at if self.into.get("conn_id") else NOWHERE)
 
     def plan(self) -> Planned:
         """Plan, or resume."""

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.course import Sight
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.push import Push
 from airflow_provider_backpressure.core.signals import Decision, Signal
 from airflow_provider_backpressure.core.upstream import Unit
@@ -139,7 +140,7 @@ def under_way(ledger: SqlLedger) -> str:
     _not_begun(ledger)
     _log(ledger)
     main = registered(ledger, "raw.orders", owner="orders", credits=6)
-    plan = make_plan(total=4_000_000)
+    plan = make_plan(total=4_000_000, path="frame", transform=Transform(sql="SELECT * FROM source WHERE NOT test"))
     ledger.save_plan(main, plan, cut(400, 10_000))
     for number in range(254):
         taken = take(ledger, main, lane=f"{LANE}/{number % 2}", session_id=SESSION, lease_seconds=3600)
@@ -151,7 +152,7 @@ def under_way(ledger: SqlLedger) -> str:
             commit(ledger, plan.plan_id, taken.seq, attempt=taken.attempt, rows=10_000, bytes=1_000_000)
     ledger.record_decision(main, DECISION)
     _sights(ledger, main)
-    _course(ledger, main, plan.plan_id)
+    course(ledger, main, plan.plan_id)
     return main
 
 
@@ -223,6 +224,20 @@ def registered(ledger: SqlLedger, target: str, *, owner: str, credits: int = 4, 
     ).id
 
 
+TOTALS = sa.text(
+    """INSERT INTO backpressure_source_statistics
+       SELECT (jsonb_populate_record(s, jsonb_build_object('hydration_id', h.id))).*
+       FROM backpressure_source_statistics s JOIN backpressure_hydration h ON h.owner = 'many' AND h.id <> :first
+       WHERE s.hydration_id = :first"""
+)
+SAMPLES = sa.text(
+    """INSERT INTO backpressure_sample (hydration_id, plan_id, at, committed_rows, read_rows, in_flight, credits)
+       SELECT id, plan_id, clock_timestamp() - make_interval(secs => 300 - n), 10 * n + n * n / 100, 0, 1, 1
+       FROM backpressure_hydration, generate_series(1, 300) n WHERE owner = 'many'"""
+)
+"""Five minutes of each, a second apart, as if all of them were under way."""
+
+
 def many(ledger: SqlLedger, *, hydrations: int, ranges: int) -> tuple[list[str], str]:
     """Make so many hydrations, the first with so many ranges; return their ids, and its plan's."""
     first = registered(ledger, "raw.many", owner="many")
@@ -237,6 +252,8 @@ def many(ledger: SqlLedger, *, hydrations: int, ranges: int) -> tuple[list[str],
             for number in range(hydrations - 1)
         ]
         connection.execute(sa.insert(table), rows)
+        connection.execute(TOTALS, {"first": first})
+        connection.execute(SAMPLES)
     engine.dispose()
     return [first, *(one["id"] for one in rows)], plan.plan_id
 
@@ -254,7 +271,7 @@ def _sights(ledger: SqlLedger, hydration_id: str) -> None:
         ledger.record_sight(hydration_id, sight, least_seconds=1)
 
 
-def _course(ledger: SqlLedger, hydration_id: str, plan_id: str) -> None:
+def course(ledger: SqlLedger, hydration_id: str, plan_id: str) -> None:
     """Write samples of the last ten minutes, and what the stages did: time cannot be waited for."""
     now, rows, looks = datetime.now(UTC), [], []
     done = sum(one.snapshot_progress for one in ledger.statistics(hydration_id))
@@ -288,14 +305,22 @@ def _course(ledger: SqlLedger, hydration_id: str, plan_id: str) -> None:
 
 
 def fresh(server: PageServer) -> None:
-    """Let a lane have looked just now: what the stages did is told of the last minute."""
-    engine = sa.create_engine(server.ledger._database.engine.url)
+    """Let a lane have looked just now: what the stages did is told of the last minute, rates of the last five."""
+    engine, table = sa.create_engine(server.ledger._database.engine.url), models.sample
+    mine, now = table.c.hydration_id == server.hydration_id, datetime.now(UTC)
     with engine.begin() as connection:
-        _look(connection, server.hydration_id, datetime.now(UTC), 0.8)
+        _look(connection, server.hydration_id, now, 0.8)
+        late = now - connection.execute(sa.select(sa.func.max(table.c.at)).where(mine)).scalar_one()
+        connection.execute(sa.update(table).where(mine).values(at=table.c.at + late))
     engine.dispose()
 
 
 def _look(connection: sa.Connection, hydration_id: str, at: datetime, wave: float) -> None:
-    times = {"admit": (0.5, 0.5, 4 * wave + 0.2), "read": (2.5, 1, 1.5 + wave), "sink": (4.5, 0.4, 0.1)}
+    times = {
+        "admit": (0.5, 0.5, 4 * wave + 0.2),
+        "read": (2.5, 1, 1.5 + wave),
+        "transform": (1.5, 0.5, 3),
+        "sink": (4.5, 0.4, 0.1),
+    }
     row = {"hydration_id": hydration_id, "at": at, "worker_id": "lane-0", "times": json.dumps(times)}
     connection.execute(sa.insert(models.flow), row)

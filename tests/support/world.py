@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_backpressure import task
 from airflow_provider_backpressure.core.config import Budget
@@ -107,14 +108,6 @@ class Store(dict[str, Any]):
         return self[key]  # type: ignore[no-any-return]
 
 
-class Events(dict[Any, SimpleNamespace]):
-    """Stands for the outlet events of a task."""
-
-    def __missing__(self, key: Any) -> SimpleNamespace:
-        self[key] = SimpleNamespace(extra={})
-        return self[key]
-
-
 def context(
     *, dag_id: str = "dag", run_id: str = "run", task_id: str = "task", map_index: int = -1, conf: Any = None
 ) -> Any:
@@ -128,7 +121,7 @@ def context(
         "dag_run": SimpleNamespace(conf=conf),
         "task_state_store": Store(),
         "asset_state_store": Store(),
-        "outlet_events": Events(),
+        "outlet_events": OutletEventAccessors(),
     }
 
 

@@ -206,6 +206,8 @@ class Installation:
 
     def begin(self) -> None:
         """Trigger the DAGs that need nothing but time, so that they run beside each other."""
+        # Airflow queues events for DAGs that are not paused.
+        self.airflow.wait_for_dag("told")
         for dag_id in EARLY:
             self._begun[dag_id] = self._trigger(dag_id, {"most": 15_000})
 

@@ -3,6 +3,7 @@
 import getpass
 import json
 import urllib.request
+from urllib.parse import quote
 
 import pytest
 
@@ -139,6 +140,28 @@ def test_several_tables(installation: Installation):
     assert "There is no table public.gone in" in run.log("named.hydrate_gone.plan_snapshot")
     for table, target in (("mapped_a", "mapped_a"), ("mapped_b", "mapped_b"), ("mapped_a", "public_mapped_a")):
         assert installation.fingerprint("warehouse", f"raw.{target}") == installation.fingerprint("shop", table)
+    events = installation.airflow.request("GET", "/api/v2/assets/events?source_dag_id=mapped")["asset_events"]
+    asset = "backpressure://default/shop_db/public.mapped_{0}->warehouse/raw.mapped_{0}"
+    pattern = {one["uri"]: one for one in events if one["source_task_id"] == "pattern.each.hydrate.verify_hydration"}
+    assert set(pattern) == {asset.format("a"), asset.format("b")}
+    assert [one["extra"]["rows"] for _, one in sorted(pattern.items())] == [1_000, 2_000]
+
+
+def test_a_dag_is_scheduled_on_hydrations_whose_names_only_a_run_knows(installation: Installation):
+    """Airflow runs it for the events by the alias, and it sees whose they are."""
+    installation.first("mapped").ends()
+    asset = "backpressure://default/shop_db/public.mapped_{0}->warehouse/raw.mapped_{0}"
+    until(lambda: told(installation) == [asset.format("a"), asset.format("b")], 120)
+
+
+def told(installation: Installation) -> object:
+    """Return what the latest run that was scheduled on the alias has seen."""
+    done = [run for run in installation._dag_runs("told") if run["state"] == "success"]
+    if not done:
+        return None
+    latest = max(done, key=lambda run: str(run["end_date"]))["dag_run_id"]
+    path = f"/api/v2/dags/told/dagRuns/{quote(latest, safe='')}/taskInstances/told/xcomEntries/return_value"
+    return installation.airflow.request("GET", path)["value"]
 
 
 def test_operators_are_mapped(installation: Installation):

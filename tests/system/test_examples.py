@@ -65,6 +65,9 @@ def test_a_task_leads_to_its_hydration_and_its_range(installation: Installation)
         "Hydration": f"/backpressure/#/hydration/{second.id}",
         "Range": f"/backpressure/#/hydration/{second.id}/range/1",
     }
+    back = installation.airflow.request("GET", f"/backpressure/api/hydrations/{second.id}/ranges/1")["task"]
+    assert (back["task_id"], back["map_index"], back["try_number"]) == ("hydrate_range.submit_range", 1, 1)
+    assert back["href"].endswith("/tasks/hydrate_range.submit_range/mapped/1?try_number=1")
 
 
 def test_the_lake_s_example_hydrates_its_tables(installation: Installation):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
@@ -101,6 +102,16 @@ def test_a_range_leads_to_its_task_and_its_job(page: PageServer, steered: str):
     engine.dispose()
     path = f"{PREFIX}/api/hydrations/{steered}/ranges/{taken.seq}"
     assert page.ask("GET", path, user="viewer")[1]["task"]["try_number"] == 3
+    page.ledger.release(taken.plan_id, taken.seq, attempt=taken.attempt, error="")
+    # A range that has tasks of its own leads to the run, and to the task as soon as that has begun.
+    taken = take(page.ledger, steered, lane=f"orders/{made}/range-{taken.seq}")
+    assert page.ask("GET", path, user="viewer")[1]["task"]["task_id"] is None
+    entries = f"/api/v2/dags/orders/dagRuns/{made}/taskInstances/nothing/xcomEntries"
+    link = {"key": "_link_RangeLink", "value": f"/backpressure/#/hydration/{steered}/range/{taken.seq}"}
+    assert page.ask("POST", entries, link, user="admin")[0] == 201
+    task = page.ask("GET", path, user="viewer")[1]["task"]
+    assert (task["task_id"], task["try_number"]) == ("nothing", 3)
+    assert task["href"].endswith(f"/runs/{quote(made, safe='')}/tasks/nothing?try_number=3")
     page.ledger.release(taken.plan_id, taken.seq, attempt=taken.attempt, error="")
     assert one["job"]["href"] == f"http://spark.example:4040/connect/session/?id={SESSION}"
 
@@ -223,11 +234,19 @@ def test_a_thousand_hydrations_and_a_hundred_thousand_ranges(page: PageServer):
                 assert page.ask("GET", path, user="viewer")[0] == 200
                 took.append(time.perf_counter() - begun)
             slow[path.removeprefix(PREFIX)[:80]] = round(statistics.median(took), 3)
+        lines = page.ask("GET", views[1], user="viewer")[1]["hydrations"]
+        assert all(one["eta_soonest_seconds"] <= one["eta_seconds"] <= one["eta_latest_seconds"] for one in lines)
         print(slow)
         assert max(slow.values()) < 0.3 * PATIENCE, slow
     finally:
         engine = sa.create_engine(page.ledger._database.engine.url)
         with engine.begin() as connection:
-            connection.execute(sa.text("DELETE FROM backpressure_range WHERE plan_id = :plan"), {"plan": plan_id})
+            for table in ("range", "sample"):
+                connection.execute(
+                    sa.text(f"DELETE FROM backpressure_{table} WHERE plan_id = :plan"), {"plan": plan_id}
+                )
+            connection.execute(
+                sa.text("DELETE FROM backpressure_source_statistics WHERE hydration_id = ANY(:ids)"), {"ids": ids}
+            )
             connection.execute(sa.delete(hydration).where(hydration.c.owner == "many"))
         engine.dispose()

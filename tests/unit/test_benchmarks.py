@@ -1,6 +1,10 @@
 """What the benchmark makes of its measurements, and how it counts CPU time."""
 
+import importlib
 import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -8,13 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import page
+from benchmarks import accounting, command, killed, memory, page, plots, report
+from benchmarks.__main__ import main as benchmarks_main
 from benchmarks.accounting import Accounts
+from benchmarks.killing import Outcome, kill
 from benchmarks.pg_to_pg import COMPARISON
-from benchmarks.results import Measurement, Requirement, Summary, requirements, summaries
+from benchmarks.plots import Panel, bars
+from benchmarks.results import Measurement, Requirement, Summary, ratio, requirements, steady, summaries, total
+from benchmarks.suites import SUITES, Suite
 from benchmarks.turns import rounds
 
 BURN = "import time\nwhile time.process_time() < 0.4: pass"
@@ -139,4 +148,127 @@ def test_a_section_of_the_page_is_replaced(tmp_path: Path, monkeypatch: pytest.M
     for heading, text in (("One", "old\n\n### part\nold"), ("Two", "kept"), ("One", "new")):
         page.write(heading, text)
     written = page.PAGE.read_text()
-    assert written == f"{page.INTRODUCTION}\n## One\n\nnew\n\n## Two\n\nkept\n"
+    assert written == f"{page.introduction()}\n## One\n\nnew\n\n## Two\n\nkept\n"
+
+
+def test_the_page_says_what_each_suite_is_and_takes() -> None:
+    """All that 'make bench' runs, in its order; the words above the sections are the suite's own."""
+    told = page.PAGE.read_text().partition("\n## ")[0]
+    assert told.strip() == page.introduction().strip()
+    assert re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE) == [suite.name for suite in SUITES]
+
+
+@pytest.mark.parametrize("rows", [200_000, 10_000_000])
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+def test_a_suite_takes_the_words_it_is_run_with(suite: Suite, rows: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option that 'make bench' gives is one of the suite's own."""
+    module = importlib.import_module(suite.words(rows)[0])
+    code = Path(str(module.__file__)).read_text() + Path(str(command.__file__)).read_text()
+    for word in suite.words(rows, write_docs=True)[1:]:
+        assert not word.startswith("--") or f'"{word}"' in code, word
+    assert benchmarks_main(["--list", "--only", suite.name, "--rows", str(rows)]) == 0
+    assert shlex.join(suite.words(rows)) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--only", "nothing"], ["--rows", "0"]])
+def test_what_cannot_be_run_is_said_in_a_sentence(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is started."""
+    with pytest.raises(SystemExit) as ended:
+        benchmarks_main(words)
+    assert ended.value.code == 2
+    assert re.search("there is no suite nothing|has to be at least 1", capsys.readouterr().err)
+
+
+def test_the_steady_cost_is_that_of_further_rows() -> None:
+    """Start and plan cancel out: 2 s of start, 3 s a million rows, against a floor without any start."""
+    turns = [
+        replace(turn("copy", 1, wall=9.0, cpu=3.0 * millions), rows=millions * 10**6, open_cpu_seconds=2.0)
+        for millions in (2, 10)
+    ]
+    turns += [replace(turn("raw", 1, wall=9.0, cpu=2.0 * millions), rows=millions * 10**6) for millions in (2, 10)]
+    found = medians(turns)
+    assert found["copy"].rows == 10**7
+    assert found["copy"].total == pytest.approx(32.0)
+    assert found["copy"].steady == pytest.approx(3e-6)
+    assert ratio(found, "raw", "copy", steady) == pytest.approx(2 / 3)
+    assert ratio(found, "raw", "copy", total) == pytest.approx(20 / 32)
+    told = report.totals(COMPARISON, found)
+    assert "| ours, copy path | 3.20 | 312,500 | 0.62 | 3.00 | 0.67 |" in told
+    assert {one.sentence: one.held for one in requirements(found, COMPARISON.goals) if one.factor} == {
+        COMPARISON.goals[1].sentence: True,
+        COMPARISON.goals[2].sentence: True,
+        COMPARISON.goals[3].sentence: True,
+    }
+
+
+def test_a_side_of_one_size_has_no_steady_cost() -> None:
+    """And nothing is claimed of it."""
+    found = medians([turn("copy", 1, wall=1.0, cpu=2.0), turn("raw", 1, wall=1.0, cpu=1.0)])
+    assert found["copy"].steady is None
+    assert ratio(found, "raw", "copy", steady) is None
+    assert report.totals(COMPARISON, found) == ""
+
+
+def test_the_memory_of_a_side_is_that_of_its_processes_at_one_moment() -> None:
+    """The peak of the sum: not less than any part's, not more than the parts' peaks together."""
+    with program(CHILD) as _, program(CHILD) as _:
+        children = [process.key[0] for process in accounting.descendants(accounting.processes(), os.getpid())][1:]
+        roots = {"client": children[0], "spark": children[1], "postgres": os.getpid()}
+        with Accounts(roots, own=("client", "spark")) as accounts:
+            pass
+    peaks = {name: tree.peak_bytes for name, tree in accounts.trees.items()}
+    assert max(peaks["client"], peaks["spark"]) < accounts.peak_bytes <= peaks["client"] + peaks["spark"]
+    assert accounts.peak_bytes < peaks["postgres"]
+
+
+def test_bars_are_drawn_to_scale() -> None:
+    """A picture without a script, which every browser can parse; the longest bar has all the room."""
+    panel = Panel(title="rows & more", bars=bars({"ours": 200.0, "<theirs>": 50.0, "none": 0.0}, ["ours"]))
+    drawn = ElementTree.fromstring(plots.svg("a < b", [panel, panel]))
+    space = "{http://www.w3.org/2000/svg}"
+    widths = [(each.get("class"), each.get("width")) for each in drawn.iter(f"{space}rect")][1:4]
+    assert [kind for kind, _ in widths] == ["bar ours", "bar", "bar"]
+    longest, other, none = (float(width or 0) for _, width in widths)
+    assert (other / longest, none) == (pytest.approx(0.25, abs=0.001), 0)
+    texts = [each.text for each in drawn.iter(f"{space}text")]
+    assert texts[:7] == ["rows & more", "ours", "200", "<theirs>", "50", "none", "0"]
+    assert drawn.findtext(f"{space}title") == "a < b"
+    assert "prefers-color-scheme: dark" in (drawn.findtext(f"{space}style") or "")
+
+
+@pytest.mark.parametrize(
+    ("read", "doubled", "held"),
+    [(1_250, 0, [True, True]), (1_251, 0, [True, False]), (1_250, 1, [False, True])],
+)
+def test_what_is_promised_of_a_kill_is_judged_to_the_row(read: int, doubled: int, held: list[bool]) -> None:
+    """Peers' outcomes are told and not judged; ours are held to the ranges in flight."""
+    ours = Outcome(side="copy-static", rows=1_000, read=read, doubled=doubled, equal=not doubled)
+    theirs = Outcome(side="jdbc-tuned", rows=1_000, read=5_000, doubled=900)
+    assert [good for _, good in killed.verdicts([ours, theirs], 150)] == held
+    assert killed.cells(theirs)[2:5] == ("0", "900", "4,000")
+
+
+def test_a_process_is_killed_with_all_that_came_of_it() -> None:
+    """The child too, which waits for a word that never comes."""
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}], stdin=0)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        family = [each.key for each in accounting.descendants(accounting.processes(), process.pid)]
+        assert len(family) == 2
+        kill([process.pid])
+        assert process.wait(20) == -signal.SIGKILL
+    until(lambda: not any(each.key in family for each in accounting.processes().values()))
+
+
+@pytest.mark.parametrize(
+    ("peaks", "held"), [((100, 105, 109), True), ((109, 100, 100), True), ((100, 111, 105), False)]
+)
+def test_memory_is_judged_by_the_largest_peak_against_the_smallest(peaks: tuple[int, ...], held: bool) -> None:
+    """Whichever table has it; a slow sink's are judged on their own."""
+    cases = [
+        memory.Case(sink="direct", measured=replace(turn("copy", 1, wall=1.0, cpu=1.0), peak_bytes=peak * 2**20))
+        for peak in peaks
+    ]
+    (verdict,) = memory.verdicts([*cases, replace(cases[0], sink="10 times slower")])
+    assert verdict[1] is held

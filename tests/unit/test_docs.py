@@ -30,24 +30,10 @@ from dev.docs.__main__ import made
 from dev.docs.diagrams import gate
 from dev.docs.facts import SINK_TABLES
 from dev.docs.reference import UNSAID
+from tests.support.docs import DOCS, FENCE, PAGES, ROOT, SHELLS, named, prose
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-SHELLS = ("sh", "bash")
 HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
-
-
-def named(page: Path) -> str:
-    """Return a page's path for a test's name."""
-    return page.relative_to(ROOT).as_posix()
-
-
-def prose(page: Path) -> str:
-    """Return a page without its code blocks."""
-    return FENCE.sub("", page.read_text())
 
 
 def anchors(page: Path) -> set[str]:

@@ -55,12 +55,15 @@ function layout(more = {}) {
   };
 }
 
-const line = (name, x, y, tone, more = {}) => ({ type: "scatter", mode: x.length < 3 ? "lines+markers" : "lines", name, x, y, line: { color: colour(tone), width: 2, shape: more.shape }, connectgaps: true, ...more.trace });
+// The library takes a name for markup, links and all; whoever names a table must not write on this page.
+const plain = (name) => name.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+
+const line = (name, x, y, tone, more = {}) => ({ type: "scatter", mode: x.length < 3 ? "lines+markers" : "lines", name: plain(name), meta: name, x, y, line: { color: colour(tone), width: 2, shape: more.shape }, connectgaps: true, ...more.trace });
 
 // What the chart ends with, for those who hear it.
-const latest = (traces) => traces.flatMap(({ name, y, showlegend }) => {
+const latest = (traces) => traces.flatMap(({ name, meta, y, showlegend }) => {
   const last = y.findLast((value) => value !== null && value !== undefined);
-  return last === undefined || showlegend === false ? [] : [`${name}: ${short(last)}`];
+  return last === undefined || showlegend === false ? [] : [`${meta ?? name}: ${short(last)}`];
 }).join("; ");
 
 // Times as this reader's clock has them: the library itself knows no zones.
@@ -102,9 +105,10 @@ export async function draw(charts, course, one) {
 
 function stages(put, course, wide) {
   const times = local(course.flow_at);
-  const names = { admit: "admit", read: "read", sink: "sink" };
+  const known = ["admit", "read", "read+transform", "transform", "sink"].filter((stage) => course.flow[stage]?.busy.some((value) => value !== null));
+  const names = known.length ? known : ["admit", "read", "sink"];
   const states = [["busy", "flow"], ["backpressured", "held"], ["idle", "idle"]];
-  const traces = Object.keys(names).flatMap((stage, index) => states.map(([state, tone]) => ({
+  const traces = names.flatMap((stage, index) => states.map(([state, tone]) => ({
     type: "bar",
     name: state === "backpressured" ? "held back" : state,
     legendgroup: state,
@@ -117,9 +121,9 @@ function stages(put, course, wide) {
     marker: { color: colour(tone), line: { width: 0 } },
     hovertemplate: `${stage}: %{y:.0f} %`,
   })));
-  const rows = [[0.7, 1], [0.35, 0.65], [0, 0.3]];
-  const axes = Object.fromEntries(Object.keys(names).map((stage, index) => [index ? `yaxis${index + 1}` : "yaxis", {
-    domain: rows[index], range: [0, 100], tickvals: [0, 100], ticksuffix: " %", title: { text: stage, font: { size: 12, color: colour("quiet") } },
+  const row = (index) => [1 - (index + 0.86) / names.length, 1 - index / names.length].map((at) => Math.max(0, at));
+  const axes = Object.fromEntries(names.map((stage, index) => [index ? `yaxis${index + 1}` : "yaxis", {
+    domain: row(index), range: [0, 100], tickvals: [0, 100], ticksuffix: " %", title: { text: stage, font: { size: 12, color: colour("quiet") } },
   }]));
-  put("stages", traces, { ...wide, ...axes, barmode: "stack", bargap: 0, hovermode: "closest", xaxis: { anchor: "y3" } }, times.length === 0);
+  put("stages", traces, { ...wide, ...axes, barmode: "stack", bargap: 0, hovermode: "closest", xaxis: { anchor: names.length > 1 ? `y${names.length}` : "y" } }, times.length === 0);
 }

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { draw as drawCharts, frames } from "./charts.js";
 import { controls } from "./controls.js";
-import { amount, bytes, classes, DASH, duration, el, named, percent, PHASES, put, rate, share, show, time, whole } from "./dom.js";
+import { amount, bytes, classes, DASH, duration, el, named, percent, PHASES, put, rate, share, show, spread, time, whole } from "./dom.js";
 import { bar, standing } from "./overview.js";
 import { pipe } from "./pipe.js";
 import { foretold, planning } from "./planning.js";
@@ -112,7 +112,7 @@ export function detail(main, id, { path, again }) {
     const running = one.phase !== "steady_state";
     done.draw(one.percent, percent(one.percent),
       `${whole(one.committed)} of ${one.total_exact ? "" : "about "}${whole(one.total)} ${one.unit}`,
-      running ? `${rate(one.rate, one.unit)} · ETA ${duration(one.eta_seconds)}${spread(one)}` : `complete since ${time(one.hydrated_at)}`);
+      running ? `${rate(one.rate, one.unit)} · ETA ${duration(one.eta_seconds)}${one.eta_soonest_seconds === null ? "" : ` (${spread(one)})`}` : `complete since ${time(one.hydrated_at)}`);
     const words = { "not keeping up": "No", "keeping up": "Yes", "caught up": "Yes, caught up", idle: "At rest", unknown: "Not known yet" };
     const behind = Object.entries(one.lag_by_key).filter(([, lag]) => lag > 0).sort(([, one], [, other]) => other - one);
     const most = behind.length > 1 ? `. Furthest: ${behind.slice(0, 3).map(([key, lag]) => `${key} (${amount(lag, one.log_unit)})`).join(", ")}.` : "";
@@ -173,12 +173,6 @@ function answer(question) {
 
 // The verdict stands above already: what follows it are the figures.
 const figures = (sentence) => sentence.replace(/^(NO|yes[^:]*|no run is under way): /, "").replace(/^./, (first) => first.toUpperCase());
-
-// The interval that recent rates span; a standstill among them has no latest end.
-function spread(one) {
-  if (one.eta_soonest_seconds === null) return "";
-  return ` (${duration(one.eta_soonest_seconds)} to ${one.eta_latest_seconds === null ? "nobody knows" : duration(one.eta_latest_seconds)})`;
-}
 
 function what(act) {
   if (act.action.endsWith("-range")) return `${act.action.replace("-", " ")} ${whole(act.values.seq)}`;

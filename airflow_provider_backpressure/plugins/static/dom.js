@@ -20,17 +20,31 @@ export function put(node, text) {
   if (node.textContent !== shown) node.textContent = shown;
 }
 
-// Airflow shows this page in a frame that may not open others: its links leave by the outer page, which may.
-export function leave(event) {
-  const outside = window.parent !== window ? window.parent.document : null;
-  if (!outside) return;
+// A link that leads out of this page, in the whole window: by click, by key, and in a tab of its own as browsers do that.
+export const outward = (attributes = {}) => el("a", { target: "_top", onclick: leave, onauxclick: leave, ...attributes });
+
+// Airflow shows this page in a frame that may neither leave nor open others: links go by the outer page, which may.
+function leave(event) {
+  const outside = outer();
+  if (!outside || event.button > 1) return;
   event.preventDefault();
   const way = outside.createElement("a");
-  way.href = event.currentTarget.href;
-  if (event.currentTarget.target) [way.target, way.rel] = [event.currentTarget.target, "noopener noreferrer"];
+  const link = event.currentTarget;
+  const apart = link.target === "_blank" || event.button === 1 || event.ctrlKey || event.metaKey || event.shiftKey;
+  way.href = link.href;
+  if (apart) [way.target, way.rel] = ["_blank", "noopener noreferrer"];
   outside.body.append(way);
   way.click();
   way.remove();
+}
+
+// In the frame of another site there is none to go by: the link's own target counts there.
+function outer() {
+  try {
+    return window.parent !== window ? window.parent.document : null;
+  } catch {
+    return null;
+  }
 }
 
 export function show(node, visible) {
@@ -59,6 +73,9 @@ export function duration(seconds) {
   const two = (value) => String(value).padStart(2, "0");
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
+
+// The ETA's interval, that recent rates span; a standstill among them has no latest end.
+export const spread = (one) => `${duration(one.eta_soonest_seconds)} to ${one.eta_latest_seconds === null ? "nobody knows" : duration(one.eta_latest_seconds)}`;
 
 export function bytes(value) {
   if (value === null || value === undefined) return DASH;

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { ask } from "./controls.js";
-import { amount, bytes, classes, duration, el, named, percent, PHASES, put, rate, share, show, short, time, whole } from "./dom.js";
+import { amount, bytes, classes, duration, el, named, percent, PHASES, put, rate, share, show, short, spread, time, whole } from "./dom.js";
 import { planning } from "./planning.js";
 
 const PAGE = 50;
@@ -125,11 +125,14 @@ function line() {
   const rowsDone = el("small");
   const gate = el("span");
   const reason = el("small");
+  const left = el("span");
+  const interval = el("small", { title: "By how much the rates of the last minutes differ" });
   const verdict = el("span");
   const behind = el("small");
   const cells = Object.fromEntries(["eta", "rate", "memory", "credits", "keeping", "bottleneck"].map((name) => [name, el("td")]));
   for (const name of ["eta", "rate", "memory", "credits"]) cells[name].className = "figure";
   cells.keeping.append(verdict, behind);
+  cells.eta.append(left, interval);
   const node = el("tr", {},
     el("th", { scope: "row" }, link, under),
     el("td", {}, phase, turn),
@@ -151,7 +154,9 @@ function line() {
       put(phase, one.begun ? PHASES[one.phase] : "Not begun");
       progress.draw(one.percent, `Progress of ${target.name}`);
       put(rowsDone, !one.begun ? "Nothing is planned" : `${short(one.committed)} of ${one.total_exact ? "" : "about "}${short(one.total)} ${one.unit}`);
-      put(cells.eta, duration(one.eta_seconds));
+      put(left, duration(one.eta_seconds));
+      show(interval, one.eta_soonest_seconds !== null);
+      put(interval, spread(one));
       put(cells.rate, rate(one.rate, one.unit));
       put(cells.memory, one.memory_limit ? share(one.memory_used / one.memory_limit) : null);
       cells.memory.title = one.memory_limit ? `${bytes(one.memory_used)} of ${bytes(one.memory_limit)} in the fullest executor` : "";

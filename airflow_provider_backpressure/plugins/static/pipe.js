@@ -1,16 +1,17 @@
-// The pipe: source, gate, read, sink; rates at its ends, credits at the gap, and what each stage does with its time.
+// The pipe: source, gate, read, transform, sink; rates at its ends, credits at the gap, and what each stage does with its time.
 
 import { amount, classes, el, named, put, rate, share, show, speed } from "./dom.js";
 
 const MOST_DOTS = 24;
 
-function box(kind, name) {
-  const [head, figure, note] = [el("h3", {}, name), el("p", { class: "figure big" }), el("p", { class: "quiet" })];
+function box(kind, title) {
+  const [head, figure, note] = [el("h3", {}, title), el("p", { class: "figure big" }), el("p", { class: "quiet" })];
   const spent = el("div", { class: "spent", role: "img" }, el("span", { class: "busy" }), el("span", { class: "held" }), el("span", { class: "idle" }));
   const node = el("li", { class: `stage ${kind}` }, head, figure, note, spent);
   return {
     node,
-    draw({ figure: large, note: small, stage, worst }) {
+    draw({ name = title, figure: large, note: small, stage, worst }) {
+      put(head, name);
       put(figure, large);
       put(note, small);
       show(spent, Boolean(stage));
@@ -24,25 +25,38 @@ function box(kind, name) {
   };
 }
 
+// The stages between gate and sink: read and transform, or both in one where they are told so (also by an earlier release).
+function apart(one, stages) {
+  if (!one.plan?.transform) return ["read"];
+  if (stages.transform) return ["read", "transform"];
+  if (stages["read+transform"]) return ["read+transform"];
+  return stages.read ? ["read"] : ["read", "transform"];
+}
+
 export function pipe() {
   const source = box("source", "Source");
   const gate = box("gate", "Gate");
-  const read = box("read", "Read and transform");
+  const read = box("read", "Read");
+  const transform = box("transform", "Transform");
   const sink = box("sink", "Sink");
   const dots = el("p", { class: "dots", role: "img" });
   gate.node.insertBefore(dots, gate.node.children[1]);
   const legend = el("p", { class: "legend quiet" },
     el("span", { class: "key busy" }), "busy ", el("span", { class: "key held" }), "held back ", el("span", { class: "key idle" }), "idle; of the last minute");
   return {
-    node: el("div", {}, el("ol", { class: "pipe" }, source.node, gate.node, read.node, sink.node), legend),
+    node: el("div", {}, el("ol", { class: "pipe" }, source.node, gate.node, read.node, transform.node, sink.node), legend),
     draw(one) {
       const running = one.phase !== "steady_state";
       const stages = running ? Object.fromEntries(one.stages.map((stage) => [stage.stage, stage])) : {};
       const told = (stage) => (stage ? `${share(stage.busy)} busy, ${share(stage.backpressured)} held back` : running ? "not known yet" : "at rest");
       const worst = (name) => one.bottleneck === name;
+      const worked = (name) => ({ figure: stages[name] ? share(stages[name].busy) : "—", note: told(stages[name]), stage: stages[name], worst: worst(name) });
       source.draw({ figure: one.upstream_rate === null ? named(one.source).name : speed(one.upstream_rate, one.log_unit), note: `${named(one.source).kind} · lag ${amount(one.lag, one.log_unit)}` });
       gate.draw({ figure: `${one.in_flight} of ${one.credits}`, note: stages.admit ? told(stages.admit) : one.open ? "credits in flight" : one.reasons[0], stage: stages.admit, worst: worst("admit") });
-      read.draw({ figure: stages.read ? share(stages.read.busy) : "—", note: told(stages.read), stage: stages.read, worst: worst("read") });
+      const between = apart(one, stages);
+      read.draw({ name: between.length > 1 || !one.plan?.transform ? "Read" : "Read and transform", ...worked(between[0]) });
+      show(transform.node, between.length > 1);
+      if (between.length > 1) transform.draw(worked(between[1]));
       sink.draw({ figure: rate(one.rate, one.unit), note: told(stages.sink), stage: stages.sink, worst: worst("sink") });
       const shown = Math.min(one.credits_max, MOST_DOTS);
       const taken = Math.round((one.in_flight / Math.max(1, one.credits_max)) * shown);

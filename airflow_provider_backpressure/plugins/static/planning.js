@@ -2,12 +2,12 @@
 
 import { trigger } from "./api.js";
 import { ask } from "./controls.js";
-import { DASH, el, leave, put, show, time, whole } from "./dom.js";
+import { DASH, el, outward, put, show, time, whole } from "./dom.js";
 
 export function planning(changed) {
   let dag = null;
   const button = el("button", { type: "button", onclick: confirm }, "Ask for its plan …");
-  const run = el("a", { onclick: leave });
+  const run = outward();
   const told = el("p", { role: "status", hidden: true }, "Asked for. It appears here when the task plan_snapshot of ", run, " is through; a DAG that is paused in Airflow begins when it is not.");
   const mayNot = el("p", { class: "quiet", hidden: true }, "To see what its plan would be takes the right to trigger the DAG.");
 

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { ask } from "./controls.js";
-import { bytes, classes, DASH, el, leave, put, RANGES, show, time, whole } from "./dom.js";
+import { bytes, classes, DASH, el, outward, put, RANGES, show, time, whole } from "./dom.js";
 
 export function oneRange(id, changed) {
   let seq = null;
@@ -12,8 +12,8 @@ export function oneRange(id, changed) {
   const title = el("h3", { tabindex: "-1" });
   const badge = el("span", { class: "badge" });
   const facts = el("dl", { class: "facts" });
-  const log = el("a", { onclick: leave });
-  const job = el("a", { onclick: leave, target: "_blank", rel: "noopener noreferrer" });
+  const log = outward();
+  const job = outward({ target: "_blank", rel: "noopener noreferrer" });
   const tag = el("code");
   const noJob = el("p", { class: "quiet" }, "Spark knows it by ", tag);
   const noTask = el("p", { class: "quiet" }, "No task has taken it yet.");

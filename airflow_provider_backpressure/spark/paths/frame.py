@@ -5,6 +5,7 @@ many tasks as it has slices, and written by exactly one. Without a transform tha
 Spark's own and back would only cost.
 """
 
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.spark.batches import BAD, END, ended
 from airflow_provider_backpressure.spark.changes import log_reader
 from airflow_provider_backpressure.spark.kinds import reader, writer
+from airflow_provider_backpressure.spark.meter import Across
+from airflow_provider_backpressure.spark.slates import Slate, Slates, told
 from airflow_provider_backpressure.spark.task import RESULT, measured, outcome, said
 from airflow_provider_backpressure.spark.transforms import Function, transformed
 from airflow_provider_backpressure.spark.types import carrier, postgres_type
@@ -34,10 +37,17 @@ def frame_job(
     """Return the job of a range: one row with its result."""
     if spec.transform is None:
         return _straight(session, spec, source, sink)
-    frame = transformed(session, _source(session, spec.read, spec.slices, source, spec), spec.transform, function)
+    meeting = uuid.uuid4().hex
+    read = _source(session, spec.read, spec.slices, source, spec, meeting)
+    frame = transformed(session, read, spec.transform, function)
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        yield outcome(lambda: measured(lambda: writer(spec.write.kind).write(sink, spec, batches)))
+        def work() -> SliceResult:
+            return writer(spec.write.kind).write(sink, spec, batches)
+
+        with Slates(_place(meeting), len(spec.slices)) as slates:
+            result = outcome(lambda: measured(work, Across(slates)))
+        yield result
 
     return _ended(session, frame, len(spec.write.columns) + spec.read.keep_bad).coalesce(1).mapInArrow(write, RESULT)
 
@@ -56,6 +66,14 @@ def _straight(session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: 
             yield outcome(lambda: measured(work))
 
     return session.range(0, 1, 1, 1).mapInArrow(run, RESULT)
+
+
+def _place(meeting: str) -> str | None:
+    """Return where reader and writer of this attempt at a Spark task meet: others of the host have other names."""
+    from pyspark.taskcontext import TaskContext
+
+    task = TaskContext.get()
+    return None if task is None else f"backpressure-{meeting}-{task.taskAttemptId()}"
 
 
 def _position(spec: RangeSpec, source: Endpoint) -> str:
@@ -90,8 +108,12 @@ def _source(
     pieces: Sequence[Slice] = (),
     source: Endpoint | None = None,
     spec: RangeSpec | None = None,
+    meeting: str = "",
 ) -> "DataFrame":
-    """Return the source's rows, a task for each piece; without pieces none, for analysis."""
+    """Return the source's rows, a task for each piece; without pieces none, for analysis.
+
+    ``meeting``: a name by which each reader finds the writer.
+    """
     fields = [StructField(column.name, carrier(column.type)[1], column.nullable) for column in what.columns]
     schema = StructType([*fields, *([StructField(BAD, StringType())] if what.keep_bad else [])])
 
@@ -101,7 +123,7 @@ def _source(
                 assert source is not None
                 assert spec is not None
                 with said():
-                    yield from _read(spec, pieces[index], source)
+                    yield from told(_read(spec, pieces[index], source), Slate(_place(meeting), index))
 
     tasks = max(1, len(pieces))
     return session.range(0, tasks, 1, tasks).mapInArrow(read, schema)

@@ -35,6 +35,16 @@ def test_a_hydration_is_bound_to_environment_source_and_sink(ledger):
     assert len(ledger.hydrations()) == 4
 
 
+def test_one_that_a_lost_ledger_knew_gets_its_id_back(ledger):
+    """Unless another one has it; one that is there keeps its own."""
+    had = "0123456789abcdef" * 2
+    assert register(ledger, hydration_id=had) == had
+    assert register(ledger, hydration_id="f" * 32) == had
+    other = register(ledger, source_identity="other", hydration_id=had)
+    assert other != had
+    assert ledger.hydration(had).source_identity != "other"
+
+
 def test_a_new_hydration_has_all_its_credits_and_no_plan(ledger):
     found = ledger.hydration(register(ledger, credits=5))
     assert (found.credits, found.credits_max, found.phase, found.plan) == (5, 5, Phase.HYDRATION, None)

@@ -1,6 +1,8 @@
 """What pages ask of a ledger: the same as the single reads tell, in a bounded number of statements."""
 
+import math
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ from airflow_provider_backpressure.core.flow import Stage, StageTime
 from airflow_provider_backpressure.core.glance import Glance
 from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.samples import RECENT_SECONDS, recent_rates
 from airflow_provider_backpressure.core.signals import Decision, Signal
 from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.ledger import models
 from tests.conformance.ledger.support import Subject, commit, planned, register, replan, take
 
 FLOW = {Stage.ADMIT: StageTime(busy=1, backpressured=9), Stage.SINK: StageTime(busy=10)}
@@ -64,6 +68,40 @@ def test_the_rate_is_the_ledger_s_own(ledger: Ledger):
     assert [point.at for point in history] == sorted({point.at for point in history})
     (together,) = ledger.history(hydration_id, seconds=60, most=1)
     assert (together.at, together.committed) == (history[-1].at, 20) == (history[-1].at, history[-1].committed)
+
+
+def test_the_spread_of_recent_rates_is_the_samples_own(on_tables: Subject):
+    """The interval of the ETA, of all lines at once: as the samples of each tell it, of its plan, of five minutes."""
+    ledger = on_tables.ledger
+    ids = [register(ledger, sink_identity=f"postgres://w:5432/w/raw.t{number}") for number in range(3)]
+    for number, hydration_id in enumerate(ids):
+        plan_id = replan(ledger, hydration_id, 1 if number == 2 else 100)
+        sampled(on_tables, hydration_id, "0" * 32, [10 * second for second in range(50)])
+        sampled(on_tables, hydration_id, plan_id, [second * (1 + number) + second**2 // 100 for second in range(290)])
+    committed(ledger, ids[2], plan_id, 1)
+    ledger.finish(ids[2])
+    found = {now.hydration.id: now for now in ledger.glances(ids=ids, limit=9)}
+    for hydration_id in ids[:2]:
+        recent = recent_rates(ledger.samples(hydration_id, seconds=RECENT_SECONDS))
+        assert len(recent) > 25
+        assert found[hydration_id].recent == pytest.approx(recent)
+        left = found[hydration_id].eta
+        assert left is not None
+        assert left.soonest <= left.seconds < left.latest < math.inf
+    assert (found[ids[2]].eta, len(found[ids[2]].recent)) == (None, 0), "it is complete"
+
+
+def sampled(on_tables: Subject, hydration_id: str, plan_id: str, committed: list[int]) -> None:
+    """Write a sample for each second, the last of them of now: time cannot be waited for."""
+    now = datetime.now(UTC)
+    rest = {"hydration_id": hydration_id, "plan_id": plan_id, "read_rows": 0, "in_flight": 0, "credits": 1}
+    rows = [
+        {**rest, "at": now - timedelta(seconds=len(committed) - 1 - second), "committed_rows": each}
+        for second, each in enumerate(committed)
+    ]
+    engine: Any = on_tables.ledger._database.engine  # type: ignore[attr-defined]
+    with engine.begin() as connection:
+        connection.execute(sa.insert(models.sample), rows)
 
 
 def test_every_reason_is_told(ledger: Ledger):
@@ -154,14 +192,15 @@ def test_the_number_of_statements_does_not_grow(on_tables: Subject):
     """Ten hydrations, or one: as many statements."""
     ids = [register(on_tables.ledger, sink_identity=f"postgres://w:5432/w/raw.t{number}") for number in range(10)]
     for hydration_id in ids:
-        replan(on_tables.ledger, hydration_id, 3)
+        sampled(on_tables, hydration_id, replan(on_tables.ledger, hydration_id, 3), list(range(60)))
     asked: list[str] = []
     engine: Any = on_tables.ledger._database.engine  # type: ignore[attr-defined]
     sa.event.listen(engine, "before_cursor_execute", lambda *values: asked.append(values[2]))
     numbers = []
     for chosen in (ids[:1], ids):
         asked.clear()
-        assert len(on_tables.ledger.glances(ids=chosen, limit=100)) == len(chosen)
+        told = on_tables.ledger.glances(ids=chosen, limit=100)
+        assert [len(each.recent) > 3 for each in told] == [True] * len(chosen)
         numbers.append(len(asked))
     assert numbers[0] == numbers[1] <= 12, asked
 

@@ -311,7 +311,11 @@ def test_places_and_kinds_are_checked(tmp_path: Path) -> None:
     for wrong in ("relative/path", "s3://bucket", "hdfs://there/it/is", ""):
         with pytest.raises(InvalidDeclaration, match="absolute path or s3://bucket/prefix"):
             check_path(wrong, "path")
+    for elsewhere in ("/lake/../etc", "/lake/..", "s3://bucket/../t", "/la\x00ke"):
+        with pytest.raises(InvalidDeclaration, match=r"without '\.\.'"):
+            check_path(elsewhere, "path")
     assert check_path("file:///data/t/", "path") == "/data/t"
+    assert check_path("/data/..t", "path") == "/data/..t"
     assert Place(str(tmp_path), NOWHERE).names("nowhere") == []
 
 

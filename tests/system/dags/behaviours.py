@@ -4,8 +4,9 @@ import os
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, BaseNotifier, chain
+from airflow.sdk import DAG, BaseNotifier, chain, task
 
+from airflow_provider_backpressure.assets import hydrations_of
 from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Query
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from airflow_provider_backpressure.sinks import PostgresSink
@@ -113,6 +114,15 @@ with DAG("mapped", schedule=None, catchup=False, default_args=RETRY_SOON, params
             spark_conn_id="spark_connect_default",
             group_id=group_id,
         )
+
+with DAG("told", schedule=[hydrations_of("mapped")], catchup=False):
+
+    @task(inlets=[hydrations_of("mapped")])
+    def told(*, inlet_events: Any) -> list[str]:
+        """Return the names of what has come."""
+        return sorted({event.asset.name for event in inlet_events[hydrations_of("mapped")]})
+
+    told()
 
 with DAG("mapped_operators", schedule=None, catchup=False, default_args=RETRY_SOON, params={"table": "mapped"}):
     many: list[dict[str, Any]] = [

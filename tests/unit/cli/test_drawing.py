@@ -11,7 +11,7 @@ from airflow_provider_backpressure.cli.drawing import drawing
 from airflow_provider_backpressure.cli.facts import Facts
 from airflow_provider_backpressure.cli.marks import ASCII, UNICODE
 from airflow_provider_backpressure.cli.overview import logged, overview
-from airflow_provider_backpressure.core.flow import Stage, StageTime
+from airflow_provider_backpressure.core.flow import Flow, Stage, StageTime
 from airflow_provider_backpressure.core.glance import Glance
 from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.phases import Phase
@@ -114,10 +114,55 @@ def test_what_nobody_knows_is_called_so(world: World):
     assert not any(line.startswith("gate ") for line in drawn(world, now=settled))
 
 
-def test_a_transform_is_named_where_it_is_done(world: World):
-    plan = replace(world.plan, transform=Transform(sql="SELECT 1"))
-    now = glance(world)
-    assert pipe(replace(now, hydration=replace(now.hydration, plan=plan))).read.name == "read+transform"
+TRANSFORMED = {
+    Stage.ADMIT: StageTime(backpressured=90, busy=5, idle=5),
+    Stage.READ: StageTime(backpressured=99.9, busy=0.1),
+    Stage.TRANSFORM: StageTime(busy=94, idle=6),
+    Stage.SINK: StageTime(busy=5, idle=95),
+}
+"""Everything waits for the transform."""
+
+
+def transformed(world: World, flow: Flow) -> Glance:
+    """Return how the hydration stands, with a transform in its plan."""
+    now, plan = glance(world), replace(world.plan, transform=Transform(sql="SELECT 1"))
+    return replace(now, hydration=replace(now.hydration, plan=plan), flow=flow)
+
+
+@pytest.mark.statement("F8")
+@pytest.mark.parametrize(("width", "arrows"), [(80, "▶"), (120, "─▶")])
+def test_a_transform_has_a_part_of_its_own(world: World, width: int, arrows: str):
+    """F8: source -> gate -> read -> transform -> sink, in eighty columns too; a slow transform is the bottleneck."""
+    lines = drawn(world, now=transformed(world, TRANSFORMED), width=width)
+    assert max(cell_len(line) for line in lines) <= width
+    top = next(line for line in lines if "source" in line and "sink" in line)
+    names = ["source", "gate", "read", "transform", "sink"]
+    assert [name for name in top.replace("─", " ").replace("━", " ").split() if name in names] == names
+    boxes = lines[lines.index(top) : lines.index(top) + 5]
+    assert len({cell_len(line.rstrip()) for line in boxes}) == 1, "nothing is broken into two lines"
+    assert set(boxes[-1].split()[0]) <= set("└─┘"), "nor is any box higher"
+    for figure in ("100 offsets/s", "lag 3,600", "2 of 3", "0% busy", "100% held", "94% busy", "0 rows/s"):
+        assert any(figure in line for line in boxes), figure
+    assert any(line.count(arrows) == 4 for line in boxes)
+    assert "transform is the bottleneck" in "\n".join(lines)
+
+
+def test_parts_of_a_transform_before_anything_is_known(world: World):
+    """Two parts that say so; at rest too."""
+    told = pipe(transformed(world, {}))
+    assert [part.name for part in told.parts] == ["source", "gate", "read", "transform", "sink"]
+    assert {part.figure for part in told.parts[2:4]} == {"not known yet"}
+    assert any("not known yet" in line for line in drawn(world, now=transformed(world, {})))
+
+
+@pytest.mark.parametrize("stage", [Stage.READ_AND_TRANSFORM, Stage.READ])
+def test_reading_and_transform_that_nobody_tells_apart_are_one(world: World, stage: Stage):
+    """Behind a shuffle; and in what an earlier release has told."""
+    flow = {Stage.ADMIT: HELD[Stage.ADMIT], stage: StageTime(busy=9, idle=1), Stage.SINK: StageTime(idle=1)}
+    told = pipe(transformed(world, flow))
+    assert [part.name for part in told.parts] == ["source", "gate", "read+transform", "sink"]
+    assert told.bottleneck is told.read
+    assert "90% busy" in told.read.figure
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -134,6 +179,17 @@ def test_several_are_a_line_each(world: World, encoding: str):
     assert lines[2].strip() == "paused by ada: release night"
     assert lines[3].split()[1].endswith("longlong")
     assert lines[4].strip() == "3 ranges failed; paused by ada: release night"
+
+
+@pytest.mark.parametrize(("width", "told"), [(80, "1:40"), (100, "1:40 (1:22 to 2:07)")])
+def test_a_wide_screen_has_room_for_the_eta_s_interval(world: World, width: int, told: str):
+    progress = replace(glance(world).progress, total=1_000, committed=0)
+    now = replace(glance(world), progress=progress, speed=10.0, recent=(7.0, 10.0, 13.0, 10.0))
+    console = Console(file=Screen("utf-8"), width=width)
+    console.print(overview([now, now], console))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert f"  {told}  NO" in lines[1]
+    assert max(cell_len(line) for line in lines) <= width
 
 
 def test_a_log_gets_one_line(world: World):

@@ -11,6 +11,8 @@ from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.ports import Marker
 from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.reindex import BEYOND, Rebuilt
 from airflow_provider_backpressure.core.replay import ReplayWindow
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
 from airflow_provider_backpressure.exceptions import (
@@ -119,6 +121,26 @@ def test_nothing_follows_where_nothing_was_written():
     assert next_windows(plan, Log(end=160), [], budget=Budget(), hydrating=False) is None
     with pytest.raises(SourceUnavailable, match="does not reach 0/96 yet"):
         next_windows(RANGES, Log(end=100), READ, budget=Budget(), hydrating=True)
+
+
+def test_windows_that_no_marker_is_about_are_planned_again_up_to_the_end_of_their_plan():
+    """A lost ledger: the log goes on beyond what the plan was about, which is left to the plan that follows."""
+    plan, windows = next_windows(RANGES, Log(end=200), READ, budget=Budget(), hydrating=True)
+    plan = replace(plan, ranges=len(windows), plan_id="p")
+    first = LogBounds(stream="slot", start=at(100), end=at(140))
+    found = Rebuilt(hydration_id="h", plan=plan, markers={"0.0": marker(first)})
+    assert not found.complete()
+    records = found.windows(Log(end=900))
+    assert [(str(each.bounds), each.state) for each in records] == [
+        ("log [0/64, 0/8C)", RangeState.COMMITTED),
+        ("log [0/8C, 0/C8)", RangeState.PLANNED),
+    ]
+    assert records[1].seq >= BEYOND
+    assert (records[1].planned_rows, records[1].planned_bytes) == (60, 60)
+    none = replace(found, markers={})
+    assert [str(each.bounds) for each in none.windows(Log(end=900))] == ["log [0/64, 0/C8)"]
+    whole = replace(found, markers={"0.0": marker(replace(first, end=at(200)))})
+    assert [each.state for each in whole.windows(Log(end=900))] == [RangeState.COMMITTED]
 
 
 def test_the_log_is_released_up_to_what_markers_tell_and_no_further():

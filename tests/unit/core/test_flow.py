@@ -14,6 +14,7 @@ from airflow_provider_backpressure.core.flow import (
     State,
     bottleneck,
     flow_of,
+    prevailing,
     times_of,
     total,
 )
@@ -115,3 +116,37 @@ HELD, BUSY, IDLE = StageTime(backpressured=9, busy=1), StageTime(busy=9, idle=1)
 def test_one_stage_is_the_bottleneck(admit, read, sink, expected):
     """F6: not held back itself, hardly idle, and what is before it is held back."""
     assert bottleneck({Stage.ADMIT: admit, Stage.READ: read, Stage.SINK: sink}) is expected
+
+
+@pytest.mark.statement("F6")
+@pytest.mark.parametrize(
+    ("read", "transform", "sink", "expected"),
+    [
+        (HELD, BUSY, IDLE, Stage.TRANSFORM),
+        (HELD, HELD, BUSY, Stage.SINK),
+        (BUSY, IDLE, IDLE, Stage.READ),
+    ],
+)
+def test_a_transform_may_be_the_bottleneck(read, transform, sink, expected):
+    flow = {Stage.ADMIT: HELD, Stage.READ: read, Stage.TRANSFORM: transform, Stage.SINK: sink}
+    assert bottleneck(flow) is expected
+
+
+def test_reader_and_transform_are_told_in_one_way():
+    """Of some ranges they are told apart, of others not: the shares shown are of the more of them."""
+    apart = {Stage.READ: HELD, Stage.TRANSFORM: BUSY, Stage.SINK: IDLE}
+    together = {Stage.READ_AND_TRANSFORM: BUSY, Stage.SINK: IDLE}
+    assert prevailing(apart) == apart
+    assert prevailing(together) == together
+    assert set(prevailing(total(apart, together))) == set(apart)
+    assert set(prevailing(total(apart, together, together))) == set(together)
+    assert bottleneck({Stage.ADMIT: HELD, **total(apart, together, together)}) is Stage.READ_AND_TRANSFORM
+    assert flow_of(times_of(total(apart, together))) == total(apart, together)
+
+
+def test_what_earlier_releases_wrote_is_read():
+    assert set(flow_of({"admit": (1, 2, 3), "read": (4, 5, 6), "sink": (7, 8, 9)})) == {
+        Stage.ADMIT,
+        Stage.READ,
+        Stage.SINK,
+    }

@@ -24,6 +24,8 @@ class Model:
     sink: float = INFINITE
     driver: float = INFINITE
     slots: int | None = 100
+    transform: float = INFINITE
+    """What the processors of all executors transform; a row of it takes as long as its reading."""
     fitting: int = 10_000
     """Ranges for which the executors have memory."""
     own: float = 1e-4
@@ -35,6 +37,7 @@ class Model:
             "slots": running / (2 * self.own),
             "source": self.source,
             "sink": self.sink,
+            "transform": self.transform,
             "driver": self.driver,
         }
         least = min(limits, key=limits.__getitem__)
@@ -43,8 +46,10 @@ class Model:
         worked = running / rate if least != "driver" else 2 * self.own
         read = worked - self.own if least == "source" else self.own
         sink = worked - self.own if least == "sink" else self.own
+        turned = worked - self.own if least == "transform" else 0.0
         flow = {
             Stage.READ: StageTime(busy=read * rows, backpressured=(worked - read) * rows),
+            Stage.TRANSFORM: StageTime(busy=turned * rows, idle=(worked - turned) * rows),
             Stage.SINK: StageTime(busy=sink * rows, idle=(worked - sink) * rows),
         }
         return Step(
@@ -71,6 +76,12 @@ class Model:
         (Model(sink=5_000), 1, Bound.SINK, "More executors will not help: the sink is the bound."),
         (Model(sink=20_000), 4, Bound.SINK, "More executors will not help: the sink is the bound."),
         (Model(source=10_000), 2, Bound.SOURCE, "More executors will not help: the source is the bound."),
+        (
+            Model(transform=10_000),
+            2,
+            Bound.TRANSFORM,
+            "The transform is the bound: more processors for the executors, or a cheaper transform, would help.",
+        ),
         (Model(slots=4), 4, Bound.SLOTS, "More executors would help: every slot was busy and the sink was idle 50%."),
         (Model(driver=10_000), 2, Bound.DRIVER, "what a range costs beside its rows is the bound"),
         (Model(fitting=2), 2, Bound.MEMORY, "Executor memory is the bound: 2.0 ranges fitted"),

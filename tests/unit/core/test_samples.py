@@ -30,6 +30,15 @@ def test_recent_rates_are_of_successive_steps():
     assert recent_rates(samples(100, 50)) == [0.0], "a range that is read once more is no negative rate"
 
 
+def test_the_first_sample_of_each_step_is_enough():
+    """A ledger that tells of many hydrations gives no others; the end of a step is the same for everybody."""
+    dense = samples(*(number**2 for number in range(95)), apart=1.0)
+    firsts = [sample for number, sample in enumerate(dense) if number % 10 == 0]
+    assert recent_rates(dense) == recent_rates(firsts) == [10 + 20 * step for step in range(9)]
+    ragged = dense[3:]
+    assert recent_rates(ragged) == recent_rates([ragged[0], *firsts[1:]]), "from 3 to 10 s is no whole step"
+
+
 def test_a_steady_rate_leaves_no_doubt():
     assert eta(progress(400), 10.0, [10.0, 10.0, 10.0]) == Eta(seconds=60.0, soonest=60.0, latest=60.0)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.tables import TableName, matching, targets
+from airflow_provider_backpressure.core.tables import TableName, in_files, matching, targets
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 SHOP = [
@@ -35,3 +35,22 @@ def test_each_table_has_a_target_of_its_own():
 def test_a_schema_that_is_not_known_has_no_place_in_a_name():
     with pytest.raises(InvalidDeclaration, match="orders names no schema"):
         targets([TableName(schema="", name="orders", spelled="orders")], "{schema}.{table}", spell=str)
+
+
+def test_names_do_not_stand_for_each_other():
+    odd = TableName(schema="{table}", name="{schema}", spelled="odd")
+    assert targets([odd], "{schema}.{table}", spell=str) == {"odd": "{table}.{schema}"}
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../../etc", "a/b", "a\\b", "a\nb", "a\x00b"])
+def test_a_source_does_not_decide_where_files_go(name):
+    """Who may make a table there may call it what he likes."""
+    table = TableName(schema="shop", name=name, spelled=name)
+    with pytest.raises(InvalidDeclaration, match="cannot be part of a path"):
+        targets([table], "/lake/{schema}/{table}", spell=in_files)
+
+
+def test_a_name_that_is_only_odd_may_be_a_folder_s():
+    odd = 'It\'s "5%" … {x}; --'
+    table = TableName(schema="shop", name=odd, spelled=odd)
+    assert targets([table], "/lake/{table}", spell=in_files) == {odd: f"/lake/{odd}"}

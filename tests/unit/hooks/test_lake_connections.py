@@ -86,7 +86,17 @@ def test_a_catalog_in_postgresql_comes_with_its_connection(connect):
 @pytest.mark.statement("X7")
 @pytest.mark.parametrize(
     "catalog",
-    [{"s3.secret-access-key": SECRET}, {"token": SECRET}, {"uri": f"postgresql://me:{SECRET}@db/ice"}, {"retries": 3}],
+    [
+        {"s3.secret-access-key": SECRET},
+        {"token": SECRET},
+        {"header.X-Api-Key": SECRET},
+        {"header.Authorization": f"Bearer {SECRET}"},
+        {"adls.account-key": SECRET},
+        {"adls.connection-string": f"AccountName=a;AccountKey={SECRET}"},
+        {"uri": f"postgresql://me:{SECRET}@db/ice"},
+        {"uri": f"postgresql://db/ice?user=me&password={SECRET}"},
+        {"retries": 3},
+    ],
 )
 def test_a_catalog_is_declared_without_secrets(catalog):
     """X7: what is declared stands in the ledger."""

@@ -1,12 +1,16 @@
 """The operators over in-memory ports: what they return, how their errors leave them, how they resume."""
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
+from airflow_provider_backpressure.assets import hydrations_of
 from airflow_provider_backpressure.core import hydrator
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.flow import Stage
@@ -64,6 +68,24 @@ def test_plan_drain_verify(world):
     assert (extra["frontier"], extra["rows"], extra["phase"]) == ({"memory://source": 100}, 100, "hydration")
     assert extra["hydration_id"] == world.hydration.id
     assert given["asset_state_store"][asset]["committed_frontier"] == {"memory://source": 100}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["in a DAG", "mapped"])
+def test_names_that_only_a_run_knows_give_an_event_by_the_alias_of_their_dag(world, known):
+    """Of a mapped operator the alias is found when it runs; the event is that of the asset, with the same facts."""
+    plan(world).execute(context())
+    lane(world).execute(context())
+    flow = {**world.flow, "source": replace(world.flow["source"], table="public.{{ params.table }}")}
+    with DAG("dag", schedule=None) if known else nullcontext():
+        task = VerifyHydrationOperator(task_id="verify_hydration", **flow)
+    assert task.outlets == ([hydrations_of("dag")] if known else [])
+    task.source = world.flow["source"]  # As Airflow renders it.
+    given = context()
+    task.execute(given)
+    assert task.outlets == [hydrations_of("dag")]
+    (event,) = given["outlet_events"][hydrations_of("dag")].asset_alias_events
+    assert event.dest_asset_key.uri == "backpressure://default/shop_db/public.t->warehouse/raw.t"
+    assert (event.extra["rows"], event.extra["hydration_id"]) == (100, world.hydration.id)
 
 
 def test_a_lane_drains_what_follows_in_the_same_run(world, monkeypatch):

@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from airflow_provider_backpressure.core.flow import Stage, StageTime
+from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.signals import Decision, Signal
 from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
@@ -19,7 +20,7 @@ from airflow_provider_backpressure.plugins import access, acts, links
 from airflow_provider_backpressure.plugins.app import make_app
 from airflow_provider_backpressure.plugins.opening import OpenedLedger
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySink
-from tests.conformance.ledger.support import commit, planned, register, replan, take
+from tests.conformance.ledger.support import commit, cut, make_plan, planned, register, replan, take
 
 JSON = {"Content-Type": "application/json"}
 NOTHING = {"hydrations": [], "total": 0, "may_plan": False}
@@ -149,6 +150,8 @@ def test_steering_leaves_who_and_why(client: TestClient, ledger: MemoryLedger):
         ({"why": "x"}, "Nothing to change"),
         ({"why": "x", "credits": -1}, "greater than or equal to 0"),
         ({"why": "x", "priority": 5_000}, "less than or equal to 1000"),
+        ({"why": "x", "credits": 2**31}, "less than or equal to 10000"),
+        ({"why": "x", "range_rows": 2**63}, "less than or equal to 1000000000000"),
         ({"credits": 2}, "Field required"),
         ({"why": "", "credits": 2}, "at least 1 character"),
     ],
@@ -341,11 +344,29 @@ def test_one_hydration_with_all_that_the_gate_says(client: TestClient, ledger: M
     assert one["stages"][0] == {"stage": "admit", "busy": 0.1, "idle": 0.0, "backpressured": 0.9, "level": "HIGH"}
     assert (one["ranges"]["committed"], one["ranges"]["total"]) == (1, 4)
     assert one["plan"]["plan_id"] == plan_id
+    assert one["plan"]["transform"] is False
     course = client.get(f"/api/hydrations/{hydration_id}/course").json()
     assert course["percent"] == [0.0]
     assert course["flow"]["admit"]["backpressured"] == [0.9]
     assert course["flow"]["read"]["busy"] == [None]
     assert course["memory_used"] == [None] * len(course["at"])
+
+
+@pytest.mark.statement("F6", "F8")
+def test_reader_and_transform_are_answered_in_one_way(client: TestClient, ledger: MemoryLedger):
+    """Apart; or together, where more of the last minute's time is told so."""
+    hydration_id = register(ledger)
+    ledger.save_plan(hydration_id, make_plan(transform=Transform(sql="SELECT * FROM source")), cut(4))
+    apart = {Stage.READ: StageTime(backpressured=10), Stage.TRANSFORM: StageTime(busy=10)}
+    ledger.record_flow(hydration_id, worker="lane", times={**apart, Stage.ADMIT: StageTime(backpressured=9)})
+    one = client.get(f"/api/hydrations/{hydration_id}").json()
+    assert one["plan"]["transform"] is True
+    assert [stage["stage"] for stage in one["stages"]] == ["admit", "read", "transform"]
+    assert one["bottleneck"] == "transform"
+    ledger.record_flow(hydration_id, worker="other", times={Stage.READ_AND_TRANSFORM: StageTime(busy=20)})
+    one = client.get(f"/api/hydrations/{hydration_id}").json()
+    assert [stage["stage"] for stage in one["stages"]] == ["admit", "read+transform"]
+    assert one["bottleneck"] == "read+transform"
 
 
 def test_a_hydration_without_a_plan(client: TestClient, ledger: MemoryLedger):

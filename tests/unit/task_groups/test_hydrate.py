@@ -11,6 +11,7 @@ import pytest
 from airflow.sdk import DAG, task_group
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_provider_backpressure.assets import hydrations_of
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
@@ -100,7 +101,8 @@ def test_declarations_are_templated():
     assert task.transform.sql == "SELECT *, '2026-02-03' AS day FROM source"
     assert task.sink == SINK
     assert source.where == "day = '{{ ds }}'"
-    assert dag.get_task("orders.verify_hydration").outlets == [], "its name is not known at parse"
+    outlets = dag.get_task("orders.verify_hydration").outlets
+    assert outlets == [hydrations_of(dag.dag_id)], "its name is not known at parse"
 
 
 def test_a_callable_is_not_called_by_the_templates():

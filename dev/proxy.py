@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server that a test makes slow, silent or unreliable while it runs."""
+"""A TCP proxy in front of a server that is made slow, silent or unreliable while it runs."""
 
 import socket
 import struct
@@ -17,6 +17,8 @@ class Proxy:
         self.target = (host, port)
         self.bytes_per_second: float | None = None
         """``None`` for as fast as they come; 0 holds them."""
+        self.bytes = 0
+        """Handed on to the server so far, about: several connections may count at one moment."""
         self.latency = 0.0
         """Seconds that each piece takes, in each way."""
         self.silent = False
@@ -73,6 +75,7 @@ class Proxy:
         with suppress(OSError):
             while piece := source.recv(PIECE):
                 if held:
+                    self.bytes += len(piece)
                     self._wait(len(piece))
                 if self.latency:
                     time.sleep(self.latency)

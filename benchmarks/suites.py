@@ -1,0 +1,127 @@
+"""All suites, how long each takes, and the command of each for so many rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+ROWS = 10_000_000
+"""Of a run in full size; everything else is derived from them."""
+
+FITS_IN_A_HEAP = 5_000_000
+"""Most rows that Spark's JDBC source without any option gets through with the heap that all sides have."""
+BESIDE_DEFAULT_JDBC = "raw,jdbc-tuned,copy,frame,pgcopydb,dlt,ingestr,sling"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """One benchmark. ``options`` returns its command's words for so many rows."""
+
+    name: str
+    about: str
+    minutes: float
+    """That it takes at :data:`ROWS`, about, on two cores."""
+    options: Callable[[int], list[str]]
+    writes: bool = True
+    """Whether it has a section of its own on the page."""
+
+    def words(self, rows: int, *, write_docs: bool = False) -> list[str]:
+        """Return what stands behind ``python -m``."""
+        written = ["--write-docs"] if write_docs and self.writes else []
+        return [f"benchmarks.{self.name}", *self.options(rows), *written]
+
+
+def _compared(share: float, rounds: int) -> Callable[[int], list[str]]:
+    """Return the options of a comparison over a part of the rows; a small one needs no second round."""
+
+    def options(rows: int) -> list[str]:
+        own = max(int(rows * share), 1)
+        return ["--rows", str(own), "--rounds", str(rounds if rows >= ROWS / 10 else 1)]
+
+    return options
+
+
+def _between_postgres(rows: int) -> list[str]:
+    """Return the options of the largest comparison, without default JDBC where the table does not fit into its heap."""
+    sides = [] if rows <= FITS_IN_A_HEAP else ["--sides", BESIDE_DEFAULT_JDBC]
+    return [*_compared(1, 2)(rows), *sides]
+
+
+def _memory(rows: int) -> list[str]:
+    return ["--rows", *map(str, (rows // 5, rows, rows * 3))]
+
+
+def _scaled(option: str, share: float, least: int) -> Callable[[int], list[str]]:
+    """Return the option that takes a part of the rows, but not less than so many."""
+    return lambda rows: [option, str(max(int(rows * share), least))]
+
+
+SUITES = (
+    Suite(
+        name="pg_to_pg",
+        about="PostgreSQL to PostgreSQL: ours, raw COPY, Spark JDBC, pgcopydb, dlt, ingestr, Sling; total and steady",
+        minutes=40,
+        options=_between_postgres,
+    ),
+    Suite(
+        name="killed",
+        about="every side gets kill -9 at half time and is run again: rows lost, doubled, read again",
+        minutes=12,
+        # Whoever is done sooner than it can be killed shows nothing.
+        options=_scaled("--rows", 0.2, 500_000),
+    ),
+    Suite(name="memory", about="ours over three sizes, and with a sink ten times slower", minutes=20, options=_memory),
+    Suite(
+        name="kafka_to_pg",
+        about="Kafka to PostgreSQL: Spark's batch, Structured Streaming (AvailableNow) and ours",
+        minutes=8,
+        options=_compared(0.2, 2),
+    ),
+    Suite(
+        name="mysql_to_pg",
+        about="MySQL to PostgreSQL: tuned Spark JDBC and ours",
+        minutes=8,
+        options=_compared(0.2, 2),
+    ),
+    Suite(
+        name="pg_to_parquet",
+        about="PostgreSQL to Parquet: Spark JDBC and ours",
+        minutes=6,
+        options=_compared(0.3, 2),
+    ),
+    Suite(
+        name="copy_loop",
+        about="the loop of the copy path alone, and what part of it the checksum takes",
+        minutes=4,
+        options=_scaled("--rows", 0.2, 1),
+    ),
+    Suite(
+        name="at_once",
+        about="eight tables, two at a time or all at once",
+        minutes=6,
+        options=_scaled("--rows", 0.05, 1),
+    ),
+    Suite(
+        name="orchestration",
+        about="what a range costs without Spark",
+        minutes=2,
+        options=lambda rows: [str(max(rows // 1_000, 100))],
+        writes=False,
+    ),
+    Suite(
+        name="million",
+        about="a plan of a million ranges",
+        minutes=4,
+        options=_scaled("--ranges", 0.1, 20_000),
+    ),
+    Suite(
+        name="steady",
+        about="changes a second in the steady state, and how late they are",
+        minutes=6,
+        options=lambda rows: ["--changes", str(max(rows // 20, 10_000)), "--seconds", "60" if rows >= ROWS else "10"],
+    ),
+    Suite(
+        name="push",
+        about="push against polling while ranges wait",
+        minutes=14,
+        options=lambda rows: [] if rows >= ROWS else ["--samples", "20", "--seconds", "5", "--idle", "3"],
+    ),
+)

@@ -1,0 +1,170 @@
+"""T9 under ``catch_up``: the ledger is lost while a log is followed, and is rebuilt with its place in the log."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.planner import Planned, Verdict
+from airflow_provider_backpressure.exceptions import LogLost
+from airflow_provider_backpressure.ledger.migration import migrate
+from airflow_provider_backpressure.runners.connect import ConnectRunner
+from dev.services import Server
+from tests.support.catching_up import FILL, TABLE, Followed
+from tests.support.composed import Composed
+
+pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
+
+
+@pytest.fixture(scope="module")
+def logins() -> dict[str, Endpoint]:
+    """What the runner knows."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
+    """One warm session for all tests."""
+    with closing(ConnectRunner(connect.url, logins)) as runner:
+        yield runner
+
+
+@pytest.fixture
+def followed(
+    database: Endpoint, connect: Server, ledger_url: str, runner: ConnectRunner, logins: dict[str, Endpoint]
+) -> Followed:
+    """``public.t`` into ``raw.t``, by windows of at most a mebibyte."""
+    logins.update({name: replace(database, conn_id=name) for name in ("source", "sink")})
+    composed = Composed(
+        source=database,
+        sink=database,
+        ledger_url=ledger_url,
+        remote=connect.url,
+        ui_url=connect.ui_url,
+        mode="upsert",
+        consistency="catch_up",
+        budget=Budget(credits=2, range_rows=1000, range_bytes=2**20),
+    )
+    return Followed(composed=composed, runner=runner)
+
+
+def without_ledger(followed: Followed, folder: Path) -> Followed:
+    """The hydration with a ledger that knows nothing."""
+    url = f"sqlite:///{folder / 'fresh.db'}"
+    migrate(url)
+    return replace(followed, composed=replace(followed.composed, ledger_url=url))
+
+
+def stopped(followed: Followed, commits: int) -> None:
+    """Drain so many ranges, one after another, and no more."""
+    left = commits
+
+    def stop() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    with followed.ports() as ports:
+        hydrator = ports.hydrator()
+        hydrator.share, hydrator.on_commit = 1, stop
+        with pytest.raises(KeyboardInterrupt):
+            hydrator.run()
+        hydrator.cancel()
+
+
+def change(followed: Followed) -> None:
+    """Change so much that the log of it is several windows."""
+    followed.source(
+        "UPDATE t SET v = v + 1, doc = repeat(md5(id::text), 20)",
+        "DELETE FROM t WHERE id % 10 = 3",
+        "UPDATE t SET id = id + 100000 WHERE id % 10 = 4",
+        "UPDATE t SET v = v + 1, note = 'again'",
+    )
+
+
+def among_ranges(followed: Followed) -> None:
+    """Ranges are open, and the table has changed since."""
+    followed.plan()
+    stopped(followed, 2)
+    change(followed)
+
+
+def before_windows(followed: Followed) -> None:
+    """Every range is in, no window is planned yet."""
+    followed.plan()
+    with followed.ports() as ports:
+        ports.hydrator().run()
+    change(followed)
+
+
+def among_windows(followed: Followed) -> None:
+    """The steady state, with one window in of several; more has come behind them."""
+    followed.go()
+    change(followed)
+    followed.plan()
+    stopped(followed, 1)
+    change(followed)
+
+
+def after_windows(followed: Followed) -> None:
+    """The steady state, and what has come since."""
+    followed.go()
+    change(followed)
+    followed.go()
+    change(followed)
+
+
+@pytest.mark.fault(23)
+@pytest.mark.parametrize(
+    "moment",
+    [
+        among_windows,
+        *(pytest.param(each, marks=pytest.mark.long) for each in (among_ranges, before_windows, after_windows)),
+    ],
+)
+def test_a_lost_ledger_finds_its_place_in_the_log(
+    followed: Followed, tmp_path: Path, moment: Callable[[Followed], None]
+) -> None:
+    """T9: slot and frontier are gone on with; nothing is skipped, and what is in is not brought again."""
+    followed.source(TABLE, FILL.format(5000), "ANALYZE t")
+    moment(followed)
+    slots = followed.slots()
+    with followed.ports() as ports:
+        known, plan = ports.hydration, ports.plan
+        there = ports.sink.markers(plan.plan_id)
+    followed = without_ledger(followed, tmp_path)
+    planned: Planned = followed.plan()
+    assert planned.verdict is Verdict.RESUMED
+    assert planned.hydration.id == known.id
+    assert planned.plan.plan_id == plan.plan_id
+    assert planned.hydration.phase is Phase.REHYDRATION
+    assert f"{len(there)} of {planned.ranges} ranges are committed" in planned.note
+    followed.drain()
+    with followed.ports() as ports:
+        now = ports.sink.markers(plan.plan_id)
+        assert {name: now[name] for name in there} == there
+    assert followed.finish().phase is Phase.STEADY_STATE
+    followed.go()
+    assert [name for name, _ in followed.slots()] == [name for name, _ in slots]
+    assert followed.differs() == (0, 0)
+
+
+def test_a_ledger_that_is_lost_with_the_slot_stops_by_name(followed: Followed, tmp_path: Path) -> None:
+    """T9: nothing is gone on with behind what nobody has."""
+    followed.source(TABLE, FILL.format(50))
+    followed.go()
+    followed.source("DELETE FROM t WHERE id = 7", f"SELECT pg_drop_replication_slot('{followed.slots()[0][0]}')")
+    followed = without_ledger(followed, tmp_path)
+    assert followed.plan().verdict is Verdict.RESUMED, "what is committed is known without the source"
+    with pytest.raises(LogLost, match=r"is gone, .*restart"):
+        followed.drain()
+    followed.plan(restart=True)
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)

@@ -1,0 +1,105 @@
+"""Faults at random, by a seed: a lane, Spark's driver and the ledger killed, backends ended, a broker stopped."""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.soak.stage import ACCOUNT, KILLED, LEDGER, SINK, SOURCE, Stage
+from tests.support import mysql
+from tests.support.postgres import run
+
+STANDS_STILL = 4.0
+"""Seconds for which the broker is stopped."""
+DRIVER = "Spark's driver is killed"
+
+
+@dataclass(kw_only=True)
+class Faults:
+    """What happens to a stage."""
+
+    stage: Stage
+    seed: int
+    seconds: float
+    """Of the whole soak."""
+    done: list[tuple[float, str]] = field(default_factory=list)
+    """Seconds since the beginning, and what happened."""
+    failed: list[BaseException] = field(default_factory=list)
+    """What went wrong with the faults themselves."""
+
+    @property
+    def pause(self) -> tuple[float, float]:
+        """Least and most seconds between two faults."""
+        return (8.0, 16.0) if self.seconds < 600 else (15.0, 45.0)
+
+    @contextmanager
+    def happening(self) -> Iterator[None]:
+        """Let them happen until the block is left, and everything is up again."""
+        over, began = threading.Event(), time.monotonic()
+        thread = threading.Thread(target=self._happen, args=(over, began))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        if self.failed:
+            raise self.failed[0]
+
+    def _happen(self, over: threading.Event, began: float) -> None:
+        draw = random.Random(self.seed)
+        try:
+            while not over.wait(draw.uniform(*self.pause)):
+                at = time.monotonic() - began
+                name = draw.choice([*self._kinds])
+                if name == DRIVER and at > self.seconds / 2:
+                    # Its memory is judged from its last start on, which takes some time of it.
+                    name = draw.choice([other for other in self._kinds if other != DRIVER])
+                self._kinds[name]()
+                self.done.append((at, name))
+        except BaseException as error:  # noqa: BLE001 - told at the end of the block
+            self.failed.append(error)
+
+    @property
+    def _kinds(self) -> dict[str, Callable[[], None]]:
+        return {
+            "a lane is killed": self._kill_lane,
+            DRIVER: lambda: self._restart("connect"),
+            "the ledger is killed": lambda: self._restart(LEDGER),
+            "backends in the sink are ended": lambda: self._end_backends(SINK),
+            "backends in the source are ended": lambda: self._end_backends(SOURCE),
+            "connections to MySQL are ended": self._end_mysql,
+            "the broker stands still": self._stop_broker,
+        }
+
+    def _kill_lane(self) -> None:
+        lane = self.stage.lanes[KILLED]
+        lane.kill()
+        lane.start()
+
+    def _restart(self, name: str) -> None:
+        self.stage.services.kill(name)
+        self.stage.services.restart(name)
+
+    def _end_backends(self, server: str) -> None:
+        run(
+            self.stage.endpoint(server),
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE application_name ~ '^(bp|backpressure)'",
+        )
+
+    def _end_mysql(self) -> None:
+        at = self.stage.endpoint("mysql", "mysql")
+        for (number,) in mysql.run(at, f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{ACCOUNT}'"):
+            try:
+                mysql.run(at, f"KILL {number}")
+            except mysql.pymysql.Error:
+                continue  # it has just ended by itself
+
+    def _stop_broker(self) -> None:
+        self.stage.services.kill("kafka", signal.SIGSTOP)
+        time.sleep(STANDS_STILL)
+        self.stage.services.kill("kafka", signal.SIGCONT)
