@@ -311,7 +311,7 @@ def fresh(server: PageServer) -> None:
     with engine.begin() as connection:
         _look(connection, server.hydration_id, now, 0.8)
         late = now - connection.execute(sa.select(sa.func.max(table.c.at)).where(mine)).scalar_one()
-        connection.execute(sa.update(table).where(mine).values(at=table.c.at + late))
+        connection.execute(sa.update(table).where(mine).values(at=table.c.at + sa.literal(late, sa.Interval())))
     engine.dispose()
 
 
