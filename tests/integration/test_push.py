@@ -408,9 +408,9 @@ def test_the_triggers_of_a_process_have_one_listening_connection(
     def listening_now() -> int:
         with psycopg.connect(ledger_url(database)) as connection:
             row = connection.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND query LIKE '%%LISTEN%%' "
-                "OR application_name = %s AND query LIKE '%%pg_notify(''backpressure_process%%'",
-                (APPLICATION, APPLICATION),
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s "
+                "AND (query LIKE '%%LISTEN%%' OR query LIKE '%%pg_notify(''backpressure_process%%')",
+                (APPLICATION,),
             ).fetchone()
             assert row is not None
             return int(row[0])
