@@ -20,9 +20,12 @@ def chromium() -> str | None:
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The browser; a test that needs it fails without one where it is required, as in CI, and is skipped elsewhere."""
+    """The browser; a test that needs it fails without one where it is required, as in CI, and is skipped elsewhere.
+
+    It ends with its module: Playwright keeps an event loop running in this thread, and no other test could run one.
+    """
     place = chromium()
     if place is None:
         sentence = "There is no Chromium: install one (Debian: `apt-get install chromium`), or name it by CHROMIUM."
