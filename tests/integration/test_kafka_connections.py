@@ -70,6 +70,7 @@ def example(repository: Path) -> Declaration:
     return task.declaration(context())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("connections")
 def test_the_example_hydrates_its_topic_and_follows_it(kafka: Server, database: Endpoint, repository: Path) -> None:
     """Through every hook: login by the connection's extra, ledger, Spark Connect, target; then an increment."""

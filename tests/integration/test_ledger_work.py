@@ -266,6 +266,7 @@ def test_ranges_are_stored_as_they_come(kind, request: pytest.FixtureRequest, tm
     ledger.close()
 
 
+@pytest.mark.long
 def test_the_benchmark_of_a_million_ranges_goes_through(database: Endpoint):
     """Small: its figures mean nothing, but every range of both sides is drained, in turns."""
     migrate(address(database))

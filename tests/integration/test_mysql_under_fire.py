@@ -75,6 +75,7 @@ def under_fire(composed: Composed, folder: Path, *, rows: int, seed: int, points
     assert not watch.locked
 
 
+@pytest.mark.long
 @pytest.mark.statement("T8")
 @pytest.mark.fault(3, 19)
 def test_a_killed_lane_and_a_writer_at_random(composed: Composed, tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ def test_a_target_that_takes_so_much_and_no_more_is_the_bound(ports: Ports):
     assert ports.sink.epoch(plan.plan_id) == plan.epoch
 
 
+@pytest.mark.long
 def test_a_source_that_gives_so_much_and_no_more_is_the_bound(composed: Composed):
     """A part of a table too, where the one who asks knows which."""
     run(composed.source, TICKS)

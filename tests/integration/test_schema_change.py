@@ -17,14 +17,13 @@ from tests.support.postgres import run
 pytestmark = [pytest.mark.integration, pytest.mark.statement("X6")]
 
 ROWS = 2_000
-KINDS = ("postgres", "mysql")
 
 
 def change(composed: Composed, *statements: str) -> None:
     (mysql.run if composed.kind == "mysql" else run)(composed.source, *statements)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["postgres", pytest.param("mysql", marks=pytest.mark.long)])
 def composed(
     request: pytest.FixtureRequest, database: Endpoint, mysql_database: Endpoint, hydration: Composed
 ) -> Composed:

@@ -134,6 +134,7 @@ def looking(ledger: SqlLedger, hydration_id: str, seen: list[tuple[int, int]]) -
         thread.join()
 
 
+@pytest.mark.long
 def test_four_hydrations_into_one_server_share_its_connections(
     database: Endpoint, connect: Server, ledger_url: str
 ) -> None:
