@@ -21,7 +21,7 @@ const CHARTS = [
   ["rate", "Rate", 200],
   ["source", "Source against target", 200],
   ["credits", "Credits and pressure", 200],
-  ["stages", "What the stages do with their time", 260],
+  ["stages", "What the stages do with their time", 380],
 ];
 
 export function frames() {
@@ -121,7 +121,7 @@ function stages(put, course, wide) {
     marker: { color: colour(tone), line: { width: 0 } },
     hovertemplate: `${stage}: %{y:.0f} %`,
   })));
-  const row = (index) => [1 - (index + 0.86) / names.length, 1 - index / names.length].map((at) => Math.max(0, at));
+  const row = (index) => [1 - (index + 0.76) / names.length, 1 - index / names.length].map((at) => Math.max(0, at));
   const axes = Object.fromEntries(names.map((stage, index) => [index ? `yaxis${index + 1}` : "yaxis", {
     domain: row(index), range: [0, 100], tickvals: [0, 100], ticksuffix: " %", title: { text: stage, font: { size: 12, color: colour("quiet") } },
   }]));
