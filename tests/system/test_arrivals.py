@@ -19,13 +19,13 @@ def test_what_comes_to_a_topic_brings_the_next_run(installation: Installation):
     installation.airflow.wait_for_dag("arrivals")
     # A watcher begins when the file is parsed once more after its DAG was unpaused.
     installation.airflow.parse("arrivals")
-    until(lambda: installation.committed_rows("arrivals", "raw.arrivals") == RECORDS, 400)
+    until(lambda: installation.committed_rows("arrivals", "raw.arrivals") == RECORDS, 700)
 
     ledger, hydration = installation.ledger, installation.hydration("raw.arrivals")
     assert hydration is not None
     until(lambda: ledger.hydration(hydration.id).holder is None, 120)
     topic.send(1, *({"id": number} for number in range(RECORDS, 2 * RECORDS)))
-    until(lambda: installation.committed_rows("arrivals", "raw.arrivals") == 2 * RECORDS, 400)
+    until(lambda: installation.committed_rows("arrivals", "raw.arrivals") == 2 * RECORDS, 700)
     assert installation.runs("arrivals") == 2, "one for each time that something had come"
 
     until(lambda: ledger.hydration(hydration.id).holder is None, 120)
