@@ -31,9 +31,12 @@ def task_of(record: RangeRecord) -> answers.TaskTold | None:
     found = drainer(record.lane)
     if found is None:
         return None
-    if found.task_id is None:
+    if found.task_id:
+        number = _try_of(found, record.admitted_at) if record.admitted_at else None
+    else:
         found = _of_one_range(found, record)
-    number = _try_of(found, record.admitted_at) if found.task_id else None
+        # Its credit is older than the task, since a sensor has reserved it; nor did a try after the commit submit it.
+        number = _try_of(found, record.committed_at) if found.task_id else None
     return answers.TaskTold(
         dag_id=found.dag_id,
         run_id=found.run_id,
@@ -83,17 +86,15 @@ def _of_one_range(found: Drainer, record: RangeRecord) -> Drainer:
     return found
 
 
-def _try_of(found: Drainer, admitted_at: datetime | None) -> int | None:
-    """Return the latest try that had begun when the range was admitted, as Airflow has written it down."""
-    if admitted_at is None:
-        return None
+def _try_of(found: Drainer, by: datetime | None) -> int | None:
+    """Return the latest try that had begun by then, as Airflow has written it down; ``None``: the latest of all."""
     numbers = (
         sa.select(table.try_number).where(
             table.dag_id == found.dag_id,
             table.run_id == found.run_id,
             table.task_id == found.task_id,
             table.map_index == found.map_index,
-            table.start_date <= admitted_at + CLOCKS,
+            table.start_date.is_not(None) if by is None else table.start_date <= by + CLOCKS,
         )
         for table in (TaskInstance, TaskInstanceHistory)
     )

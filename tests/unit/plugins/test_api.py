@@ -3,7 +3,8 @@
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fastapi.testclient import TestClient
 
 from airflow_provider_backpressure.core.flow import Stage, StageTime
 from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.signals import Decision, Signal
 from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
@@ -234,7 +236,7 @@ def test_a_range_leads_to_its_task_and_its_job(
 ):
     """The log of the try that submitted it; the session in Spark's pages, without a login in its address."""
     monkeypatch.setattr(links, "memory_url", lambda cluster: "http://ada:secret@spark:4040/")
-    monkeypatch.setattr(links, "_try_of", lambda found, admitted_at: 2)
+    monkeypatch.setattr(links, "_try_of", lambda found, by: 2)
     hydration_id, plan_id = planned(ledger, 3)
     session, lane = "01234567-89ab-cdef-0123-456789abcdef", "orders/manual__1/hydrate.hydrate_ranges/3"
     ledger.admit(hydration_id, lane=lane, session_id=session, lease_seconds=60)
@@ -258,6 +260,24 @@ def test_a_range_leads_to_its_task_and_its_job(
     planned_one = client.get(f"/api/hydrations/{hydration_id}/ranges/1").json()
     assert (planned_one["task"], planned_one["job"]) == (None, None)
     assert client.get(f"/api/hydrations/{hydration_id}/ranges/7").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("lane", "of_lane"), [("orders/manual__1/by_range", False), ("orders/manual__1/drain/-1", True)]
+)
+def test_the_try_that_submitted_a_range_began_before_its_credit_in_a_lane_only(
+    client: TestClient, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch, lane: str, of_lane: bool
+):
+    """A sensor reserves the credit of a range that has a task of its own, before that task begins."""
+    asked: list[datetime | None] = []
+    monkeypatch.setattr(links, "_try_of", lambda found, by: asked.append(by))
+    monkeypatch.setattr(links, "_of_one_range", lambda found, record: replace(found, task_id="submit", map_index=0))
+    hydration_id, plan_id = planned(ledger, 3)
+    ledger.admit(hydration_id, lane=lane, session_id="", lease_seconds=60)
+    client.get(f"/api/hydrations/{hydration_id}/ranges/0").raise_for_status()
+    (taken,) = (one for one in ledger.ranges(plan_id) if one.state is RangeState.ADMITTED)
+    assert taken.admitted_at is not None
+    assert asked == [taken.admitted_at if of_lane else None]
 
 
 @pytest.mark.parametrize("address", [None, "javascript:alert(1)", "spark:4040"])
