@@ -136,8 +136,9 @@ class Figures:
     """What was seen while the target was held."""
 
     looks: list[Look]
-    admitted: list[float]
-    """When each range was admitted, in seconds since the beginning."""
+    admitted: list[tuple[float, int]]
+    """When each range was admitted, in seconds since the beginning, and its messages: a slow sink has them cut smaller.
+    """
     flow: dict[Stage, StageTime]
     credits: int
     before: list[StageTime]
@@ -158,8 +159,8 @@ class Figures:
     @property
     def admitted_rate(self) -> float:
         """Return messages admitted per second, once the credits are out and three ranges have passed."""
-        times = [at for at in self.admitted if at <= self.looks[-1].at][self.credits + 3 :]
-        return (len(times) - 1) * RANGE_ROWS / (times[-1] - times[0])
+        settled = [each for each in self.admitted if each[0] <= self.looks[-1].at][self.credits + 3 :]
+        return sum(messages for _, messages in settled[1:]) / (settled[-1][0] - settled[0][0])
 
     @property
     def memory_growth(self) -> float:
@@ -326,13 +327,17 @@ class Scene:
             memory=resident_bytes(self.spark),
         )
 
-    def admissions(self, began: float) -> list[float]:
-        """Return when ranges were admitted, in seconds since the beginning."""
+    def admissions(self, began: float) -> list[tuple[float, int]]:
+        """Return when ranges were admitted, in seconds since the beginning and in that order, and their messages."""
         ledger = self.planner.ledger
         plan = ledger.hydration(self.hydration_id).plan
         now, clock = time.time(), time.monotonic()
         found = ledger.ranges(plan.plan_id) if plan else []
-        return [each.admitted_at.timestamp() - now + clock - began for each in found if each.admitted_at]
+        return sorted(
+            (each.admitted_at.timestamp() - now + clock - began, each.planned_rows)
+            for each in found
+            if each.admitted_at
+        )
 
     def drain(self) -> None:
         """Be the lane: window after window, until the time is over."""
