@@ -82,12 +82,25 @@ def turn(services: Services, server: Server, at_once: int, *, number: int, range
         lanes = [pool.submit(hydrate, url, server, spark, table, range_rows) for table in range(TABLES)]
         ends = sorted(lane.result() - began for lane in lanes)
     services.down(name)
+    check(server)
     return Turn(
         at_once=at_once,
         seconds=ends[-1],
         half_seconds=ends[TABLES // 2 - 1],
         peak_bytes=accounts.trees["spark"].peak_bytes,
     )
+
+
+def check(server: Server) -> None:
+    """Raise where a target is not its source: figures of half a job say nothing."""
+    with open_database(server, "postgres") as connection:
+        for table in range(TABLES):
+            sums = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {} t"
+            here, there = (
+                connection.execute(sums.format(f"{schema}.t{table}")).fetchone() for schema in ("public", "raw")
+            )
+            if here != there:
+                raise RuntimeError(f"raw.t{table} is not equal to its source: {there} instead of {here}")
 
 
 def hydrate(url: str, server: Server, spark: Server, table: int, range_rows: int) -> float:

@@ -116,6 +116,21 @@ def test_memory_is_measured_over_sizes_and_with_a_slow_sink(repository: Path, tm
     assert all(one["peak_bytes"] > 200 * 2**20 for one in found)
 
 
+@pytest.mark.statement("H10")
+@pytest.mark.timeout(900)
+def test_eight_sources_two_at_a_time_and_all_at_once(repository: Path) -> None:
+    """H10: time and memory of both; the command ends with an error where a target is not its source."""
+    done = ended(repository, "at_once", "--rows", "20000", "--range-rows", "5000", "--rounds", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")][1:]
+    figures = {int(at_once): [float(figure.replace(",", "")) for figure in rest] for at_once, *rest in lines}
+    assert figures.keys() == {2, 8}
+    for seconds, half, peak in figures.values():
+        assert 0 < half < seconds
+        assert peak > 500
+    assert figures[2][1] / figures[2][0] < figures[8][1] / figures[8][0], "the first are through sooner"
+
+
 def ended(repository: Path, module: str, *options: str) -> "subprocess.CompletedProcess[str]":
     """Run a benchmark to its end."""
     command = [sys.executable, "-m", f"benchmarks.{module}", *options]
