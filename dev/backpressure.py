@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +160,9 @@ class Figures:
     @property
     def admitted_rate(self) -> float:
         """Return messages admitted per second, once the credits are out and three ranges have passed."""
-        settled = [each for each in self.admitted if each[0] <= self.looks[-1].at][self.credits + 3 :]
-        return sum(messages for _, messages in settled[1:]) / (settled[-1][0] - settled[0][0])
+        times, messages = zip(*(each for each in self.admitted if each[0] <= self.looks[-1].at), strict=True)
+        sums, begin = list(accumulate(messages)), self.credits + 3
+        return statistics.linear_regression(times[begin:], sums[begin:]).slope
 
     @property
     def memory_growth(self) -> float:
@@ -277,6 +279,8 @@ class Scene:
     clock: Deadline
     spark: int
     """Process of the Spark server."""
+    plans: list[str] = field(default_factory=list)
+    """Of each window so far."""
 
     def played(self, servers: str, seconds: float) -> Figures:
         """Hold the target while messages come in, then let it go until a few ranges have passed freely."""
@@ -344,6 +348,7 @@ class Scene:
         with suppress(Over):
             while True:
                 planned = self.planner.plan()
+                self.plans.append(planned.plan.plan_id)
                 lane = self.lane(planned.hydration.id)
                 try:
                     lane.run()
