@@ -2,6 +2,8 @@
 
 A job is a DataFrame with one column ``result`` of JSON; collecting it runs the tasks. Logins travel inside the pickled
 function of a job and nowhere else: options, configuration, tags and query text are shown by Spark's own pages.
+
+What a task does is in a module of its path: a new worker imports that, and not the others, nor this one.
 """
 
 import json
@@ -18,33 +20,21 @@ from airflow_provider_backpressure.core.messages import (
     RangeResult,
     RangeSpec,
     ReadSpec,
-    Slice,
     SliceResult,
     Transform,
 )
 from airflow_provider_backpressure.core.paths import COPY, FRAME, REPLAY, copies
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.spark.batches import apart
-from airflow_provider_backpressure.spark.kinds import reader, writer
-from airflow_provider_backpressure.spark.paths.copy import copy_slice
+from airflow_provider_backpressure.spark.paths.checksum import checksum_slice
+from airflow_provider_backpressure.spark.paths.copy import run_slice
 from airflow_provider_backpressure.spark.paths.frame import described, frame_job
 from airflow_provider_backpressure.spark.paths.replay import replay_slice
-from airflow_provider_backpressure.spark.task import RESULT, measured, outcome
+from airflow_provider_backpressure.spark.rows import RESULT
+from airflow_provider_backpressure.spark.task import measured, outcome
 from airflow_provider_backpressure.spark.transforms import Function
-from airflow_provider_backpressure.spark.values import BatchSum
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-def run_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
-    """Copy one slice exactly once, inside a task; errors as in :func:`copy_slice`."""
-    return measured(partial(copy_slice, spec, piece, source, sink))
-
-
-def checksum_slice(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
-    """Count and hash the rows of a query, inside a task, as :func:`run_slice` does while it copies them."""
-    return measured(partial(_checksum, spec, endpoint))
 
 
 def range_job(
@@ -93,13 +83,3 @@ def _job(session: "SparkSession", tasks: list[Callable[[], SliceResult]]) -> "Da
                 yield outcome(tasks[index])
 
     return session.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, RESULT)
-
-
-def _checksum(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
-    if spec.read is None:
-        return writer(spec.kind).checksum(endpoint, spec)
-    total = BatchSum()
-    piece = Slice(slice_id="", query=spec.query, bounds=spec.bounds)
-    for batch in reader(spec.kind).read(endpoint, spec.read, piece, "bp-checksum"):
-        total.update(apart(batch)[0])
-    return SliceResult(slice_id="", rows=total.rows, bytes=total.bytes, checksum=str(total))

@@ -14,10 +14,10 @@ def probe_job(session: "SparkSession", modules: Sequence[str]) -> "DataFrame":
     """Return the job of a probe: one row, ``{"python": "3.11", "modules": {"psycopg": "3.3.9", …: null}}``."""
 
     def look(batches: Iterable[Any]) -> Iterator[Any]:
-        import pyarrow
+        from airflow_provider_backpressure.spark.rows import row
 
         for _ in batches:
-            yield pyarrow.RecordBatch.from_pydict({"result": [json.dumps(environment(modules))]})
+            yield row(json.dumps(environment(modules)))
 
     return session.range(0, 1, 1, 1).mapInArrow(look, "result string")
 

@@ -13,9 +13,7 @@ from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.spark import memory
 from airflow_provider_backpressure.spark.finders import forget_archives
 from airflow_provider_backpressure.spark.meter import Across, clocked
-
-RESULT = "result string"
-"""Schema of what a job gives."""
+from airflow_provider_backpressure.spark.rows import row
 
 
 class TaskFailed(Exception):
@@ -26,7 +24,7 @@ def outcome(work: Callable[[], SliceResult]) -> pyarrow.RecordBatch:
     """Do the work of a task and return its result as a row."""
     with said():
         result = work()
-    return pyarrow.RecordBatch.from_pydict({"result": [json.dumps(asdict(result))]})
+    return row(json.dumps(asdict(result)))
 
 
 def measured(work: Callable[[], SliceResult], across: Across | None = None) -> SliceResult:

@@ -32,7 +32,7 @@ from airflow_provider_backpressure.core.ranges import attempt_tag, slice_id
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.sinks import PostgresSink
-from airflow_provider_backpressure.spark.job import run_slice
+from airflow_provider_backpressure.spark.paths.copy import run_slice
 from tests import types_postgres
 
 T = TypeVar("T")

@@ -12,7 +12,8 @@ from airflow_provider_backpressure.core.flow import Level, Stage, StageTime, Sta
 from airflow_provider_backpressure.core.messages import ChecksumSpec, SliceResult
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkUnavailable, SourceUnavailable
 from airflow_provider_backpressure.spark.connections import SINK
-from airflow_provider_backpressure.spark.job import checksum_slice, run_slice
+from airflow_provider_backpressure.spark.paths.checksum import checksum_slice
+from airflow_provider_backpressure.spark.paths.copy import run_slice
 from airflow_provider_backpressure.spark.streams import CopyIn, CopyOut
 from airflow_provider_backpressure.spark.writers import postgres
 from tests import types_postgres

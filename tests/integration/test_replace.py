@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.sinks import PostgresSink, postgres_patience, postgres_publishing
 from airflow_provider_backpressure.sinks.postgres_target import PostgresTarget
-from airflow_provider_backpressure.spark.job import run_slice
+from airflow_provider_backpressure.spark.paths.copy import run_slice
 from airflow_provider_backpressure.testing import ManualClock
 from tests.integration.attempts import Begun, begin
 from tests.support.postgres import connected, new_role, run

@@ -20,6 +20,7 @@ from airflow_provider_backpressure.spark.checksum import RowSum
 from airflow_provider_backpressure.spark.connections import SOURCE
 from airflow_provider_backpressure.spark.meter import handed, opened
 from airflow_provider_backpressure.spark.readers.postgres import Reading, own_types, reading
+from airflow_provider_backpressure.spark.task import measured
 from airflow_provider_backpressure.spark.writers.postgres import SliceCommit
 from airflow_provider_backpressure.spark.writers.stage import (
     STAGE,
@@ -29,6 +30,11 @@ from airflow_provider_backpressure.spark.writers.stage import (
     move_stage,
     names,
 )
+
+
+def run_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
+    """Copy one slice exactly once, inside a task; errors as in :func:`copy_slice`."""
+    return measured(partial(copy_slice, spec, piece, source, sink))
 
 
 def copy_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:

@@ -22,8 +22,9 @@ from airflow_provider_backpressure.spark.batches import BAD, END, ended
 from airflow_provider_backpressure.spark.changes import log_reader
 from airflow_provider_backpressure.spark.kinds import reader, writer
 from airflow_provider_backpressure.spark.meter import Across
+from airflow_provider_backpressure.spark.rows import RESULT
 from airflow_provider_backpressure.spark.slates import Slate, Slates, told
-from airflow_provider_backpressure.spark.task import RESULT, measured, outcome, said
+from airflow_provider_backpressure.spark.task import measured, outcome, said
 from airflow_provider_backpressure.spark.transforms import Function, transformed
 from airflow_provider_backpressure.spark.types import carrier, postgres_type
 
