@@ -90,25 +90,25 @@ class Watcher:
         """Return why to stop waiting, or ``None``."""
         if self.watch is Watch.QUEUE:
             return self._look_at_the_queue()
+        state, decision = self._decide()
+        takes_credit = self.lane is not None and self.seq is not None
+        # A commit may have opened the gate just now: every read before the reservation would make that late.
+        if takes_credit and decision.open and self._reserve(state):
+            return Why.OPEN
         record = None if self.seq is None else self.ledger.range(self.plan_id, self.seq)
         if record is not None and self._settled(record):
             return Why.SETTLED
         if self.ledger.abandoned(self.hydration_id):
             return Why.ABANDONED
-        if record is not None and record.state is RangeState.ADMITTED and record.lane != self.lane:
+        reserved = record is not None and record.state is RangeState.ADMITTED
+        if record is not None and reserved and record.lane != self.lane:
             return None
-        state = self._decide()
-        if self.last is not None:
-            stand_in_line(self.ledger, self.hydration_id, self.last, run=self.lane or "", waiting=hungry(state))
-        if record is None:
-            if not state.waiting:
-                return Why.SETTLED
-        elif record.state is RangeState.ADMITTED:
-            # This lane's own reservation takes a credit itself: it is renewed, not measured against the credits.
-            return Why.OPEN if self._reserve(state) else None
-        if self.last is None or not self.last.open:
-            return None
-        return Why.OPEN if self._reserve(state) else None
+        stand_in_line(self.ledger, self.hydration_id, decision, run=self.lane or "", waiting=hungry(state))
+        if record is None and not state.waiting:
+            return Why.SETTLED
+        # This lane's own reservation takes a credit itself: it is renewed, not measured against the credits.
+        opens = self._reserve(state) if reserved else decision.open and not takes_credit
+        return Why.OPEN if opens else None
 
     def _look_at_the_queue(self) -> Why | None:
         state = self.ledger.gate(self.hydration_id)
@@ -123,12 +123,12 @@ class Watcher:
             return record.lane == self.lane and bool(record.session_id)
         return record.state is not RangeState.PLANNED
 
-    def _decide(self) -> GateState:
+    def _decide(self) -> tuple[GateState, Decision]:
         if self.memory is None:
             state = self.read_gate(self.ledger, self.hydration_id)
             decision = gate_decision(state, None, self.budget, seen=self.health())
             self.last = part(decision, Watch.COMMIT, in_flight=state.in_flight)
-            return state
+            return state, self.last
         if self._limiter is None:
             self._limiter = Limiter(
                 ledger=self.ledger,
@@ -140,7 +140,7 @@ class Watcher:
             )
         state, decision = self._limiter.look()
         self.last = part(decision, self.watch, in_flight=state.in_flight)
-        return state
+        return state, self.last
 
     def _reserve(self, state: GateState) -> bool:
         if self.lane is None or self.seq is None:
