@@ -1,6 +1,7 @@
 """The ``[backpressure]`` section of Airflow's configuration."""
 
 import re
+from functools import cache
 from urllib.parse import urlsplit
 
 from airflow.sdk import conf
@@ -15,8 +16,12 @@ PAGE = "/backpressure"
 """The page's path within Airflow."""
 
 
+@cache
 def environment() -> str:
-    """Return the name of this Airflow; :class:`InvalidDeclaration` where it could not stand in an asset's URI."""
+    """Return the name of this Airflow; :class:`InvalidDeclaration` where it could not stand in an asset's URI.
+
+    It is looked up once in a process: a DAG of many tables asks for it with each of them.
+    """
     name = conf.get(SECTION, "environment", fallback="default")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise InvalidDeclaration(

@@ -138,8 +138,8 @@ def hydrate(
             trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
             **flow,
         )
-        plan >> turn >> ranges >> done
-        plan >> done
+        plan >> turn >> ranges
+        [plan, ranges] >> done
     return group
 
 
