@@ -156,6 +156,7 @@ def test_a_lane_that_works_looks_itself(logged):
     looked(made, logged)
     assert SENT == []
     assert logged.source.kept.guarded == [None]
+    made.end()
 
 
 def test_signals_that_warn_are_told_between_runs(logged):
