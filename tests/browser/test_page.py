@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.core.switches import Switch, turn
 from tests.browser.audit import faults
 from tests.conformance.ledger.support import commit, cut, make_plan, take
-from tests.support.page import LANE, SESSION, PageServer, fresh, registered
+from tests.support.page import LANE, SESSION, PageServer, course, fresh, registered
 
 pytestmark = [pytest.mark.system, pytest.mark.browser]
 
@@ -316,6 +316,33 @@ def test_it_says_so_when_there_is_nothing_and_when_nobody_answers(login: Login, 
     expect(tab.get_by_role("alert").first).to_have_text("Airflow does not answer.", timeout=PATIENCE)
     tab.unroute("**/backpressure/api/**")
     expect(tab.get_by_role("alert").first).to_be_hidden(timeout=PATIENCE)
+
+
+@pytest.mark.statement("X7")
+def test_names_are_shown_as_text(login: Login, page: PageServer):
+    """X7: who names a table, or gives a reason, writes no element, no link and no script into the page."""
+    markup = '<img src=x onerror="window.hacked = 1"><a href="https://elsewhere.example">log in</a>'
+    made = registered(page.ledger, f"raw.{markup}", owner="orders")
+    page.ledger.save_plan(made, make_plan(total=30), cut(3))
+    commit(page.ledger, plan_of(page, made), take(page.ledger, made).seq)
+    course(page.ledger, made, plan_of(page, made))
+    page.ledger.pause(made, who=f"ada {markup}", why=markup)
+    try:
+        tab = login("viewer")
+        frame = opened(tab, page)
+        frame.get_by_role("link", name=markup).click()
+        expect(frame.get_by_role("heading", level=1)).to_contain_text(markup, timeout=PATIENCE)
+        expect(frame.get_by_text(f"paused by ada {markup}").first).to_be_visible(timeout=PATIENCE)
+        inner(tab).wait_for_selector(".plot .main-svg .legendtext")
+        legends = " ".join(inner(tab).locator(".legendtext").all_text_contents())
+        assert markup in legends, "the charts' library shows it as it is too"
+        theirs = "img[src='x'], a[href*='elsewhere'], .plot svg a, a[*|href*='elsewhere']"
+        assert inner(tab).evaluate("(theirs) => [document.querySelectorAll(theirs).length, window.hacked]", theirs) == [
+            0,
+            None,
+        ]
+    finally:
+        page.ledger.forget(made)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
