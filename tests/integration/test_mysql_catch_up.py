@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +99,37 @@ def test_a_writer_at_random_and_the_target_is_the_source_when_it_pauses(followed
             followed.go()
     followed.go()
     assert writer.changes > 100
+    assert followed.differs() == (0, 0)
+
+
+@pytest.mark.statement("T9")
+def test_a_lost_ledger_finds_its_place_in_the_binlog(followed: FollowedMySQL, tmp_path: Path) -> None:
+    """T9: from the GTIDs of the target's frontier on, under the id that the hydration had, one window in of several."""
+    small = replace(followed.composed, budget=Budget(credits=2, range_rows=1000, range_bytes=2**16))
+    followed = replace(followed, composed=small)
+    followed.source(TABLE, FILL.format(3000), "ANALYZE TABLE t")
+    followed.go()
+    followed.source("UPDATE t SET v = 1", "DELETE FROM t WHERE id > 2900", "FLUSH BINARY LOGS")
+    followed.source("UPDATE t SET v = 2 WHERE id < 2000", "FLUSH BINARY LOGS", "UPDATE t SET id = -id WHERE id < 1000")
+    assert followed.plan().ranges > 2
+    followed.stopped(1)
+    with followed.ports() as ports:
+        known, plan = ports.hydration, ports.plan
+        there = ports.sink.markers(plan.plan_id)
+    followed = followed.without_ledger(tmp_path)
+    followed.source("UPDATE t SET v = 3 WHERE id = 1500")
+    planned = followed.plan()
+    assert planned.verdict is Verdict.RESUMED
+    assert (planned.hydration.id, planned.hydration.phase) == (known.id, Phase.REHYDRATION)
+    assert planned.plan.plan_id == plan.plan_id
+    assert len(there) == 1
+    assert "1 of 2 ranges are committed" in planned.note, "what is left is one window again, small as it is"
+    followed.drain()
+    with followed.ports() as ports:
+        now = ports.sink.markers(plan.plan_id)
+        assert {name: now[name] for name in there} == there, "what was in is not brought again"
+    assert followed.finish().phase is Phase.STEADY_STATE
+    followed.go()
     assert followed.differs() == (0, 0)
 
 

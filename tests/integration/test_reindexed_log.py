@@ -12,7 +12,6 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.planner import Planned, Verdict
 from airflow_provider_backpressure.exceptions import LogLost
-from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.services import Server
 from tests.support.catching_up import FILL, TABLE, Followed
@@ -53,31 +52,6 @@ def followed(
     return Followed(composed=composed, runner=runner)
 
 
-def without_ledger(followed: Followed, folder: Path) -> Followed:
-    """The hydration with a ledger that knows nothing."""
-    url = f"sqlite:///{folder / 'fresh.db'}"
-    migrate(url)
-    return replace(followed, composed=replace(followed.composed, ledger_url=url))
-
-
-def stopped(followed: Followed, commits: int) -> None:
-    """Drain so many ranges, one after another, and no more."""
-    left = commits
-
-    def stop() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise KeyboardInterrupt
-
-    with followed.ports() as ports:
-        hydrator = ports.hydrator()
-        hydrator.share, hydrator.on_commit = 1, stop
-        with pytest.raises(KeyboardInterrupt):
-            hydrator.run()
-        hydrator.cancel()
-
-
 def change(followed: Followed) -> None:
     """Change so much that the log of it is several windows."""
     followed.source(
@@ -91,7 +65,7 @@ def change(followed: Followed) -> None:
 def among_ranges(followed: Followed) -> None:
     """Ranges are open, and the table has changed since."""
     followed.plan()
-    stopped(followed, 2)
+    followed.stopped(2)
     change(followed)
 
 
@@ -108,7 +82,7 @@ def among_windows(followed: Followed) -> None:
     followed.go()
     change(followed)
     followed.plan()
-    stopped(followed, 1)
+    followed.stopped(1)
     change(followed)
 
 
@@ -138,7 +112,7 @@ def test_a_lost_ledger_finds_its_place_in_the_log(
     with followed.ports() as ports:
         known, plan = ports.hydration, ports.plan
         there = ports.sink.markers(plan.plan_id)
-    followed = without_ledger(followed, tmp_path)
+    followed = followed.without_ledger(tmp_path)
     planned: Planned = followed.plan()
     assert planned.verdict is Verdict.RESUMED
     assert planned.hydration.id == known.id
@@ -160,7 +134,7 @@ def test_a_ledger_that_is_lost_with_the_slot_stops_by_name(followed: Followed, t
     followed.source(TABLE, FILL.format(50))
     followed.go()
     followed.source("DELETE FROM t WHERE id = 7", f"SELECT pg_drop_replication_slot('{followed.slots()[0][0]}')")
-    followed = without_ledger(followed, tmp_path)
+    followed = followed.without_ledger(tmp_path)
     assert followed.plan().verdict is Verdict.RESUMED, "what is committed is known without the source"
     with pytest.raises(LogLost, match=r"is gone, .*restart"):
         followed.drain()

@@ -4,10 +4,12 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
 
 import psycopg
+import pytest
 
 from airflow_provider_backpressure.core.catching_up import check_caught_up
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -15,6 +17,7 @@ from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.hydrator import LaneResult
 from airflow_provider_backpressure.core.planner import Planned
 from airflow_provider_backpressure.core.ports import Runner
+from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import connected, run
 
@@ -42,6 +45,29 @@ class Followed:
             while ports.planner().follow():
                 results.append(ports.hydrator().run())
             return results
+
+    def stopped(self, commits: int) -> None:
+        """Drain so many ranges, one after another, and no more."""
+        left = commits
+
+        def stop() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise KeyboardInterrupt
+
+        with self.ports() as ports:
+            hydrator = ports.hydrator()
+            hydrator.share, hydrator.on_commit = 1, stop
+            with pytest.raises(KeyboardInterrupt):
+                hydrator.run()
+            hydrator.cancel()
+
+    def without_ledger(self, folder: Path) -> Self:
+        """Return the hydration with a ledger that knows nothing."""
+        url = f"sqlite:///{folder / 'fresh.db'}"
+        migrate(url)
+        return replace(self, composed=replace(self.composed, ledger_url=url))
 
     def finish(self) -> Hydration:
         """End the run, as its last task does."""
