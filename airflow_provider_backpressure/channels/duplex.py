@@ -1,27 +1,8 @@
 """A channel over a server: a thread that sends, and one that hears."""
 
-from typing import Protocol
-
+from airflow_provider_backpressure.channels.hearing import Ear
 from airflow_provider_backpressure.channels.sending import Sender
 from airflow_provider_backpressure.core.diffs import Diff, encode
-
-
-class Ear(Protocol):
-    """Hears what was sent about hydrations, in a thread of its own."""
-
-    healthy: bool
-
-    def add(self, hydration_id: str) -> None:
-        """Hear of a hydration too; idempotent."""
-        ...
-
-    def remove(self, hydration_id: str) -> None:
-        """Hear of it no more; idempotent."""
-        ...
-
-    def close(self) -> None:
-        """End; idempotent."""
-        ...
 
 
 class Duplex:

@@ -5,16 +5,15 @@ at the topic's end.
 """
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.channels.duplex import Duplex
+from airflow_provider_backpressure.channels.hearing import Ear, Pulse
 from airflow_provider_backpressure.channels.sending import Message, Sender
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.polling import PollPolicy
 from airflow_provider_backpressure.core.ports import Receiver
 from airflow_provider_backpressure.core.push_counts import PushCounts
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
@@ -30,13 +29,9 @@ NAME = "backpressure push"
 BEAT_SECONDS = 5.0
 """Between two heartbeats, which every process sends to itself through the topic."""
 ECHO_SECONDS = 10.0
-"""How long one may take."""
-IDLE_SECONDS = 10.0
-"""How long the clients are kept while nobody waits."""
 POLL_SECONDS = 0.1
 ASK_SECONDS = 10.0
 RETENTION = {"retention.ms": "600000", "segment.ms": "600000", "cleanup.policy": "delete"}
-BACKOFF = PollPolicy(initial=0.2, factor=2.0, maximum=5.0)
 LIMIT = 100_000
 """Most bytes of a message; a broker takes ten times as many unless told otherwise."""
 
@@ -80,73 +75,25 @@ class _Wire:
         self._client.flush(1.0)
 
 
-class _Listener:
-    """Hears the topic as long as anything is subscribed to."""
+class _Listener(Ear):
+    """Hears the topic. Its client connects anew by itself, so a heartbeat that is not back is only told."""
 
     def __init__(self, receiver: Receiver, counts: PushCounts, *, endpoint: Endpoint, topic: str) -> None:
-        self._receiver, self._counts, self._endpoint, self._topic = receiver, counts, endpoint, topic
+        super().__init__(receiver, counts)
+        self._endpoint, self._topic, self._own = endpoint, topic, uuid.uuid4().hex
         # Heartbeats are counted by nobody.
         self._beats = Sender(lambda: _Wire(endpoint, topic), PushCounts(), name="backpressure heartbeat")
-        self._lock = threading.Lock()
-        self._wanted: set[str] = set()
-        self._told: set[str] = set()
-        """Those that were said to be subscribed since the channel became healthy."""
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._idle_since = 0.0
-        self._own, self._token = uuid.uuid4().hex, ""
-        self._sent, self._next_beat = 0.0, 0.0
-        self.healthy = False
-
-    def add(self, hydration_id: str) -> None:
-        with self._lock:
-            if self._closed.is_set():
-                return
-            self._wanted.add(hydration_id)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="backpressure listen", daemon=True)
-                self._thread.start()
-
-    def remove(self, hydration_id: str) -> None:
-        with self._lock:
-            self._wanted.discard(hydration_id)
-            self._told.discard(hydration_id)
-            self._idle_since = time.monotonic()
 
     def close(self) -> None:
-        self._closed.set()
+        """See ``Ear.close``."""
+        super().close()
         self._beats.close()
 
-    def _run(self) -> None:
-        pauses, told = BACKOFF.waits(), False
-        while not self._ended():
-            try:
-                self._create()
-                with consumer(self._endpoint, NAME, enable_partition_eof=False) as (client, _):
-                    self._seek_end(client)
-                    self._listen(client)
-            except Exception as error:
-                # Whatever it is, the thread has to live: those that wait are polling meanwhile.
-                log.debug("The listening client is lost.", exc_info=True)
-                if self.healthy:
-                    pauses, told = BACKOFF.waits(), False
-                self._lose()
-                if not told:
-                    log.warning("Changes of the gate are not heard for now, so polling goes on: %s", error)
-                told = True
-                self._closed.wait(next(pauses))
-        self.healthy = False
-
-    def _ended(self) -> bool:
-        with self._lock:
-            if self._over:
-                self._thread = None
-            return self._over
-
-    @property
-    def _over(self) -> bool:
-        idle = not self._wanted and time.monotonic() - self._idle_since >= IDLE_SECONDS
-        return self._closed.is_set() or idle
+    def _listen(self) -> None:
+        self._create()
+        with consumer(self._endpoint, NAME, enable_partition_eof=False) as (client, _):
+            self._seek_end(client)
+            self._hear(client)
 
     def _create(self) -> None:
         """Make the topic where it is missing; who has no right to may find it made."""
@@ -177,51 +124,21 @@ class _Listener:
             ]
         )
 
-    def _listen(self, client: "Consumer") -> None:
-        self._token, self._next_beat = "", 0.0
-        while not self._over:
-            self._beat(time.monotonic())
-            self._tell()
+    def _hear(self, client: "Consumer") -> None:
+        pulse = Pulse(beat=BEAT_SECONDS, echo=ECHO_SECONDS)
+        while not self.over:
+            now = time.monotonic()
+            if missing := pulse.missing(now):
+                self.deaf(f"the echo of a heartbeat did not come within {ECHO_SECONDS:g} s")
+            if missing or pulse.due(now):
+                self._beats.put(self._own, pulse.begin(now).encode())
+            wanted = self.wanted()
+            self.tell(wanted)
             message = client.poll(POLL_SECONDS)
             if message is None or message.error() is not None:
                 continue
             key, frame = (message.key() or b"").decode("ascii", "replace"), message.value() or b""
-            if key == self._own:
-                self._echoed(frame.decode("ascii", "replace"))
-            elif key in self._wanted:
-                self._receiver.heard(frame)
-
-    def _beat(self, now: float) -> None:
-        """Send a heartbeat where it is time, and notice that one has not come back."""
-        if self._token and now - self._sent > ECHO_SECONDS:
-            self._lose()
-            self._token, self._next_beat = "", 0.0
-        if not self._token and now >= self._next_beat:
-            self._token, self._sent = uuid.uuid4().hex, now
-            self._beats.put(self._own, self._token.encode())
-
-    def _echoed(self, token: str) -> None:
-        if token != self._token:
-            return
-        self._token, self._next_beat = "", time.monotonic() + BEAT_SECONDS
-        if not self.healthy:
-            self.healthy = True
-            self._counts.add("connected")
-
-    def _tell(self) -> None:
-        """Say of what is wanted by now that it is heard from now on."""
-        if not self.healthy:
-            return
-        with self._lock:
-            new = self._wanted - self._told
-            self._told |= new
-        for hydration_id in new:
-            self._receiver.subscribed(hydration_id)
-
-    def _lose(self) -> None:
-        if self.healthy:
-            self.healthy = False
-            self._told.clear()
-            self._counts.add("lost")
-            log.warning("Changes of the gate are not heard for now, so polling goes on.")
-            self._receiver.lost()
+            if key in wanted:
+                self.receiver.heard(frame)
+            elif key == self._own and pulse.back(frame.decode("ascii", "replace")):
+                self.alive()

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.queue import NOT_QUEUED, QueuePlace
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.ledger.decisions import memory_closed
-from airflow_provider_backpressure.ledger.law import unknown
+from airflow_provider_backpressure.ledger.law.refusals import unknown
 from airflow_provider_backpressure.ledger.models import hydration, limit, range_
 from airflow_provider_backpressure.ledger.ranges import BY_STATE, held_by, is_in
 from airflow_provider_backpressure.ledger.sqltypes import UtcDateTime, utc_now

@@ -15,8 +15,9 @@ from airflow_provider_backpressure.core.course import Course
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.ledger import decisions, law, phases
-from airflow_provider_backpressure.ledger.law import Figures
+from airflow_provider_backpressure.ledger import decisions, phases
+from airflow_provider_backpressure.ledger.law import hydrating, refusals
+from airflow_provider_backpressure.ledger.law.hydrating import Figures
 from airflow_provider_backpressure.ledger.models import control, hydration, metadata, range_
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
 
@@ -85,7 +86,7 @@ def by_id(connection: Connection, hydration_id: str) -> Hydration:
     """Return the hydration with this id; ``LedgerRefused`` where there is none."""
     row = connection.execute(sa.select(hydration).where(hydration.c.id == hydration_id)).one_or_none()
     if row is None:
-        raise law.unknown(hydration_id)
+        raise refusals.unknown(hydration_id)
     return _hydration(row)
 
 
@@ -151,7 +152,7 @@ def add(
     ``had``: its id in a ledger that was lost, if nobody else has that here.
     """
     taken = had is not None and connection.execute(_TAKEN, {"id": had}).first() is not None
-    figures = law.registered(
+    figures = hydrating.registered(
         had if had and not taken else uuid.uuid4().hex, credits, cluster=cluster, sink_server=sink_server
     )
     connection.execute(
@@ -174,7 +175,7 @@ def lock(connection: Connection, hydration_id: str) -> Figures:
     """Lock a hydration until the transaction ends and return its figures; ``LedgerRefused`` for an unknown id."""
     row = connection.execute(_LOCK, {"id": hydration_id}).one_or_none()
     if row is None:
-        raise law.unknown(hydration_id)
+        raise refusals.unknown(hydration_id)
     return _figures(row)
 
 
@@ -187,7 +188,7 @@ def lock_by_range(connection: Connection, plan_id: str, seq: int) -> Figures:
     """Lock the hydration that a range belongs to; ``LedgerRefused`` for an unknown range."""
     row = connection.execute(_LOCK_BY_RANGE, {"plan": plan_id, "seq": seq}).one_or_none()
     if row is None:
-        raise law.unknown_range(plan_id, seq)
+        raise refusals.unknown_range(plan_id, seq)
     return _figures(row)
 
 
@@ -250,13 +251,13 @@ def keep_preview(connection: Connection, hydration_id: str, facts: str) -> None:
 def _kept(connection: Connection, hydration_id: str, column: sa.Column[Any]) -> str | None:
     row = connection.execute(sa.select(column).where(hydration.c.id == hydration_id)).one_or_none()
     if row is None:
-        raise law.unknown(hydration_id)
+        raise refusals.unknown(hydration_id)
     return row[0]  # type: ignore[no-any-return]
 
 
 def _keep(connection: Connection, hydration_id: str, **values: str) -> None:
     if connection.execute(_UPDATE, {"key": hydration_id, **values}).rowcount == 0:
-        raise law.unknown(hydration_id)
+        raise refusals.unknown(hydration_id)
 
 
 def course(connection: Connection, hydration_id: str) -> Course | None:
@@ -317,7 +318,7 @@ def _hydration(row: Row[Any]) -> Hydration:
         plan=Plan.from_json(row.plan) if row.plan else None,
         holder=row.holder,
         credits=row.credits,
-        credits_max=law.most_credits(row.credits_set or row.credits_max, row.slots),
+        credits_max=hydrating.most_credits(row.credits_set or row.credits_max, row.slots),
         credits_declared=row.credits_max,
         credits_set=row.credits_set,
         range_rows_set=row.range_rows_set,

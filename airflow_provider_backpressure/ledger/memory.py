@@ -18,7 +18,8 @@ from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.statistics import PLAN_WORKER, WorkerStatistics
 from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.exceptions import LedgerRefused
-from airflow_provider_backpressure.ledger import decisions, law
+from airflow_provider_backpressure.ledger import decisions
+from airflow_provider_backpressure.ledger.law import admission, attempts, hydrating, refusals, tallies
 from airflow_provider_backpressure.ledger.memory_observing import MemoryObserving
 from airflow_provider_backpressure.ledger.memory_pruning import MemoryPruning
 from airflow_provider_backpressure.ledger.memory_steering import MemorySteering
@@ -129,7 +130,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
             latest = samples[-1]
             older = [sample for sample in samples if sample.at <= latest.at - timedelta(seconds=seconds)]
             base = older[-1] if older else samples[0]
-            return law.rate_between(base, latest, now=self._tables.now(), seconds=seconds)
+            return tallies.rate_between(base, latest, now=self._tables.now(), seconds=seconds)
 
     def flow(self, hydration_id: str, *, seconds: float = 60.0) -> dict[Stage, StageTime]:
         """See ``LedgerReader.flow``."""
@@ -181,17 +182,19 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
                     source_identity=source_identity,
                     sink_identity=sink_identity,
                     owner=owner,
-                    figures=law.registered(new_id, credits, cluster=cluster, sink_server=sink_server),
+                    figures=hydrating.registered(new_id, credits, cluster=cluster, sink_server=sink_server),
                     created_at=now,
                     updated_at=now,
                 )
                 self._tables.entries[entry.figures.id] = entry
                 self._tables.enter(entry, entry.figures.phase, now)
             if entry.owner != owner:
-                raise law.owned(
+                raise refusals.owned(
                     source_identity=source_identity, sink_identity=sink_identity, owner=entry.owner, asking=owner
                 )
-            declared = law.rescaled(entry.figures, credits_declared=credits, cluster=cluster, sink_server=sink_server)
+            declared = hydrating.rescaled(
+                entry.figures, credits_declared=credits, cluster=cluster, sink_server=sink_server
+            )
             if declared != entry.figures:
                 self._tables.save(entry, told.of(entry.figures, declared))
             if connections is not None:
@@ -202,7 +205,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
         """See ``Ledger.hold``."""
         with self._lock:
             entry = self._tables.entry(hydration_id)
-            entry.holder = law.holder(entry.holder, run=run, over=over)
+            entry.holder = hydrating.holder(entry.holder, run=run, over=over)
             return entry.holder
 
     def let_go(self, hydration_id: str, *, run: str) -> bool:
@@ -225,9 +228,9 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
             self._tables.order[plan.plan_id] = sorted(self._tables.ranges[plan.plan_id])
             entry.plan, entry.samples = plan, []
             now, before = self._tables.now(), list(entry.statistics.values())
-            total = replace(law.totals(hydration_id, plan, before), updated_at=now)
+            total = replace(tallies.totals(hydration_id, plan, before), updated_at=now)
             entry.statistics = {total.worker_id: total}
-            anew = law.planned_anew(entry.figures, plan)
+            anew = hydrating.planned_anew(entry.figures, plan)
             self._tables.save(entry, told.of(entry.figures, anew, waiting=int(bool(records))))
         return len(records)
 
@@ -238,7 +241,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
             entry, now = self._tables.entry(hydration_id), self._tables.now()
             leased = [each for each in self._tables.held(hydration_id) if each.lease_until and each.lease_until > now]
             if leased:
-                raise law.in_flight_still(hydration_id, len(leased))
+                raise refusals.in_flight_still(hydration_id, len(leased))
             for key in [key for key in entry.in_flight | entry.failed if key[0] == plan.plan_id]:
                 entry.in_flight.discard(key)
                 entry.failed.discard(key)
@@ -247,10 +250,10 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
                 self._tables.put(entry, record)
             self._tables.order[plan.plan_id] = sorted(self._tables.ranges[plan.plan_id])
             entry.plan, entry.samples = plan, []
-            before = law.before_restored(entry.figures, plan, list(entry.statistics.values()))
-            found = (law.totals(hydration_id, plan, before), law.found_committed(hydration_id, every))
+            before = tallies.before_restored(entry.figures, plan, list(entry.statistics.values()))
+            found = (tallies.totals(hydration_id, plan, before), tallies.found_committed(hydration_id, every))
             entry.statistics = {each.worker_id: replace(each, updated_at=now) for each in found}
-            self._tables.save(entry, told.of(entry.figures, law.restored(entry.figures, plan), known=False))
+            self._tables.save(entry, told.of(entry.figures, hydrating.restored(entry.figures, plan), known=False))
             self._act(hydration_id, who, "reindex", why, {"plan_id": plan.plan_id, "epoch": plan.epoch})
 
     def take_over(self, hydration_id: str, plan: Plan) -> None:
@@ -272,7 +275,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
         seq: int | None = None,
     ) -> Permit | None:
         """See ``Ledger.admit``."""
-        request = law.Request(
+        request = admission.Request(
             lane=lane,
             session_id=session_id,
             lease_seconds=lease_seconds,
@@ -287,7 +290,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
             if figures.shut or candidate is None or not self._tables.take_turn(entry).granted:
                 return None
             before = plan.get(candidate.seq - 1)
-            ready = not candidate.ordered or law.settles(before.state if before else None)
+            ready = not candidate.ordered or admission.settles(before.state if before else None)
             record = request.admitted(
                 candidate, in_flight=len(entry.in_flight), credits=figures.credits, now=now, ready=ready
             )
@@ -296,7 +299,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
             self._tables.put(entry, record)
             if figures.sampled_at is None:
                 figures = self._tables.sampled(entry, now)
-            after = law.after_admission(figures, record.seq, first=seq is None)
+            after = hydrating.after_admission(figures, record.seq, first=seq is None)
             if candidate.state is RangeState.PLANNED:
                 after = told.of(entry.figures, after, in_flight=1, seq=record.seq)
             self._tables.save(entry, after)
@@ -330,19 +333,19 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
         """See ``Ledger.commit``."""
         with self._writing() as told:
             record, now = self.range(plan_id, seq), self._tables.now()
-            entry, back = self._tables.entry(record.hydration_id), law.credits_back(record)
+            entry, back = self._tables.entry(record.hydration_id), attempts.credits_back(record)
             if record.state is RangeState.COMMITTED:
                 return False
             self._tables.put(
-                entry, law.committed(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now)
+                entry, attempts.committed(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now)
             )
             before = entry.figures
             if before.plan_id != plan_id:
                 self._tables.save(entry, told.of(before, before, in_flight=back, seq=seq))
                 return True
-            own = law.worked(self._tables.worker(entry, worker), record.progress(rows), rows=rows, bytes=bytes)
+            own = tallies.worked(self._tables.worker(entry, worker), record.progress(rows), rows=rows, bytes=bytes)
             entry.statistics[worker] = replace(own, updated_at=now)
-            after = law.after_commit(
+            after = hydrating.after_commit(
                 self._tables.sampled(entry, now) if before.sample_due(now) else before,
                 record,
                 attempt=attempt,
@@ -359,12 +362,12 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
         with self._writing() as told:
             held = self.range(plan_id, seq)
             entry = self._tables.entry(held.hydration_id)
-            record = law.released(held, attempt=attempt, error=error, fail=fail)
+            record = attempts.released(held, attempt=attempt, error=error, fail=fail)
             if record is None:
                 return False
             self._tables.put(entry, record)
             again = entry.figures.plan_id == plan_id and record.state is RangeState.PLANNED
-            after = law.planned_again(entry.figures, seq) if again else entry.figures
+            after = hydrating.planned_again(entry.figures, seq) if again else entry.figures
             news = {"waiting": 1} if again else {}
             self._tables.save(entry, told.of(entry.figures, after, in_flight=-1, seq=seq, **news))
             return True
@@ -374,17 +377,18 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
         with self._writing() as told:
             before, order = self.range(plan_id, seq), self._tables.order[plan_id]
             entry, first = self._tables.entry(before.hydration_id), order[-1] + 1
-            record = law.recut(before, attempt=attempt, first=first, number=len(pieces))
+            record = attempts.recut(before, attempt=attempt, first=first, number=len(pieces))
             if record is None or entry.figures.plan_id != plan_id:
                 return []
             self._tables.put(entry, record)
             made = [
-                _planned(piece, before.hydration_id, plan_id) for piece in law.pieces_of(before, pieces, first=first)
+                _planned(piece, before.hydration_id, plan_id)
+                for piece in attempts.pieces_of(before, pieces, first=first)
             ]
             for piece in made:
                 self._tables.put(entry, piece)
             order += [piece.seq for piece in made]
-            recut = told.of(entry.figures, entry.figures, in_flight=law.credits_back(before), seq=seq, waiting=1)
+            recut = told.of(entry.figures, entry.figures, in_flight=attempts.credits_back(before), seq=seq, waiting=1)
             self._tables.save(entry, recut)
             return [piece.seq for piece in made]
 
@@ -396,7 +400,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
             if entry is not None and failed:
                 for record in failed:
                     self._tables.put(entry, replace(record, state=RangeState.PLANNED, lane=None, session_id=None))
-                after = law.planned_again(entry.figures, min(record.seq for record in failed))
+                after = hydrating.planned_again(entry.figures, min(record.seq for record in failed))
                 self._tables.save(entry, told.of(entry.figures, after, waiting=1))
             return len(failed)
 
@@ -405,13 +409,13 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
         with self._writing() as told:
             before, now = self.range(plan_id, seq), self._tables.now()
             entry = self._tables.entry(before.hydration_id)
-            record = law.reopened(before) if entry.figures.plan_id == plan_id else None
+            record = attempts.reopened(before) if entry.figures.plan_id == plan_id else None
             if record is None:
                 return False
             self._tables.put(entry, record)
-            again = law.planned_again(entry.figures, seq)
+            again = hydrating.planned_again(entry.figures, seq)
             self._tables.save(entry, told.of(entry.figures, again, seq=seq, waiting=1))
-            for row in law.taken_back(list(entry.statistics.values()), before.lane, before.rows or 0):
+            for row in tallies.taken_back(list(entry.statistics.values()), before.lane, before.rows or 0):
                 entry.statistics[row.worker_id] = replace(row, updated_at=now)
             self._act(before.hydration_id, who, "retry-range", why, {"seq": seq})
             return True
@@ -424,14 +428,14 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
             if entry.figures.phase is Phase.STEADY_STATE and not increment:
                 return entry.hydration()
             if entry.plan is None:
-                raise law.without_plan(hydration_id)
+                raise refusals.without_plan(hydration_id)
             for record in self.ranges(entry.plan.plan_id):
                 if record.state not in (RangeState.COMMITTED, RangeState.REVOKED):
-                    raise law.still_open(record.seq, record.state)
-            totals = law.made_exact(list(entry.statistics.values()))
+                    raise refusals.still_open(record.seq, record.state)
+            totals = tallies.made_exact(list(entry.statistics.values()))
             if totals is not None:
                 entry.statistics[PLAN_WORKER] = replace(totals, updated_at=now)
-            finished = law.finished(self._tables.sampled(entry, now), now)
+            finished = hydrating.finished(self._tables.sampled(entry, now), now)
             self._tables.save(entry, told.of(entry.figures, finished))
             self._tables.turns.pop(hydration_id, None)
             return entry.hydration()
@@ -450,7 +454,7 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
         """See ``Ledger.record_read``."""
         with self._lock:
             entry = self._tables.entry(hydration_id)
-            own = law.reading(self._tables.worker(entry, worker), in_flight_rows)
+            own = tallies.reading(self._tables.worker(entry, worker), in_flight_rows)
             entry.statistics[worker] = replace(own, updated_at=self._tables.now())
 
     def keep_probe(self, hydration_id: str, curve: str) -> None:
@@ -478,20 +482,20 @@ class MemoryLedger(MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
         with self._lock:
             held = self._tables.held(hydration_id)
             if held:
-                raise law.still_held(hydration_id, len(held))
+                raise refusals.still_held(hydration_id, len(held))
             self._tables.forget(hydration_id)
 
     def close(self) -> None:
         """See ``Ledger.close``."""
 
-    def _room(self, entry: Entry, request: law.Request) -> bool:
+    def _room(self, entry: Entry, request: admission.Request) -> bool:
         """Whether what hydrations share has room for one more range, and those before it for theirs."""
         figures = entry.figures
         most = self._tables.limit(Shared.CONNECTIONS, figures.sink_server)
         taken = self._tables.connections(figures.sink_server)
         if most is not None and taken + self._tables.waiting_before(entry) >= most:
             return False
-        return law.fits(reserved_bytes=self._tables.reserved(figures.cluster), request=request)
+        return admission.fits(reserved_bytes=self._tables.reserved(figures.cluster), request=request)
 
 
 def _planned(planned: PlannedRange, hydration_id: str, plan_id: str) -> RangeRecord:

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.samples import Sample
 from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.core.statistics import PLAN_WORKER
 from airflow_provider_backpressure.core.upstream import Seen, Upstream
-from airflow_provider_backpressure.ledger import law
+from airflow_provider_backpressure.ledger.law import tallies
 from airflow_provider_backpressure.ledger.memory_tables import Entry, Tables
 
 
@@ -62,7 +62,7 @@ class MemoryObserving:
             if course is entry.course:
                 return course
             entry.course = Course.from_json(course.to_json())
-            row = law.observed(self._tables.worker(entry, PLAN_WORKER), course)
+            row = tallies.observed(self._tables.worker(entry, PLAN_WORKER), course)
             entry.statistics[PLAN_WORKER] = replace(row, updated_at=self._tables.now())
             self._sample(entry)
             return course

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_backpressure.core.queue import STAND_BY_SECONDS, TOKEN_SECONDS, QueueEntry, QueuePlace, by_turn
 from airflow_provider_backpressure.core.steering import Change, Control, Shared
-from airflow_provider_backpressure.ledger import law
+from airflow_provider_backpressure.ledger.law import attempts, hydrating, waits
 from airflow_provider_backpressure.ledger.memory_tables import Tables
 from airflow_provider_backpressure.ledger.telling import Publish, Told
 
@@ -40,7 +40,7 @@ class MemorySteering:
         """See ``Steering.steer``."""
         with self._writing() as told:
             entry = self._tables.entry(hydration_id)
-            self._tables.save(entry, told.of(entry.figures, law.steered(entry.figures, change)))
+            self._tables.save(entry, told.of(entry.figures, hydrating.steered(entry.figures, change)))
             if change.range_rows is not None:
                 entry.range_rows_set = change.range_rows or None
             if change.priority is not None:
@@ -62,12 +62,12 @@ class MemorySteering:
         """See ``Steering.resize``."""
         with self._writing() as told:
             entry = self._tables.entry(hydration_id)
-            self._tables.save(entry, told.of(entry.figures, law.rescaled(entry.figures, slots=slots)))
+            self._tables.save(entry, told.of(entry.figures, hydrating.rescaled(entry.figures, slots=slots)))
 
     def skip(self, plan_id: str, seq: int, *, who: str, why: str) -> bool:
         """See ``Steering.skip``."""
         with self._writing() as told:
-            record = law.skipped(self._tables.range(plan_id, seq), why=why)
+            record = attempts.skipped(self._tables.range(plan_id, seq), why=why)
             if record is None:
                 return False
             entry = self._tables.entry(record.hydration_id)
@@ -91,7 +91,7 @@ class MemorySteering:
         """See ``Queue.stand_by``."""
         with self._lock:
             entry = self._tables.entry(hydration_id)
-            entry.figures = law.stands_by(entry.figures, self._tables.now(), lease_seconds)
+            entry.figures = waits.stands_by(entry.figures, self._tables.now(), lease_seconds)
 
     def leave(self, hydration_id: str) -> None:
         """See ``Queue.leave``."""

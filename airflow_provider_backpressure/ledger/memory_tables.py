@@ -26,7 +26,9 @@ from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.statistics import WorkerStatistics
 from airflow_provider_backpressure.core.steering import Control, Shared
 from airflow_provider_backpressure.core.upstream import Seen
-from airflow_provider_backpressure.ledger import decisions, law
+from airflow_provider_backpressure.ledger import decisions
+from airflow_provider_backpressure.ledger.law import refusals, tallies, waits
+from airflow_provider_backpressure.ledger.law.hydrating import Figures
 
 
 @dataclass(kw_only=True)
@@ -37,7 +39,7 @@ class Entry:
     source_identity: str
     sink_identity: str
     owner: str
-    figures: law.Figures
+    figures: Figures
     created_at: datetime
     updated_at: datetime
     plan: Plan | None = None
@@ -120,7 +122,7 @@ class Tables:
     def entry(self, hydration_id: str) -> Entry:
         """Return a hydration; ``LedgerRefused`` for an unknown id."""
         if hydration_id not in self.entries:
-            raise law.unknown(hydration_id)
+            raise refusals.unknown(hydration_id)
         return self.entries[hydration_id]
 
     def find(self, *key: str) -> Entry | None:
@@ -144,7 +146,7 @@ class Tables:
         """Return one range; ``LedgerRefused`` where there is none."""
         record = self.ranges.get(plan_id, {}).get(seq)
         if record is None:
-            raise law.unknown_range(plan_id, seq)
+            raise refusals.unknown_range(plan_id, seq)
         return record
 
     def held(self, hydration_id: str) -> list[RangeRecord]:
@@ -152,7 +154,7 @@ class Tables:
         entry = self.entries.get(hydration_id)
         return [self.ranges[plan_id][seq] for plan_id, seq in sorted(entry.in_flight)] if entry else []
 
-    def next_planned(self, figures: law.Figures) -> RangeRecord | None:
+    def next_planned(self, figures: Figures) -> RangeRecord | None:
         """Return the first planned range of the plan."""
         order = self.order.get(figures.plan_id or "", [])
         for index in range(bisect_left(order, figures.next_seq), len(order)):
@@ -168,7 +170,7 @@ class Tables:
         (entry.in_flight.add if record.state is RangeState.ADMITTED else entry.in_flight.discard)(key)
         (entry.failed.add if record.state is RangeState.FAILED else entry.failed.discard)(key)
 
-    def save(self, entry: Entry, figures: law.Figures) -> None:
+    def save(self, entry: Entry, figures: Figures) -> None:
         """Write the figures back."""
         now = self.now()
         if figures.phase is not entry.figures.phase:
@@ -185,9 +187,9 @@ class Tables:
         """Return a worker's statistics, or zeros."""
         return entry.statistics.get(worker) or WorkerStatistics(hydration_id=entry.figures.id, worker_id=worker)
 
-    def sampled(self, entry: Entry, now: datetime, *, memory: MemoryReading | None = None) -> law.Figures:
+    def sampled(self, entry: Entry, now: datetime, *, memory: MemoryReading | None = None) -> Figures:
         """Keep a sample and return the figures after it."""
-        row = law.sample(
+        row = tallies.sample(
             now,
             list(entry.statistics.values()),
             in_flight=len(entry.in_flight),
@@ -214,7 +216,7 @@ class Tables:
         """Count those who get the next connection to the sink's server rather than this one."""
         now = self.now()
         return sum(
-            law.goes_before(entry.figures, entry.priority, mine.figures, mine.priority, now)
+            waits.goes_before(entry.figures, entry.priority, mine.figures, mine.priority, now)
             for entry in self.entries.values()
             if entry.figures.sink_server == mine.figures.sink_server
         )
@@ -275,7 +277,7 @@ class Tables:
         unsettled = any(plan == plan_id for plan, _ in entry.in_flight | entry.failed)
         return plan_id is None or unsettled or self.next_planned(entry.figures) is not None
 
-    def _every_held(self, meant: Callable[[law.Figures], bool]) -> list[RangeRecord]:
+    def _every_held(self, meant: Callable[[Figures], bool]) -> list[RangeRecord]:
         return [
             record
             for entry in self.entries.values()

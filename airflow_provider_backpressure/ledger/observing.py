@@ -8,8 +8,9 @@ from airflow_provider_backpressure.core.samples import Sample
 from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.core.statistics import PLAN_WORKER
 from airflow_provider_backpressure.core.upstream import Seen, Upstream
-from airflow_provider_backpressure.ledger import hydrations, law, ranges, samples, statistics, upstreams
+from airflow_provider_backpressure.ledger import hydrations, ranges, samples, statistics, upstreams
 from airflow_provider_backpressure.ledger.database import Database, repeatable
+from airflow_provider_backpressure.ledger.law import tallies
 from airflow_provider_backpressure.ledger.sampling import sampled
 
 
@@ -56,7 +57,7 @@ class SqlObserving:
                 return course
             hydrations.keep_course(connection, hydration_id, course)
             row = statistics.worker(connection, hydration_id, PLAN_WORKER)
-            statistics.save(connection, law.observed(row, course))
+            statistics.save(connection, tallies.observed(row, course))
             sampled(connection, figures, ranges.now(connection))
             return course
 

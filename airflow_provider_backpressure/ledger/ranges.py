@@ -12,7 +12,8 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_backpressure.core.bounds import bounds_from_json
 from airflow_provider_backpressure.core.hydration import RangeCounts
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.ledger.law import Figures, unknown_range
+from airflow_provider_backpressure.ledger.law.hydrating import Figures
+from airflow_provider_backpressure.ledger.law.refusals import unknown_range
 from airflow_provider_backpressure.ledger.models import UNSETTLED, is_unsettled, range_, unsettled
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
 

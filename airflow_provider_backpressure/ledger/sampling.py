@@ -6,19 +6,21 @@ from datetime import datetime
 from sqlalchemy.engine import Connection
 
 from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.ledger import hydrations, law, ranges, samples, statistics
+from airflow_provider_backpressure.ledger import hydrations, ranges, samples, statistics
+from airflow_provider_backpressure.ledger.law import tallies
+from airflow_provider_backpressure.ledger.law.hydrating import Figures
 
 
 def taken(
     connection: Connection,
-    figures: law.Figures,
+    figures: Figures,
     now: datetime,
     *,
     pressure: float | None = None,
     memory: MemoryReading | None = None,
-) -> law.Figures:
+) -> Figures:
     """Keep a sample and return the figures after it, which the caller has to save."""
-    row = law.sample(
+    row = tallies.sample(
         now,
         statistics.of(connection, figures.id),
         in_flight=ranges.in_flight(connection, figures.id),
@@ -30,9 +32,7 @@ def taken(
     return replace(figures, sampled_at=now)
 
 
-def sampled(
-    connection: Connection, figures: law.Figures, now: datetime, *, memory: MemoryReading | None = None
-) -> None:
+def sampled(connection: Connection, figures: Figures, now: datetime, *, memory: MemoryReading | None = None) -> None:
     """Keep a sample, but not two at the same moment; the figures are saved."""
     if figures.plan_id is not None and (figures.sampled_at is None or now > figures.sampled_at):
         taken(connection, figures, now, memory=memory)

@@ -14,8 +14,9 @@ from airflow_provider_backpressure.core.queue import (
     by_turn,
 )
 from airflow_provider_backpressure.core.steering import Change, Control, Shared
-from airflow_provider_backpressure.ledger import controls, hydrations, law, ranges, turns
+from airflow_provider_backpressure.ledger import controls, hydrations, ranges, turns
 from airflow_provider_backpressure.ledger.database import Database, repeatable
+from airflow_provider_backpressure.ledger.law import attempts, hydrating, waits
 from airflow_provider_backpressure.ledger.telling import Publish, Told
 
 
@@ -48,7 +49,7 @@ class SqlSteering:
         """See ``Steering.steer``."""
         with self._writing() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
-            hydrations.save(connection, told.of(figures, law.steered(figures, change)))
+            hydrations.save(connection, told.of(figures, hydrating.steered(figures, change)))
             own: dict[str, Any] = {}
             if change.range_rows is not None:
                 own["range_rows_set"] = change.range_rows or None
@@ -73,7 +74,7 @@ class SqlSteering:
         """See ``Queue.stand_by``."""
         with self._database.write() as connection:
             figures = hydrations.lock(connection, hydration_id)
-            waiting = law.stands_by(figures, ranges.now(connection), lease_seconds)
+            waiting = waits.stands_by(figures, ranges.now(connection), lease_seconds)
             if waiting != figures:
                 hydrations.keep_wait(connection, waiting)
 
@@ -87,14 +88,14 @@ class SqlSteering:
         """See ``Steering.resize``."""
         with self._writing() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
-            hydrations.save(connection, told.of(figures, law.rescaled(figures, slots=slots)))
+            hydrations.save(connection, told.of(figures, hydrating.rescaled(figures, slots=slots)))
 
     @repeatable
     def skip(self, plan_id: str, seq: int, *, who: str, why: str) -> bool:
         """See ``Steering.skip``."""
         with self._writing() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
-            record = law.skipped(ranges.one(connection, plan_id, seq)[0], why=why)
+            record = attempts.skipped(ranges.one(connection, plan_id, seq)[0], why=why)
             if record is None:
                 return False
             ranges.save(connection, record)

@@ -28,7 +28,6 @@ from airflow_provider_backpressure.ledger import (
     flows,
     gate,
     hydrations,
-    law,
     phases,
     planning,
     pushes,
@@ -39,6 +38,8 @@ from airflow_provider_backpressure.ledger import (
     upstreams,
 )
 from airflow_provider_backpressure.ledger.database import Database, repeatable
+from airflow_provider_backpressure.ledger.law import admission, attempts, hydrating, refusals, tallies
+from airflow_provider_backpressure.ledger.law.hydrating import Figures
 from airflow_provider_backpressure.ledger.observing import SqlObserving
 from airflow_provider_backpressure.ledger.pruning import SqlPruning
 from airflow_provider_backpressure.ledger.sampling import taken
@@ -178,11 +179,11 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
                 found = hydrations.by_identity(connection, digest)
                 assert found is not None, "added here or by the other process"
             if found.owner != owner:
-                raise law.owned(
+                raise refusals.owned(
                     source_identity=source_identity, sink_identity=sink_identity, owner=found.owner, asking=owner
                 )
             figures = hydrations.lock(connection, found.id)
-            declared = law.rescaled(figures, credits_declared=credits, cluster=cluster, sink_server=sink_server)
+            declared = hydrating.rescaled(figures, credits_declared=credits, cluster=cluster, sink_server=sink_server)
             if declared != figures:
                 hydrations.save(connection, told.of(figures, declared))
             if connections is not None:
@@ -195,7 +196,7 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
         with self._database.write() as connection:
             hydrations.lock(connection, hydration_id)
             found = hydrations.holder(connection, hydration_id)
-            holder = law.holder(found, run=run, over=over)
+            holder = hydrating.holder(found, run=run, over=over)
             if holder != found:
                 hydrations.change(connection, hydration_id, holder=holder)
             return holder
@@ -219,9 +220,11 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
             hydrations.by_id(connection, hydration_id)
             number = planning.add_ranges(connection, ranges, hydration_id=hydration_id, plan_id=plan.plan_id)
             before = hydrations.lock(connection, hydration_id)
-            _save_moved(connection, before, told.of(before, law.planned_anew(before, plan), waiting=int(number > 0)))
+            _save_moved(
+                connection, before, told.of(before, hydrating.planned_anew(before, plan), waiting=int(number > 0))
+            )
             hydrations.change(connection, hydration_id, plan=plan.to_json())
-            statistics.begin(connection, law.totals(hydration_id, plan, statistics.of(connection, hydration_id)))
+            statistics.begin(connection, tallies.totals(hydration_id, plan, statistics.of(connection, hydration_id)))
         return number
 
     @repeatable
@@ -232,13 +235,13 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
             before = hydrations.lock(connection, hydration_id)
             leased = ranges.leased(connection, hydration_id)
             if leased:
-                raise law.in_flight_still(hydration_id, leased)
+                raise refusals.in_flight_still(hydration_id, leased)
             planning.put_records(connection, every, plan_id=plan.plan_id)
-            _save_moved(connection, before, told.of(before, law.restored(before, plan), known=False))
+            _save_moved(connection, before, told.of(before, hydrating.restored(before, plan), known=False))
             hydrations.change(connection, hydration_id, plan=plan.to_json())
-            earlier = law.before_restored(before, plan, statistics.of(connection, hydration_id))
-            statistics.begin(connection, law.totals(hydration_id, plan, earlier))
-            statistics.save(connection, law.found_committed(hydration_id, every))
+            earlier = tallies.before_restored(before, plan, statistics.of(connection, hydration_id))
+            statistics.begin(connection, tallies.totals(hydration_id, plan, earlier))
+            statistics.save(connection, tallies.found_committed(hydration_id, every))
             values = {"plan_id": plan.plan_id, "epoch": plan.epoch}
             controls.add(connection, hydration_id=hydration_id, who=who, action="reindex", why=why, values=values)
 
@@ -262,7 +265,7 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
         seq: int | None = None,
     ) -> Permit | None:
         """See ``Ledger.admit``."""
-        request = law.Request(
+        request = admission.Request(
             lane=lane,
             session_id=session_id,
             lease_seconds=lease_seconds,
@@ -303,21 +306,21 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
         with self._writing() as (connection, told):
             figures = before = hydrations.lock_by_range(connection, plan_id, seq)
             record, now = ranges.one(connection, plan_id, seq)
-            back = law.credits_back(record)
+            back = attempts.credits_back(record)
             if record.state is RangeState.COMMITTED:
                 return False
             ranges.save(
                 connection,
-                law.committed(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now),
+                attempts.committed(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now),
             )
             if figures.plan_id != plan_id:
                 hydrations.save(connection, told.of(before, figures, in_flight=back, seq=seq))
                 return True
-            own = law.worked(
+            own = tallies.worked(
                 statistics.worker(connection, figures.id, worker), record.progress(rows), rows=rows, bytes=bytes
             )
             statistics.save(connection, own)
-            figures = law.after_commit(
+            figures = hydrating.after_commit(
                 figures, record, attempt=attempt, limit=limit, pressure=pressure, memory_bytes=memory_bytes, now=now
             )
             if figures.sample_due(now):
@@ -330,12 +333,12 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
         """See ``Ledger.release``."""
         with self._writing() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
-            record = law.released(ranges.one(connection, plan_id, seq)[0], attempt=attempt, error=error, fail=fail)
+            record = attempts.released(ranges.one(connection, plan_id, seq)[0], attempt=attempt, error=error, fail=fail)
             if record is None:
                 return False
             ranges.save(connection, record)
             again = figures.plan_id == plan_id and record.state is RangeState.PLANNED
-            after = law.planned_again(figures, seq) if again else figures
+            after = hydrating.planned_again(figures, seq) if again else figures
             news = {"waiting": 1} if again else {}
             hydrations.save(connection, told.of(figures, after, in_flight=-1, seq=seq, **news))
             return True
@@ -349,7 +352,7 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
                 return 0
             seqs = ranges.retry_failed(connection, hydration_id=figures.id, plan_id=plan_id)
             if seqs:
-                hydrations.save(connection, told.of(figures, law.planned_again(figures, min(seqs)), waiting=1))
+                hydrations.save(connection, told.of(figures, hydrating.planned_again(figures, min(seqs)), waiting=1))
             return len(seqs)
 
     @repeatable
@@ -358,14 +361,14 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
         with self._writing() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
             before, first = ranges.one(connection, plan_id, seq)[0], ranges.last_seq(connection, plan_id) + 1
-            record = law.recut(before, attempt=attempt, first=first, number=len(pieces))
+            record = attempts.recut(before, attempt=attempt, first=first, number=len(pieces))
             if record is None or figures.plan_id != plan_id:
                 return []
             ranges.save(connection, record)
-            made = law.pieces_of(before, pieces, first=first)
+            made = attempts.pieces_of(before, pieces, first=first)
             planning.add_ranges(connection, made, hydration_id=figures.id, plan_id=plan_id)
             hydrations.save(
-                connection, told.of(figures, figures, in_flight=law.credits_back(before), seq=seq, waiting=1)
+                connection, told.of(figures, figures, in_flight=attempts.credits_back(before), seq=seq, waiting=1)
             )
             return [piece.seq for piece in made]
 
@@ -375,12 +378,12 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
         with self._writing() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
             before = ranges.one(connection, plan_id, seq)[0]
-            record = law.reopened(before) if figures.plan_id == plan_id else None
+            record = attempts.reopened(before) if figures.plan_id == plan_id else None
             if record is None:
                 return False
             ranges.save(connection, record)
-            hydrations.save(connection, told.of(figures, law.planned_again(figures, seq), seq=seq, waiting=1))
-            for row in law.taken_back(statistics.of(connection, figures.id), before.lane, before.rows or 0):
+            hydrations.save(connection, told.of(figures, hydrating.planned_again(figures, seq), seq=seq, waiting=1))
+            for row in tallies.taken_back(statistics.of(connection, figures.id), before.lane, before.rows or 0):
                 statistics.save(connection, row)
             controls.add(
                 connection, hydration_id=figures.id, who=who, action="retry-range", why=why, values={"seq": seq}
@@ -415,7 +418,7 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
         with self._database.write() as connection:
             hydrations.lock(connection, hydration_id)
             own = statistics.worker(connection, hydration_id, worker)
-            statistics.save(connection, law.reading(own, in_flight_rows))
+            statistics.save(connection, tallies.reading(own, in_flight_rows))
 
     @repeatable
     def keep_probe(self, hydration_id: str, curve: str) -> None:
@@ -447,7 +450,7 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
             if hydrations.locked(connection, hydration_id):
                 held = ranges.in_flight(connection, hydration_id)
                 if held:
-                    raise law.still_held(hydration_id, held)
+                    raise refusals.still_held(hydration_id, held)
                 source = hydrations.by_id(connection, hydration_id).source_identity
                 hydrations.forget(connection, hydration_id)
                 upstreams.forget(connection, source)
@@ -457,19 +460,19 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
         self._database.close()
 
 
-def _admit(connection: Connection, before: law.Figures, request: law.Request, told: Told) -> Permit | None:
+def _admit(connection: Connection, before: Figures, request: admission.Request, told: Told) -> Permit | None:
     figures = before
     found = ranges.candidate(connection, figures, seq=request.seq)
     if found is None or not turns.take_turn(connection, figures, seconds=TOKEN_SECONDS).granted:
         return None
-    ready = not found.range.ordered or law.settles(ranges.state_before(connection, found.range))
+    ready = not found.range.ordered or admission.settles(ranges.state_before(connection, found.range))
     record = request.admitted(
         found.range, in_flight=found.in_flight, credits=figures.credits, now=found.now, ready=ready
     )
     if record is None or (found.range.state is RangeState.PLANNED and not _room(connection, figures, request)):
         return None
     ranges.save(connection, record)
-    figures = law.after_admission(figures, record.seq, first=request.seq is None)
+    figures = hydrating.after_admission(figures, record.seq, first=request.seq is None)
     if figures.sampled_at is None:
         figures = taken(connection, figures, found.now)
     if found.range.state is RangeState.PLANNED:
@@ -478,7 +481,7 @@ def _admit(connection: Connection, before: law.Figures, request: law.Request, to
     return Permit(range=record)
 
 
-def _room(connection: Connection, figures: law.Figures, request: law.Request) -> bool:
+def _room(connection: Connection, figures: Figures, request: admission.Request) -> bool:
     """Whether what hydrations share has room for one more range; locks it, so that it still has at the commit."""
     if turns.read_limit(connection, Shared.CONNECTIONS, figures.sink_server) is not None:
         most = turns.lock_limit(connection, Shared.CONNECTIONS, figures.sink_server)
@@ -490,26 +493,26 @@ def _room(connection: Connection, figures: law.Figures, request: law.Request) ->
     if request.memory_limit is None or not request.memory_bytes:
         return True
     turns.lock_limit(connection, Shared.MEMORY, figures.cluster)
-    return law.fits(reserved_bytes=turns.held_on_cluster(connection, figures.cluster), request=request)
+    return admission.fits(reserved_bytes=turns.held_on_cluster(connection, figures.cluster), request=request)
 
 
-def _finish(connection: Connection, figures: law.Figures, told: Told) -> None:
+def _finish(connection: Connection, figures: Figures, told: Told) -> None:
     if figures.plan_id is None:
-        raise law.without_plan(figures.id)
+        raise refusals.without_plan(figures.id)
     found = ranges.any_open(connection, hydration_id=figures.id, plan_id=figures.plan_id, next_seq=figures.next_seq)
     if found is not None:
-        raise law.still_open(*found)
-    totals = law.made_exact(statistics.of(connection, figures.id))
+        raise refusals.still_open(*found)
+    totals = tallies.made_exact(statistics.of(connection, figures.id))
     if totals is not None:
         statistics.save(connection, totals)
     now = ranges.now(connection)
     if figures.sampled_at is None or now > figures.sampled_at:
         figures = taken(connection, figures, now)
-    _save_moved(connection, figures, told.of(figures, law.finished(figures, now)))
+    _save_moved(connection, figures, told.of(figures, hydrating.finished(figures, now)))
     turns.forget(connection, figures.id)
 
 
-def _save_moved(connection: Connection, before: law.Figures, after: law.Figures) -> None:
+def _save_moved(connection: Connection, before: Figures, after: Figures) -> None:
     """Write figures back, and when a phase began that they are in now."""
     hydrations.save(connection, after)
     if after.phase is not before.phase:

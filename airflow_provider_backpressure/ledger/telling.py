@@ -7,7 +7,8 @@ from typing import Any
 
 from airflow_provider_backpressure.core.diffs import Diff
 from airflow_provider_backpressure.core.steering import Steering
-from airflow_provider_backpressure.ledger import law
+from airflow_provider_backpressure.ledger.law import hydrating
+from airflow_provider_backpressure.ledger.law.hydrating import Figures
 
 Publish = Callable[[Any, str, Diff], None]
 """Takes the ledger, a hydration's id, and what has changed there. It neither raises nor waits."""
@@ -23,9 +24,9 @@ class Told:
 
     diffs: list[Diff] = field(default_factory=list)
 
-    def of(self, before: law.Figures, after: law.Figures, **news: Any) -> law.Figures:
-        """Return the figures to be saved, with the number of this change; see :func:`.law.told`."""
-        figures, diff = law.told(before, after, **news)
+    def of(self, before: Figures, after: Figures, **news: Any) -> Figures:
+        """Return the figures to be saved, with the number of this change; see :func:`.hydrating.told`."""
+        figures, diff = hydrating.told(before, after, **news)
         self.diffs.append(diff)
         return figures
 

@@ -23,7 +23,8 @@ from airflow_provider_backpressure.core.queue import (
     place,
 )
 from airflow_provider_backpressure.core.steering import Shared
-from airflow_provider_backpressure.ledger.law import RENEWED_BELOW, Figures
+from airflow_provider_backpressure.ledger.law.hydrating import Figures
+from airflow_provider_backpressure.ledger.law.waits import RENEWED_BELOW
 from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
 from airflow_provider_backpressure.ledger.ranges import BY_STATE, any_open, held_by, now
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
@@ -153,7 +154,7 @@ def held_on_cluster(connection: Connection, cluster: str) -> int:
 
 
 def waiting_before(me: sa.FromClause = hydration) -> sa.ScalarSelect[int]:
-    """Count who gets the next connection to the server of ``me`` rather than ``me``: ``law.goes_before`` in SQL."""
+    """Count who gets the next connection to the server of ``me`` rather than ``me``: ``waits.goes_before`` in SQL."""
     other = hydration.alias("waiting")
     longer = sa.or_(
         me.c.waits_until.is_(None),

@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.hydrator import Hydrator
 from airflow_provider_backpressure.core.limits import GradedLimit
 from airflow_provider_backpressure.core.planner import Planner
 from airflow_provider_backpressure.core.recut import Knife
-from airflow_provider_backpressure.ledger import law
+from airflow_provider_backpressure.ledger.law import admission, hydrating
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySink
 from tests.support import simulated
 from tests.support.simulated import SimulatedSink
@@ -99,7 +99,7 @@ def _earlier_attempts_go_on(patch: Patch) -> None:
 
 
 def _frontier_past_a_hole(patch: Patch) -> None:
-    patch.setattr(law, "planned_again", lambda figures, seq: figures)
+    patch.setattr(hydrating, "planned_again", lambda figures, seq: figures)
 
 
 def _nobody_settles(patch: Patch) -> None:
@@ -116,13 +116,13 @@ def _backups_are_not_looked_for(patch: Patch) -> None:
 
 
 def _pause_binds_nobody(patch: Patch) -> None:
-    patch.setattr(law.Figures, "shut", property(lambda self: self.plan_id is None))
+    patch.setattr(hydrating.Figures, "shut", property(lambda self: self.plan_id is None))
 
 
 def _credits_are_not_counted(patch: Patch) -> None:
-    admitted = law.Request.admitted
+    admitted = admission.Request.admitted
     patch.setattr(
-        law.Request, "admitted", lambda self, record, **how: admitted(self, record, **{**how, "in_flight": 0})
+        admission.Request, "admitted", lambda self, record, **how: admitted(self, record, **{**how, "in_flight": 0})
     )
 
 

@@ -57,6 +57,18 @@ def test_subscribing_is_idempotent_and_so_is_the_way_back(ends: Ends) -> None:
     ends.here.unsubscribe(never)
 
 
+@pytest.mark.statement("P4")
+def test_who_leaves_and_comes_back_at_once_is_told_again(ends: Ends) -> None:
+    """P4: the last waiter goes and the next one comes, before a thread of the channel has looked."""
+    hydration = new_id()
+    ends.subscribe(hydration)
+    ends.here.unsubscribe(hydration)
+    ends.here.subscribe(hydration)
+    eventually(lambda: ends.heard.ready == [hydration] * 2)
+    ends.there.publish(hydration, diff(hydration, 1))
+    eventually(lambda: ends.heard.numbers(hydration) == [1])
+
+
 @pytest.mark.statement("P9")
 def test_a_diff_too_big_for_the_transport_tells_its_number(ends: Ends) -> None:
     """P9: oversize: what matters is that something has changed."""

@@ -10,7 +10,8 @@ from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.samples import Sample
 from airflow_provider_backpressure.core.steering import AS_DECLARED, Change
 from airflow_provider_backpressure.exceptions import IllegalTransition
-from airflow_provider_backpressure.ledger import law
+from airflow_provider_backpressure.ledger.law import attempts, hydrating, tallies
+from airflow_provider_backpressure.ledger.law.hydrating import Figures
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 PLANNED = RangeRecord(
@@ -27,8 +28,8 @@ ADMITTED = replace(
 )
 
 
-def registered(credits: int) -> law.Figures:
-    return law.registered("h", credits, cluster="spark", sink_server="postgres://warehouse:5432")
+def registered(credits: int) -> Figures:
+    return hydrating.registered("h", credits, cluster="spark", sink_server="postgres://warehouse:5432")
 
 
 def seconds(number: float) -> timedelta:
@@ -41,15 +42,15 @@ def seconds(number: float) -> timedelta:
 )
 def test_credits_follow_their_configuration(credits, maximum, configured, expected):
     figures = replace(registered(maximum), credits=credits)
-    changed = law.rescaled(figures, credits_declared=configured)
+    changed = hydrating.rescaled(figures, credits_declared=configured)
     assert (changed.credits, changed.credits_max) == (expected, configured)
 
 
 def test_a_persons_maximum_goes_before_the_declared_one_until_it_is_taken_back():
-    figures = law.steered(registered(4), Change(credits=2))
+    figures = hydrating.steered(registered(4), Change(credits=2))
     assert (figures.credits, figures.credits_max) == (2, 2)
-    assert law.rescaled(figures, credits_declared=8).credits_max == 2
-    back = law.steered(figures, Change(credits=AS_DECLARED))
+    assert hydrating.rescaled(figures, credits_declared=8).credits_max == 2
+    back = hydrating.steered(figures, Change(credits=AS_DECLARED))
     assert (back.credits, back.credits_max) == (4, 4)
 
 
@@ -59,7 +60,7 @@ def test_credits_follow_the_clusters_slots_at_once_and_stay_within_what_is_wante
     figures = registered(6)
     found = []
     for slots in (1, 3, 2, 100, 1):
-        figures = law.rescaled(figures, slots=slots)
+        figures = hydrating.rescaled(figures, slots=slots)
         found.append((figures.credits, figures.credits_max))
     assert found == [(2, 2), (6, 6), (4, 4), (6, 6), (2, 2)]
 
@@ -83,27 +84,29 @@ def test_samples_are_at_least_a_second_apart_whatever_the_clock_does():
 )
 def test_the_rate_of_a_run_that_stands_still_goes_towards_zero(base, latest, now, expected):
     first, last = (Sample(at=NOON + seconds(at), committed=rows) for at, rows in (base, latest))
-    assert law.rate_between(first, last, now=NOON + seconds(now), seconds=60) == expected
+    assert tallies.rate_between(first, last, now=NOON + seconds(now), seconds=60) == expected
 
 
 def test_the_first_planned_range_is_looked_for_where_it_can_be():
     figures = registered(1)
-    assert law.after_admission(figures, 0, first=True).next_seq == 1
-    assert law.after_admission(figures, 7, first=True).next_seq == 8
-    assert law.after_admission(figures, 7, first=False).next_seq == 0, "those before it are still planned"
-    assert law.after_admission(figures, 0, first=False).next_seq == 1
-    assert law.planned_again(replace(figures, next_seq=9), 4).next_seq == 4
-    assert law.planned_again(replace(figures, next_seq=2), 4).next_seq == 2
+    assert hydrating.after_admission(figures, 0, first=True).next_seq == 1
+    assert hydrating.after_admission(figures, 7, first=True).next_seq == 8
+    assert hydrating.after_admission(figures, 7, first=False).next_seq == 0, "those before it are still planned"
+    assert hydrating.after_admission(figures, 0, first=False).next_seq == 1
+    assert hydrating.planned_again(replace(figures, next_seq=9), 4).next_seq == 4
+    assert hydrating.planned_again(replace(figures, next_seq=2), 4).next_seq == 2
 
 
 def test_an_error_is_kept_in_a_form_that_every_database_takes():
-    record = law.released(ADMITTED, attempt=2, error="a\x00b" + "x" * 10_000, fail=False)
+    record = attempts.released(ADMITTED, attempt=2, error="a\x00b" + "x" * 10_000, fail=False)
     assert record is not None
     assert record.error.startswith("abx")
-    assert len(record.error) == law.ERROR_LENGTH
+    assert len(record.error) == attempts.ERROR_LENGTH
 
 
 def test_a_revoked_range_is_never_committed():
     """The sink's revoked marker excludes a commit: to be told of one means that something is very wrong."""
     with pytest.raises(IllegalTransition, match="revoked to committed"):
-        law.committed(replace(PLANNED, state=RangeState.REVOKED), attempt=1, rows=1, bytes=8, checksum="", now=NOON)
+        attempts.committed(
+            replace(PLANNED, state=RangeState.REVOKED), attempt=1, rows=1, bytes=8, checksum="", now=NOON
+        )

@@ -1,0 +1,174 @@
+"""What a process hears over a server: a thread for all of its waiters, which lives while there are any."""
+
+import logging
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from airflow_provider_backpressure.core.polling import PollPolicy
+from airflow_provider_backpressure.core.ports import Receiver
+from airflow_provider_backpressure.core.push_counts import PushCounts
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 10.0
+"""How long the connection is kept while nobody waits."""
+BACKOFF = PollPolicy(initial=0.2, factor=2.0, maximum=5.0)
+
+
+class Ear(ABC):
+    """Hears of the hydrations that were added. It connects by itself, and again when the connection is lost.
+
+    A transport says how in :meth:`_listen`, and there what it hears: :meth:`alive`, :meth:`tell`, :meth:`deaf` and
+    ``receiver.heard`` are for its thread alone.
+    """
+
+    def __init__(self, receiver: Receiver, counts: PushCounts) -> None:
+        self.receiver, self._counts = receiver, counts
+        self.healthy = False
+        self._lock = threading.Lock()
+        self._wanted: set[str] = set()
+        self._told: set[str] = set()
+        """Those that were said to be heard, and still are."""
+        self._warned = False
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._idle_since = 0.0
+
+    @abstractmethod
+    def _listen(self) -> None:
+        """Connect, and hear what is wanted until it is ``over``; raises where the connection is lost."""
+
+    def _wake(self) -> None:  # noqa: B027
+        """Say that something has changed, to a thread that would not look by itself."""
+
+    def add(self, hydration_id: str) -> None:
+        """Hear of a hydration too; idempotent."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._wanted.add(hydration_id)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="backpressure listen", daemon=True)
+                self._thread.start()
+        self._wake()
+
+    def remove(self, hydration_id: str) -> None:
+        """Hear of it no more; idempotent."""
+        with self._lock:
+            self._wanted.discard(hydration_id)
+            # Whoever is added again at once is told again.
+            self._told.discard(hydration_id)
+            self._idle_since = time.monotonic()
+        self._wake()
+
+    def close(self) -> None:
+        """End; idempotent."""
+        with self._lock:
+            self._closed.set()
+        self._wake()
+
+    @property
+    def over(self) -> bool:
+        """Whether it is to end: closed, or nobody has waited for a while."""
+        idle = not self._wanted and time.monotonic() - self._idle_since >= IDLE_SECONDS
+        return self._closed.is_set() or idle
+
+    def wanted(self) -> set[str]:
+        """Return the hydrations that are to be heard of."""
+        with self._lock:
+            return set(self._wanted)
+
+    def alive(self) -> None:
+        """Say that what was sent comes through; idempotent."""
+        if not self.healthy:
+            self.healthy, self._warned = True, False
+            self._counts.add("connected")
+            log.info("Changes of the gate are heard.")
+
+    def tell(self, heard: Iterable[str]) -> None:
+        """Say of what is wanted among these that it is heard from now on, once, and not before it is ``alive``."""
+        if not self.healthy:
+            return
+        with self._lock:
+            new = self._wanted.intersection(heard) - self._told
+            self._told |= new
+        # Without the lock: the receiver may be about to add or remove.
+        for hydration_id in new:
+            self.receiver.subscribed(hydration_id)
+
+    def deaf(self, why: object) -> None:
+        """Say that nothing is heard for now, once; idempotent. Those that wait are polling meanwhile."""
+        if self.healthy:
+            self.healthy = False
+            with self._lock:
+                self._told.clear()
+            self._counts.add("lost")
+            self.receiver.lost()
+        if not self._warned:
+            self._warned = True
+            log.warning("Changes of the gate are not heard for now, so polling goes on: %s", why)
+
+    def _run(self) -> None:
+        pauses, self._warned = BACKOFF.waits(), False
+        while not self._ended():
+            try:
+                self._listen()
+            except Exception as error:
+                # Whatever it is, the thread has to live.
+                log.debug("The listening connection is lost.", exc_info=True)
+                if self.healthy:
+                    pauses = BACKOFF.waits()
+                self.deaf(error)
+                self._closed.wait(next(pauses))
+
+    def _ended(self) -> bool:
+        """Whether there is nothing left to do; the next one to be added begins anew."""
+        with self._lock:
+            if self.over:
+                self._thread, self.healthy = None, False
+                self._told.clear()
+                return True
+            return False
+
+
+class Pulse:
+    """Heartbeats of one connection: tokens that a process sends to itself, which have to come back.
+
+    A connection may be half dead without the operating system's knowledge. ``beat``: seconds from one to the next.
+    ``echo``: how long one may take.
+    """
+
+    def __init__(self, *, beat: float, echo: float) -> None:
+        self._beat, self._echo = beat, echo
+        self._token = ""
+        """Of the one under way."""
+        self.until = 0.0
+        """When the one under way has to be back, or else the next one is due."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether one was sent and is not back yet."""
+        return bool(self._token)
+
+    def missing(self, now: float) -> bool:
+        """Whether one is not back in time."""
+        return self.under_way and now > self.until
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for the next."""
+        return not self.under_way and now >= self.until
+
+    def begin(self, now: float) -> str:
+        """Return the token to be sent, in the place of any before."""
+        self._token, self.until = uuid.uuid4().hex, now + self._echo
+        return self._token
+
+    def back(self, token: str) -> bool:
+        """Take what came back; ``False`` where that is not the one under way."""
+        if not self.under_way or token != self._token:
+            return False
+        self._token, self.until = "", time.monotonic() + self._beat
+        return True
