@@ -3,6 +3,9 @@
 A child's times stand with its parent once it has been waited for. A parent that ignores SIGCHLD, as the daemon of
 Spark's Python workers does, never gets them: such a child is counted by the last look at it, at most :data:`LOOK`
 before its end.
+
+Memory is what is resident, with each page that several processes share divided among them, as the kernel tells it
+(PSS): workers that were forked from one daemon would else count what they all have once for each.
 """
 
 import os
@@ -35,16 +38,17 @@ class Process:
 
 
 class Tree:
-    """A process and all its descendants, from the first look on."""
+    """A process and all its descendants, from the first look on. ``weighed``: whether their memory is looked at."""
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, *, weighed: bool = True) -> None:
         self._root = root
+        self._weighed = weighed
         self._lost: dict[Key, int] = {}
         self._last: dict[Key, tuple[Process, bool]] = {}
         self._first_ticks: int | None = None
         self._ticks = 0
         self.bytes = 0
-        """Resident memory of all together at the last look. Shared pages count for each process."""
+        """Resident memory of all together at the last look."""
         self.peak_bytes = 0
         """Most of it at any look."""
 
@@ -69,7 +73,7 @@ class Tree:
         self._ticks = sum(process.ticks for process in found.values()) + sum(self._lost.values())
         if self._first_ticks is None:
             self._first_ticks = self._ticks
-        self.bytes = sum(process.resident_bytes for process in found.values())
+        self.bytes = sum(map(held_bytes, found.values())) if self._weighed else 0
         self.peak_bytes = max(self.peak_bytes, self.bytes)
 
 
@@ -77,12 +81,15 @@ class Accounts:
     """Wall time, and CPU time and memory of several trees by name, while the block runs."""
 
     def __init__(self, roots: Mapping[str, int], *, own: Collection[str] = ()) -> None:
-        """``own``: names of the trees whose memory is looked at as one too: a side's own processes, not its servers."""
+        """``own``: names of the trees whose memory is looked at, and as one: a side's own processes, not its servers.
+
+        Without any, that of each tree is. A look at memory has its price, and a database's server has many processes.
+        """
         self.seconds = 0.0
         self.peak_bytes = 0
         """Most resident memory of the ``own`` ones together at any look."""
         self._own = own
-        self.trees = {name: Tree(pid) for name, pid in roots.items()}
+        self.trees = {name: Tree(pid, weighed=not own or name in own) for name, pid in roots.items()}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -141,8 +148,19 @@ def descendants(every: Mapping[int, Process], root: int) -> list[Process]:
 
 
 def resident_bytes(root: int) -> int:
-    """Return the resident memory of a process and all that came of it, now; shared pages count for each."""
-    return sum(process.resident_bytes for process in descendants(processes(), root))
+    """Return the resident memory of a process and all that came of it, now; pages that they share count once."""
+    return sum(map(held_bytes, descendants(processes(), root)))
+
+
+def held_bytes(process: Process) -> int:
+    """Return a process's part of resident memory; where the kernel does not tell it, all that is resident."""
+    try:
+        lines = Path(f"/proc/{process.key[0]}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    except PermissionError:
+        return process.resident_bytes
+    except (OSError, StopIteration):
+        return 0  # It is gone, or a zombie.
 
 
 def _read(pid: int) -> Process | None:

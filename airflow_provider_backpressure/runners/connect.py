@@ -29,7 +29,7 @@ from airflow_provider_backpressure.exceptions import RunnerUnavailable
 from airflow_provider_backpressure.runners.executors import ExecutorMemory
 from airflow_provider_backpressure.runners.failures import translate
 from airflow_provider_backpressure.runners.session import Address, active, is_session_id, tagged
-from airflow_provider_backpressure.runners.shipment import JOB, PROBE, SETTINGS, module, shipment
+from airflow_provider_backpressure.runners.shipment import ABOARD, JOB, PROBE, SETTINGS, cargo, module
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ class ConnectRunner:
         session: SparkSession | None = None
         try:
             session = self._opened()
-            with active(session):
+            with active(session), module(ABOARD).carrying(*cargo()):
                 return work(session)
         except (PySparkException, ValueError) as error:
             found = translate(error, str(self._address))
@@ -160,12 +160,11 @@ class ConnectRunner:
             raise found from unframed(error)
 
     def _opened(self) -> SparkSession:
-        """Return the session, opened and given our code where it is not yet."""
+        """Return the session, opened where it is not yet."""
         with self._lock:
             if self._session is None:
-                session = self._address.open(self.session_id)
+                session = self._address.begin(self.session_id)
                 try:
-                    session.addArtifacts(str(shipment()), pyfile=True)
                     for name, value in SETTINGS.items():
                         session.conf.set(name, value)
                 except PySparkException:

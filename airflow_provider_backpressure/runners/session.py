@@ -1,5 +1,6 @@
 """A Spark Connect session under a known name, which another process can reach too."""
 
+import logging
 import os
 import socket
 import uuid
@@ -8,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import grpc
 from pyspark.errors import PySparkException
-from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
@@ -17,9 +19,13 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerU
 
 USER = "backpressure"
 """User id where the address names none: with the session's id it is all that another process needs."""
+SHARED = {"spark.sql.artifact.isolation.enabled": "false"}
+"""Of a session that uses the Python workers that are there. It must be given no files: they would be everybody's."""
 CONNECT_SECONDS = 5.0
 # Spark's own policy tries for ten minutes, silently; this one gives up after about twelve seconds.
 _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
+
+log = logging.getLogger(__name__)
 
 # A session collected as garbage closes its client, which ends a pool that all clients of the process share; in a thread
 # that is just handing work to that pool, it then waits for itself for ever (seen on 4.1.3). So none is collected.
@@ -54,6 +60,28 @@ class Address:
         """Return scheme, host and port."""
         return self._remote.partition(";")[0].rstrip("/")
 
+    def begin(self, session_id: str) -> SparkSession:
+        """Return a new session of this id (a UUID), which shares its Python workers with all others begun so.
+
+        Spark would else start a daemon of workers for it, and keep that when the session is over, for as long as the
+        executor lives (SPARK-54055, seen on 4.1.3). Whether it does so is settled before a session takes its first
+        setting; a clone is settled by what was set before. Where a server makes no clones the session is as any other.
+        Raises ``RunnerUnavailable`` where nothing listens.
+        """
+        model = self.open(str(uuid.uuid4()))
+        try:
+            for name, value in SHARED.items():
+                model.conf.set(name, value)
+            try:
+                _hang_up(model.client.clone(session_id))
+            except grpc.RpcError as error:
+                reason = error.code().name if isinstance(error, grpc.Call) else type(error).__name__
+                log.warning("Spark Connect at %s makes no clone of a session (%s): workers will stay.", self, reason)
+            model.client.release_session()
+        finally:
+            _hang_up(model.client)
+        return self.open(session_id)
+
     def open(self, session_id: str) -> SparkSession:
         """Return a session of this id (a UUID), whoever began it.
 
@@ -83,6 +111,11 @@ class Address:
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise RunnerUnavailable(f"Spark Connect at {self} cannot be reached: {reason}.") from error
+
+
+def _hang_up(client: SparkConnectClient) -> None:
+    """Close the channel alone: a client's own ``close`` ends the pool that the clients of other sessions work with."""
+    client._channel.close()
 
 
 @contextmanager

@@ -1,9 +1,11 @@
-"""What goes to Spark with every job: our own code as one zip file, and settings of the session."""
+"""What goes to Spark: our own code, as a zip file for applications or with each job, and settings of the session."""
 
 import hashlib
 import importlib
+import json
 import tempfile
 import zipfile
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ PARTS = ("core", "kafka", "lakes", "mysql", "postgres", "spark")
 """Rooms that run inside a task; beside them the package's own ``__init__`` and ``exceptions``."""
 JOB = "airflow_provider_backpressure.spark.job"
 PROBE = "airflow_provider_backpressure.spark.probe"
+ABOARD = "airflow_provider_backpressure.spark.aboard"
 """Named, not imported: what runs in Spark is shipped there."""
 SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": "4m"}
 """Of each session: wide rows would else be handed to a task 64 MiB at a time."""
@@ -23,16 +26,32 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 @cache
 def shipment() -> Path:
     """Return the zip, built once per process; its name follows its content. Nothing of ours need be installed there."""
+    path = Path(tempfile.mkdtemp(prefix="backpressure-")) / f"{_name()}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in _contents().items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
+    return path
+
+
+@cache
+def cargo() -> tuple[str, bytes]:
+    """Return the same for a job to carry, as ``spark.aboard.carrying`` takes it: its name, and all sources packed."""
+    texts = {name: content.decode() for name, content in _contents().items()}
+    return _name(), zlib.compress(json.dumps(texts).encode(), 9)
+
+
+@cache
+def _contents() -> dict[str, bytes]:
     root = Path(airflow_provider_backpressure.__file__).parent
     files = [root / "__init__.py", root / "exceptions.py"]
     files += [file for part in PARTS for file in sorted((root / part).rglob("*.py"))]
-    contents = [(file.relative_to(root.parent).as_posix(), file.read_bytes()) for file in files]
-    digest = hashlib.sha256(b"\0".join(name.encode() + b"\0" + content for name, content in contents)).hexdigest()
-    path = Path(tempfile.mkdtemp(prefix="backpressure-")) / f"{root.name}-{digest[:16]}.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in contents:
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
-    return path
+    return {file.relative_to(root.parent).as_posix(): file.read_bytes() for file in files}
+
+
+@cache
+def _name() -> str:
+    whole = b"\0".join(name.encode() + b"\0" + content for name, content in _contents().items())
+    return f"{airflow_provider_backpressure.__name__}-{hashlib.sha256(whole).hexdigest()[:16]}"
 
 
 def module(name: str) -> Any:

@@ -25,6 +25,7 @@ from airflow_provider_backpressure.core.messages import (
 )
 from airflow_provider_backpressure.core.paths import COPY, FRAME, REPLAY, copies
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.spark.aboard import aboard
 from airflow_provider_backpressure.spark.paths.checksum import checksum_slice
 from airflow_provider_backpressure.spark.paths.copy import run_slice
 from airflow_provider_backpressure.spark.paths.frame import described, frame_job
@@ -82,4 +83,4 @@ def _job(session: "SparkSession", tasks: list[Callable[[], SliceResult]]) -> "Da
             for index in batch.column(0).to_pylist():
                 yield outcome(tasks[index])
 
-    return session.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, RESULT)
+    return session.range(0, len(tasks), 1, len(tasks)).mapInArrow(aboard(run), RESULT)

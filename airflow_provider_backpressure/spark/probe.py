@@ -6,6 +6,8 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_backpressure.spark.aboard import aboard
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -19,7 +21,7 @@ def probe_job(session: "SparkSession", modules: Sequence[str]) -> "DataFrame":
         for _ in batches:
             yield row(json.dumps(environment(modules)))
 
-    return session.range(0, 1, 1, 1).mapInArrow(look, "result string")
+    return session.range(0, 1, 1, 1).mapInArrow(aboard(look), "result string")
 
 
 def environment(modules: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Spark's own daemon of Python workers, with what each worker imports there before it forks them.
 
-Every life of a lane has a session, and so workers, of its own; without this each of them imports for a second.
+Workers are killed, and end after a minute without a job; without this each new one imports for a second.
 """
 
 import pandas

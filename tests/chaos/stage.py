@@ -1,6 +1,5 @@
 """The servers of the kill tests, each of which may be killed alone, and the failpoints that all of them share."""
 
-import contextlib
 import os
 import signal
 import uuid
@@ -101,15 +100,6 @@ class Stage:
         """Bring a victim back; Spark itself brings back workers and executors."""
         if victim not in (Victim.WORKER, Victim.EXECUTOR):
             self.services.restart(self._server(victim))
-
-    def sweep(self) -> None:
-        """End the Python workers of sessions that are over: Spark keeps them for as long as its server runs."""
-        running = self.services.status()
-        for server in (running[self.connect], running.get("worker:1")):
-            for child in psutil.Process(server.pid).children(recursive=True) if server and server.pid else ():
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    if child.name().startswith("python"):
-                        child.kill()
 
     def _server(self, victim: Victim) -> str:
         return self.connect if victim is Victim.DRIVER else f"postgres:{victim}"

@@ -103,7 +103,6 @@ def clear(stage: Stage, lane: Any) -> None:
     stage.disarm()
     lane.kill()
     lane.join()
-    stage.sweep()
 
 
 @pytest.mark.statement("X1", "X2", "T1")

@@ -89,8 +89,12 @@ def test_an_unreachable_server_is_one_sentence(begun: Begun) -> None:
 
 
 @pytest.mark.statement("X5")
-def test_a_module_missing_on_the_executors_is_named(runner: ConnectRunner, begun: Begun, tmp_path: Path) -> None:
+def test_a_module_missing_on_the_executors_is_named(
+    runner: ConnectRunner, begun: Begun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """X5: found by the probe, and refused in one sentence where a range is run all the same."""
+    # Workers of its own: what hides the module must reach no other session.
+    monkeypatch.setattr("airflow_provider_backpressure.runners.session.SHARED", {})
     hidden = tmp_path / "psycopg.py"
     hidden.write_text("raise ModuleNotFoundError(\"No module named 'psycopg'\", name='psycopg')")
     runner._opened().addArtifacts(str(hidden), pyfile=True)

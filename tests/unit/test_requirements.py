@@ -19,6 +19,7 @@ WITH_AIRFLOW = {"fastapi", "pydantic", "requests", "starlette"}
 WITH_OTHERS = {
     "airflow": "apache-airflow",
     "botocore": "boto3",
+    "grpc": "pyspark",
     "openlineage": "apache-airflow-providers-openlineage",
     "pyspark": "pyspark",
 }

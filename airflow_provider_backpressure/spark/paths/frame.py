@@ -18,6 +18,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Slice, SliceResult, Transform
 from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RunnerRefused
+from airflow_provider_backpressure.spark.aboard import aboard
 from airflow_provider_backpressure.spark.batches import BAD, END, ended
 from airflow_provider_backpressure.spark.changes import log_reader
 from airflow_provider_backpressure.spark.kinds import reader, writer
@@ -50,7 +51,8 @@ def frame_job(
             result = outcome(lambda: measured(work, Across(slates)))
         yield result
 
-    return _ended(session, frame, len(spec.write.columns) + spec.read.keep_bad).coalesce(1).mapInArrow(write, RESULT)
+    whole = _ended(session, frame, len(spec.write.columns) + spec.read.keep_bad)
+    return whole.coalesce(1).mapInArrow(aboard(write), RESULT)
 
 
 def _straight(session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: Endpoint) -> "DataFrame":
@@ -66,7 +68,7 @@ def _straight(session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: 
         for _ in batches:
             yield outcome(lambda: measured(work))
 
-    return session.range(0, 1, 1, 1).mapInArrow(run, RESULT)
+    return session.range(0, 1, 1, 1).mapInArrow(aboard(run), RESULT)
 
 
 def _place(meeting: str) -> str | None:
@@ -127,7 +129,7 @@ def _source(
                     yield from told(_read(spec, pieces[index], source), Slate(_place(meeting), index))
 
     tasks = max(1, len(pieces))
-    return session.range(0, tasks, 1, tasks).mapInArrow(read, schema)
+    return session.range(0, tasks, 1, tasks).mapInArrow(aboard(read), schema)
 
 
 def _ended(session: "SparkSession", frame: "DataFrame", width: int) -> "DataFrame":
