@@ -9,8 +9,8 @@ from functools import partial
 from airflow_provider_backpressure.cli.doctor_checks import CHECKS, REACHES, SLOTS
 from airflow_provider_backpressure.cli.shell import FAILED, command, shown
 from airflow_provider_backpressure.core.catching_up import SUFFIX
+from airflow_provider_backpressure.core.checks import NEEDED_MODULES, check_modules
 from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.planner import NEEDED_MODULES, check_modules
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,

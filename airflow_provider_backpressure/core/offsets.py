@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.bounds import OffsetBounds, Piece
-from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.core.messages import Window, WriteSpec
 from airflow_provider_backpressure.core.ranges import PlannedRange
+from airflow_provider_backpressure.exceptions import SinkRefused
 
 COLUMN = "partition, offset"
 """What stands for the rising column in a :class:`Window` of offsets."""
@@ -105,6 +106,19 @@ def missing(window: LogWindow, committed: Iterable[OffsetBounds]) -> Iterator[Pi
             at = max(at, last)
         if at < end:
             yield partition, at, end
+
+
+def ordered(write: WriteSpec) -> WriteSpec:
+    """Return what makes rows of a log go in by its order; ``SinkRefused`` where the target cannot keep it."""
+    lacking = [name for name in PLACE if name not in [column.name for column in write.columns]]
+    if lacking:
+        raise SinkRefused(
+            f"Rows of a log can only be upserted by its order, and {' and '.join(lacking)} of each record does not "
+            "arrive: let the transform keep it."
+        )
+    if not write.frontier_table:
+        raise SinkRefused(f"{write.fence} cannot be upserted from a log: a {write.kind} sink does not keep its order.")
+    return replace(write, ordered=True)
 
 
 def in_order(ranges: Iterable[PlannedRange]) -> Iterator[PlannedRange]:

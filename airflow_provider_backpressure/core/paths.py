@@ -1,5 +1,7 @@
 """The two paths by which rows get through Spark."""
 
+from airflow_provider_backpressure.core.messages import ReadSpec, Transform, WriteSpec
+
 COPY = "copy"
 """PostgreSQL to PostgreSQL as binary COPY, never decoded."""
 FRAME = "frame"
@@ -15,3 +17,9 @@ REPLAYED_INTO = frozenset({"postgres"})
 def copies(source: str, sink: str) -> bool:
     """Whether rows of these kinds may pass undecoded, given that their columns are the same."""
     return source == sink == "postgres"
+
+
+def choose_path(read: ReadSpec, write: WriteSpec, transform: Transform | None) -> str:
+    """Return ``copy`` where rows may pass undecoded: same columns, identical types, no transform; else ``frame``."""
+    same = [(each.name, each.type) for each in read.columns] == [(each.name, each.type) for each in write.columns]
+    return COPY if same and transform is None and copies(read.kind, write.kind) else FRAME

@@ -6,12 +6,20 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from airflow_provider_backpressure.core.catching_up import check_replayable, next_windows, released, stand
+from airflow_provider_backpressure.core.checks import (
+    NEEDED_MODULES,
+    check_consistency,
+    check_empty,
+    check_held,
+    check_mode,
+    check_modules,
+)
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
 from airflow_provider_backpressure.core.hydration import Hydration, RangeCounts
 from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.messages import ReadSpec, Transform, WriteSpec
-from airflow_provider_backpressure.core.offsets import PLACE, in_order
-from airflow_provider_backpressure.core.paths import COPY, FRAME, copies
+from airflow_provider_backpressure.core.messages import Transform, WriteSpec
+from airflow_provider_backpressure.core.offsets import in_order, ordered
+from airflow_provider_backpressure.core.paths import choose_path
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Runner, Sink, Source
 from airflow_provider_backpressure.core.ranges import PlannedRange
@@ -20,16 +28,7 @@ from airflow_provider_backpressure.core.replay import numbered
 from airflow_provider_backpressure.core.schema import SchemaChange, checked
 from airflow_provider_backpressure.core.sizing import measured, next_rows, rows_per_range
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot, fingerprint
-from airflow_provider_backpressure.exceptions import (
-    InvalidDeclaration,
-    LedgerRefused,
-    RunnerRefused,
-    SinkRefused,
-    SnapshotLost,
-)
-
-NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
-"""What every task imports on the executors."""
+from airflow_provider_backpressure.exceptions import SnapshotLost
 
 
 class Verdict(Enum):
@@ -69,39 +68,10 @@ class Preview:
     executors: ExecutorEnvironment
 
 
-def choose_path(read: ReadSpec, write: WriteSpec, transform: Transform | None) -> str:
-    """Return ``copy`` where rows may pass undecoded: same columns, identical types, no transform; else ``frame``."""
-    same = [(each.name, each.type) for each in read.columns] == [(each.name, each.type) for each in write.columns]
-    return COPY if same and transform is None and copies(read.kind, write.kind) else FRAME
-
-
 def server_of(identity: str) -> str:
     """Return what a target shares with others: the address before its database, bucket or folder."""
     scheme, _, rest = identity.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}"
-
-
-def ordered(write: WriteSpec) -> WriteSpec:
-    """Return what makes rows of a log go in by its order; ``SinkRefused`` where the target cannot keep it."""
-    lacking = [name for name in PLACE if name not in [column.name for column in write.columns]]
-    if lacking:
-        raise SinkRefused(
-            f"Rows of a log can only be upserted by its order, and {' and '.join(lacking)} of each record does not "
-            "arrive: let the transform keep it."
-        )
-    if not write.frontier_table:
-        raise SinkRefused(f"{write.fence} cannot be upserted from a log: a {write.kind} sink does not keep its order.")
-    return replace(write, ordered=True)
-
-
-def check_modules(found: ExecutorEnvironment, cluster: str) -> None:
-    """Raise ``RunnerRefused`` where the executors lack a module that a task imports."""
-    missing = [name for name in found.modules if found.modules[name] is None]
-    if missing:
-        raise RunnerRefused(
-            f"The executors of {cluster} lack the Python package{'s' * (len(missing) > 1)} "
-            f"{', '.join(missing)}: install on every executor what `pip install {' '.join(missing)}` brings."
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +104,7 @@ class Planner:
         ``after``: of what lies above this value of the source's rising column. ``plan``: what is to go on, with its own
         columns.
         """
-        self._check_mode()
+        check_mode(self.mode, self.source)
         self.check_signals()
         snapshot = self.source.snapshot(self.consistency, after=after)
         if plan is not None:
@@ -166,7 +136,7 @@ class Planner:
         if followed is not None:
             return followed
         if hydration.plan is not None:
-            planner._check_consistency(hydration.plan)
+            check_consistency(planner.consistency, hydration.plan)
             return planner._go_on(hydration, hydration.plan)
         return planner._begin(hydration, planner.preview())
 
@@ -249,13 +219,6 @@ class Planner:
         check_modules(found, self.cluster)
         return found
 
-    def _check_mode(self) -> None:
-        if self.mode is Mode.REPLACE and self.source.increments:
-            raise InvalidDeclaration(
-                "mode='replace' takes all rows anew each time, and this source brings what has come since: "
-                "use append or upsert, or leave increment_column out where that is what asks for it."
-            )
-
     def _begin(self, hydration: Hydration, preview: Preview, *, clears: str | None = None) -> Planned:
         """Plan anew: first in the ledger, then in the sink, so that a kill in between leaves a plan that can go on."""
         snapshot = preview.snapshot
@@ -279,7 +242,7 @@ class Planner:
             position=snapshot.position,
             environment=self.environment,
         )
-        self._check_empty(draft)
+        check_empty(draft, self.sink)
         draft = replace(
             draft, position=self._keep_log(hydration, draft), hydration_id=hydration.id if catches_up else ""
         )
@@ -320,29 +283,13 @@ class Planner:
         For a plan that the ledger has and the sink does not know yet (its epoch is 0).
         """
         self.sink.prepare(plan.write)
-        self._check_empty(plan)
+        check_empty(plan, self.sink)
         plan = replace(plan, ranges=self.ledger.counts(plan.plan_id).total)
         plan = replace(plan, epoch=self.sink.begin(plan, clear=plan.clears))
         # Until the fence stood, a late attempt of the plan before may have come in.
-        self._check_empty(plan)
+        check_empty(plan, self.sink)
         self.ledger.take_over(hydration.id, plan)
         return plan
-
-    def _check_empty(self, plan: Plan) -> None:
-        catches_up = plan.consistency is Consistency.CATCH_UP
-        alone = plan.mode is Mode.APPEND or catches_up
-        fresh = alone and not plan.increment and (plan.epoch or plan.clears is None)
-        if fresh and self.sink.holds_rows():
-            if catches_up:
-                raise SinkRefused(
-                    f"The target {plan.write.target} already holds rows, and catch_up makes it equal to the source: "
-                    "empty it first."
-                )
-            raise SinkRefused(
-                f"The target {plan.write.target} already holds rows, and a new plan in append mode would add to "
-                f"them: use mode='replace', which puts the new rows in their place at once, or mode='upsert', or empty "
-                "it first."
-            )
 
     def _go_on(self, hydration: Hydration, plan: Plan) -> Planned:
         if not plan.epoch:
@@ -359,7 +306,7 @@ class Planner:
         if complete and self.source.increments:
             return self._increment(hydration, plan, counts.total)
         preview = self.preview(plan=plan)
-        self._check_held(plan)
+        check_held(plan, self.sink)
         total, exact = preview.snapshot.total, preview.snapshot.total_exact and plan.total_exact
         if not complete:
             verdict, note = Verdict.RESUMED, f"{counts.committed} of {counts.total} ranges are committed already"
@@ -378,7 +325,7 @@ class Planner:
     def _catch_up(self, hydration: Hydration, plan: Plan, counts: RangeCounts) -> Planned:
         """Go on with open ranges, or plan the windows that follow, or find that nothing was written since."""
         self.preview(plan=plan)
-        self._check_held(plan)
+        check_held(plan, self.sink)
         if not counts.open:
             if hydration.phase is Phase.STEADY_STATE:
                 found = self._replay(hydration, plan)
@@ -415,21 +362,12 @@ class Planner:
             note=f"{ranges} windows of the log, {draft.total:,} {draft.unit} in all",
         )
 
-    def _check_consistency(self, plan: Plan) -> None:
-        """A target that follows the log, and one that does not, cannot become each other."""
-        wanted = self.consistency or plan.consistency
-        if wanted is not plan.consistency and Consistency.CATCH_UP in (wanted, plan.consistency):
-            raise InvalidDeclaration(
-                f"The hydration was planned with consistency={plan.consistency.value!r}, not {wanted.value!r}: name "
-                'that, or trigger the DAG with {"backpressure": "restart"} to plan anew.'
-            )
-
     def _increment(self, hydration: Hydration, plan: Plan, ranges: int) -> Planned:
         """Plan what has come since the committed window, or find that nothing has."""
         after = plan.read.window.upto if plan.read.window else None
         self._widen(plan, after=after)
         preview = self.preview(after=after)
-        self._check_held(plan)
+        check_held(plan, self.sink)
         if preview.snapshot.window is None or preview.snapshot.total == 0:
             note = f"nothing has come above {_short(after)}" if after is not None else "the source is still empty"
             return Planned(verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=ranges, note=note)
@@ -444,14 +382,6 @@ class Planner:
         change.check(self.source.identity, plan.plan_id, self.on_new_column)
         if change.added and self.transform is None:
             self.sink.widen(change.added)
-
-    def _check_held(self, plan: Plan) -> None:
-        """Raise where the target is another plan's by now."""
-        if self.sink.epoch(plan.plan_id) is None:
-            raise LedgerRefused(
-                f"The target {plan.write.fence} does not know plan {plan.plan_id}: the ledger or the target was "
-                'restored or another plan took the target; trigger the DAG with {"backpressure": "restart"}.'
-            )
 
 
 def _short(text: str, width: int = 120) -> str:

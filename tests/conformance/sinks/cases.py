@@ -73,10 +73,10 @@ class MemoryCase:
         return SliceResult(slice_id=marker.slice_id, rows=marker.rows, bytes=marker.bytes, checksum=marker.checksum)
 
     def checksum(self, write: WriteSpec, query: str) -> SliceResult:
-        from airflow_provider_backpressure.testing import _checksum
+        from airflow_provider_backpressure.testing.keys import checksum_of
 
         keys = self.sink.read(query)
-        return SliceResult(slice_id="", rows=len(keys), bytes=8 * len(keys), checksum=_checksum(keys))
+        return SliceResult(slice_id="", rows=len(keys), bytes=8 * len(keys), checksum=checksum_of(keys))
 
     def rows(self) -> list[Row]:
         return [(key, None) for key in sorted(self.sink.rows)]

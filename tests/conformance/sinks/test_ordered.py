@@ -9,8 +9,7 @@ import pytest
 
 from airflow_provider_backpressure.core.bounds import OffsetBounds
 from airflow_provider_backpressure.core.messages import Column, RangeSpec, Slice, SliceResult
-from airflow_provider_backpressure.core.offsets import LogWindow
-from airflow_provider_backpressure.core.planner import ordered
+from airflow_provider_backpressure.core.offsets import LogWindow, ordered
 from airflow_provider_backpressure.core.ranges import slice_id
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
 from airflow_provider_backpressure.spark.batches import END

@@ -1,0 +1,65 @@
+"""What a plan is refused for, before the first row moves."""
+
+from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Sink, Source
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, RunnerRefused, SinkRefused
+
+NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
+"""What every task imports on the executors."""
+
+
+def check_modules(found: ExecutorEnvironment, cluster: str) -> None:
+    """Raise ``RunnerRefused`` where the executors lack a module that a task imports."""
+    missing = [name for name in found.modules if found.modules[name] is None]
+    if missing:
+        raise RunnerRefused(
+            f"The executors of {cluster} lack the Python package{'s' * (len(missing) > 1)} "
+            f"{', '.join(missing)}: install on every executor what `pip install {' '.join(missing)}` brings."
+        )
+
+
+def check_mode(mode: Mode, source: Source) -> None:
+    """Raise where only what has come since would take the place of all rows."""
+    if mode is Mode.REPLACE and source.increments:
+        raise InvalidDeclaration(
+            "mode='replace' takes all rows anew each time, and this source brings what has come since: "
+            "use append or upsert, or leave increment_column out where that is what asks for it."
+        )
+
+
+def check_consistency(wanted: Consistency | None, plan: Plan) -> None:
+    """Raise where a target that follows the log, and one that does not, would have to become each other."""
+    wanted = wanted or plan.consistency
+    if wanted is not plan.consistency and Consistency.CATCH_UP in (wanted, plan.consistency):
+        raise InvalidDeclaration(
+            f"The hydration was planned with consistency={plan.consistency.value!r}, not {wanted.value!r}: name "
+            'that, or trigger the DAG with {"backpressure": "restart"} to plan anew.'
+        )
+
+
+def check_empty(plan: Plan, sink: Sink) -> None:
+    """Raise where a new plan would add its rows to those of others."""
+    catches_up = plan.consistency is Consistency.CATCH_UP
+    alone = plan.mode is Mode.APPEND or catches_up
+    fresh = alone and not plan.increment and (plan.epoch or plan.clears is None)
+    if fresh and sink.holds_rows():
+        if catches_up:
+            raise SinkRefused(
+                f"The target {plan.write.target} already holds rows, and catch_up makes it equal to the source: "
+                "empty it first."
+            )
+        raise SinkRefused(
+            f"The target {plan.write.target} already holds rows, and a new plan in append mode would add to "
+            f"them: use mode='replace', which puts the new rows in their place at once, or mode='upsert', or empty "
+            "it first."
+        )
+
+
+def check_held(plan: Plan, sink: Sink) -> None:
+    """Raise where the target is another plan's by now."""
+    if sink.epoch(plan.plan_id) is None:
+        raise LedgerRefused(
+            f"The target {plan.write.fence} does not know plan {plan.plan_id}: the ledger or the target was "
+            'restored or another plan took the target; trigger the DAG with {"backpressure": "restart"}.'
+        )

@@ -1,0 +1,244 @@
+"""The sink in memory."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from airflow_provider_backpressure.core.bounds import Bounds
+from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.messages import Column, RangeSpec, Slice, Window, WriteSpec
+from airflow_provider_backpressure.core.ports import Marker, PlanRow
+from airflow_provider_backpressure.core.probe import ending
+from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.watched import Watched
+from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
+from airflow_provider_backpressure.testing.health import MemoryHealth
+from airflow_provider_backpressure.testing.keys import checksum_of, query_of, selected
+
+
+@dataclass(kw_only=True)
+class MemorySink:
+    """A keyless target: rows are a list, so that a doubled row shows. ``replace`` fills another first."""
+
+    modules: tuple[str, ...] = ()
+
+    identity: str = "memory://sink"
+    rows: list[int] = field(default_factory=list)
+    plan: Plan | None = None
+    last_epoch: int = 0
+    shadow: list[int] | None = None
+    """Rows of a plan that replaces the target, until it is published."""
+    widened: list[str] = field(default_factory=list)
+    """Names of the columns that were added, in order."""
+    ended: list[str] = field(default_factory=list)
+    """Slices whose attempts were ended, in order."""
+    figures: dict[str, float | BackpressureError] = field(default_factory=dict)
+    """What a look at its health sees, by the signal's name."""
+    name: str = "rows"
+    beside: dict[str, "MemoryScratch"] = field(default_factory=dict)
+    """Targets of probes that are there, by name."""
+    _markers: dict[tuple[str, str], Marker] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
+        """See ``Sink.fit``."""
+        if any(column.type != "bigint" for column in columns):
+            raise SinkRefused("The memory sink takes bigint columns only.")
+        return WriteSpec(
+            kind="memory",
+            conn_id="sink",
+            target=self.name,
+            columns=tuple(columns),
+            mode=mode,
+            key=tuple(key),
+            plan_table="plan",
+            commit_table="commit",
+            fence=self.name,
+        )
+
+    def widen(self, columns: Sequence[Column]) -> None:
+        """See ``Sink.widen``."""
+        self.widened += [column.name for column in columns]
+
+    def prepare(self, write: WriteSpec) -> None:
+        """See ``Sink.prepare``."""
+
+    def holds_rows(self) -> bool:
+        """See ``Sink.holds_rows``."""
+        return bool(self.rows)
+
+    def begin(self, plan: Plan, *, clear: str | None = None) -> int:
+        """See ``Sink.begin``."""
+        with self._lock:
+            if clear is not None and plan.mode is Mode.APPEND:
+                self.rows.clear()
+            self.last_epoch += 1
+            self.plan = plan
+            self.shadow = [] if plan.mode is Mode.REPLACE else None
+            return self.last_epoch
+
+    def renew(self, plan_id: str) -> int | None:
+        """See ``Sink.renew``."""
+        with self._lock:
+            if self.plan is None or self.plan.plan_id != plan_id:
+                return None
+            self.last_epoch += 1
+            return self.last_epoch
+
+    def epoch(self, plan_id: str) -> int | None:
+        """See ``Sink.epoch``."""
+        return self.last_epoch if self.plan is not None and self.plan.plan_id == plan_id else None
+
+    def held(self) -> PlanRow | None:
+        """See ``Sink.held``."""
+        plan = self.plan
+        if plan is None:
+            return None
+        committed = sum(not marker.revoked for marker in self.markers(plan.plan_id).values())
+        return PlanRow(
+            plan_id=plan.plan_id,
+            epoch=self.last_epoch,
+            source_identity=plan.source_identity,
+            plan=plan,
+            committed=committed,
+        )
+
+    def commit(self, spec: RangeSpec, piece: Slice, keys: Sequence[int]) -> Marker:
+        """Make a slice's rows and marker visible in one step, or refuse: what a writer in Spark does."""
+        with self._lock:
+            if self.epoch(spec.plan_id) != spec.epoch:
+                raise PlanSuperseded(f"Plan {spec.plan_id} no longer holds the target.")
+            known = self._markers.get((spec.plan_id, piece.slice_id))
+            if known is not None:
+                if known.revoked:
+                    raise PlanSuperseded(f"Slice {piece.slice_id} of plan {spec.plan_id} was revoked.")
+                return known
+            self._written.extend(keys)
+            marker = Marker(
+                plan_id=spec.plan_id,
+                slice_id=piece.slice_id,
+                epoch=spec.epoch,
+                attempt=spec.attempt,
+                bounds=piece.bounds,
+                rows=len(keys),
+                bytes=8 * len(keys),
+                checksum=checksum_of(keys),
+                committed_at=datetime.now(UTC),
+            )
+            self._markers[spec.plan_id, piece.slice_id] = marker
+            return marker
+
+    def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
+        """See ``Sink.markers``."""
+        with self._lock:
+            if slice_ids is not None:
+                found = ((key, self._markers.get((plan_id, key))) for key in slice_ids)
+                return {key: marker for key, marker in found if marker is not None}
+            return {key: marker for (plan, key), marker in self._markers.items() if plan == plan_id}
+
+    def end_attempts(self, plan_id: str, slice_id: str) -> int:
+        """See ``Sink.end_attempts``."""
+        self.ended.append(slice_id)
+        return 0
+
+    def rows_in_flight(self, plan_id: str) -> dict[str, int]:
+        """See ``Sink.rows_in_flight``."""
+        return {}
+
+    def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
+        """See ``Sink.slice_query``."""
+        return query_of(bounds, window)
+
+    def read(self, query: str) -> list[int]:
+        """Return the keys that a slice query selects."""
+        with self._lock:
+            return selected(sorted(self._written), query)
+
+    def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
+        """See ``Sink.discard``."""
+        with self._lock:
+            if self.epoch(plan.plan_id) is None:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds the target.")
+            gone = set(selected(sorted(self._written), query_of(bounds, None)))
+            number = sum(key in gone for key in self._written)
+            self._written[:] = [key for key in self._written if key not in gone]
+            self._markers.pop((plan.plan_id, slice_id), None)
+            return number
+
+    def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
+        """See ``Sink.revoke``."""
+        with self._lock:
+            if self.epoch(plan.plan_id) is None:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds the target.")
+            revoked = Marker(
+                plan_id=plan.plan_id,
+                slice_id=slice_id,
+                epoch=plan.epoch,
+                attempt=0,
+                bounds=bounds.to_json(),
+                rows=0,
+                bytes=0,
+                checksum="",
+                committed_at=datetime.now(UTC),
+                revoked=True,
+            )
+            return self._markers.setdefault((plan.plan_id, slice_id), revoked).revoked
+
+    def complete(self, plan: Plan) -> None:
+        """See ``Sink.complete``."""
+
+    def publish(self, plan: Plan) -> None:
+        """See ``Sink.publish``."""
+        if plan.mode is not Mode.REPLACE:
+            return
+        with self._lock:
+            if self.epoch(plan.plan_id) != plan.epoch:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds the target.")
+            if self.shadow is not None:
+                self.rows, self.shadow = self.shadow, None
+
+    def scratch(self, digits: str, *, indexes: bool = True) -> "MemoryScratch":
+        """See ``Sink.scratch``."""
+        name, identity = self.name + ending(digits), self.identity + ending(digits)
+        return self.beside.get(name) or MemoryScratch(identity=identity, name=name, of=self)
+
+    def traces(self) -> tuple[str, ...]:
+        """See ``Sink.traces``."""
+        beside = [f"{name}: filled by a probe of {self.name}" for name in self.beside]
+        return (*([f"the plan of {self.name}"] if self.plan is not None else ()), *beside)
+
+    def erase(self) -> None:
+        """See ``Sink.erase``."""
+        with self._lock:
+            self.plan = self.shadow = None
+            self._markers.clear()
+            self.beside.clear()
+
+    @property
+    def _written(self) -> list[int]:
+        return self.rows if self.shadow is None else self.shadow
+
+    def health(self, watched: Sequence[Watched], *, seconds: float) -> MemoryHealth:
+        """See ``Sink.health``."""
+        return MemoryHealth(figures=self.figures, watched=watched)
+
+    def close(self) -> None:
+        """See ``Sink.close``."""
+
+
+@dataclass(kw_only=True)
+class MemoryScratch(MemorySink):
+    """A target beside another one, which is there from ``prepare`` until it is dropped."""
+
+    of: MemorySink
+
+    def prepare(self, write: WriteSpec) -> None:
+        """See ``Sink.prepare``."""
+        self.of.beside[self.name] = self
+
+    def drop(self, plan_id: str) -> None:
+        """See ``ScratchSink.drop``."""
+        if self.plan is not None and self.plan.plan_id != plan_id:
+            raise SinkRefused(f"{self.name} is held by plan {self.plan.plan_id}: it is not dropped.")
+        self.of.beside.pop(self.name, None)
