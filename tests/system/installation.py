@@ -1,6 +1,7 @@
 """A whole installation for the system tests: PostgreSQL, Spark Connect, Airflow with its ledger, tables to hydrate."""
 
 import json
+import secrets
 import shutil
 import socket
 import subprocess
@@ -309,6 +310,7 @@ class Installation:
         return {
             "shop_db": database("shop"),
             "warehouse": database("warehouse"),
+            "locked_out": {**database("shop"), "password": f"wrong-{secrets.token_urlsafe(12)}"},
             "events": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": self.kafka.url})},
             "erp": {
                 "conn_type": "mysql",

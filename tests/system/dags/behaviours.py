@@ -102,6 +102,12 @@ one(
     sink=PostgresSink(conn_id="warehouse", table="raw.no_spark"),
     spark_conn_id="no_spark",
 )
+one(
+    "locked_out",
+    default_args=FAIL_AT_ONCE,
+    source=PostgresSource(conn_id="locked_out", table="public.small"),
+    sink=PostgresSink(conn_id="warehouse", table="raw.locked_out"),
+)
 
 with DAG("mapped", schedule=None, catchup=False, default_args=RETRY_SOON, params={"most": 1_000_000}):
     for group_id, tables, target in (

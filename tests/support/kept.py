@@ -1,0 +1,75 @@
+"""Where a secret is kept: in all that a database and a folder hold, also where it is encrypted or spelled otherwise."""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from cryptography.fernet import Fernet, InvalidToken
+from psycopg import sql
+
+_TOKEN = re.compile(r"gAAAA[A-Za-z0-9_=-]{60,}")
+"""How everything begins that Airflow has encrypted."""
+_TABLES = """
+    SELECT schemaname::text, tablename::text FROM pg_tables
+    WHERE schemaname NOT IN ('pg_catalog', 'information_schema')
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Looks for secrets. Each answer has their names by the place where they stand, and nothing of other places."""
+
+    secrets: Mapping[str, str]
+    """By name. Letters, digits, dashes and underscores, which JSON, SQL and addresses write as they are."""
+    key: str
+    """Airflow's, with which it encrypts connections and triggers."""
+
+    def tables(self, link: "psycopg.Connection[Any]") -> dict[str, set[str]]:
+        """Search every row of every table."""
+        found = {}
+        for schema, table in link.execute(_TABLES).fetchall():
+            query = sql.SQL("SELECT t::text FROM {} t").format(sql.Identifier(schema, table))
+            name = table if schema == "public" else f"{schema}.{table}"
+            found[name] = self.within("\n".join(text for (text,) in link.execute(query)))
+        return {name: names for name, names in found.items() if names}
+
+    def files(self, folder: Path) -> dict[str, set[str]]:
+        """Search every file below a folder."""
+        found = {
+            str(path.relative_to(folder)): self.within(path.read_bytes().decode(errors="replace"))
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+        return {name: names for name, names in found.items() if names}
+
+    def within(self, text: str) -> set[str]:
+        """Search a text, and what is encrypted in it."""
+        texts = [text, *self._opened(text)]
+        return {
+            name
+            for name, secret in self.secrets.items()
+            if any(each in one for each in spellings(secret) for one in texts)
+        }
+
+    def _opened(self, text: str) -> Iterator[str]:
+        for token in _TOKEN.findall(text):
+            try:
+                yield Fernet(self.key).decrypt(token).decode(errors="replace")
+            except InvalidToken:
+                continue
+
+
+def spellings(secret: str) -> list[str]:
+    """Return a secret as it is, in hexadecimal, as bytes are shown, and in base64 at each of the places that it may
+    begin at."""
+    return [secret, secret.encode().hex(), *(_in_base64(secret.encode(), behind) for behind in range(3))]
+
+
+def _in_base64(secret: bytes, behind: int) -> str:
+    """Return the characters that depend on nothing but the secret, so many bytes behind the beginning of three."""
+    whole = base64.b64encode(bytes(behind) + secret).decode()
+    return whole[-(-behind * 8 // 6) : (behind + len(secret)) * 8 // 6]
