@@ -9,7 +9,7 @@ from cryptography.fernet import Fernet
 from tests.support.kept import Search
 from tests.system.installation import EARLY, Installation
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 LEDGER = "backpressure_default"
 

@@ -184,7 +184,7 @@ def test_a_reservation_that_ran_out_has_to_be_settled_first(ledger):
 def test_a_lease_runs_out_by_the_ledgers_clock(ledger):
     """A credit is not freed by that: somebody has to settle what the lane left."""
     hydration_id, _ = planned(ledger, credits=1)
-    take(ledger, hydration_id, lease_seconds=0.2)
+    take(ledger, hydration_id, lease_seconds=1.0)
     assert ledger.abandoned(hydration_id) == []
     found = eventually(lambda: ledger.abandoned(hydration_id))
     assert [(record.seq, record.session_id, record.attempt) for record in found] == [(0, "session", 1)]
