@@ -160,7 +160,7 @@ def test_a_source_that_gives_so_much_and_no_more_is_the_bound(composed: Composed
 def test_a_table_of_files_is_probed_too(composed: Composed, tmp_path: Path):
     into = lakes.place("parquet", tmp_path)
     with planned(replace(composed, into=into)) as ports:
-        curve = replace(prober(ports), seconds=0.5, sizes=()).run(most=1)
+        curve = replace(prober(ports), seconds=2.0, sizes=()).run(most=1)
         assert curve.knee.rows >= 2 * RANGE_ROWS
         assert [one.id for one in ports.ledger.hydrations()] == [ports.hydration.id]
     assert [path.name for path in (tmp_path / "lake").iterdir()] == ["t"]
