@@ -44,7 +44,7 @@ def sentence(course: Course | None) -> str:
     parts = [_rates(course), f"{amount(lag, unit)} behind" if lag else ""]
     time = catch_up(course.catch_up_seconds)
     if time is not None and lag:
-        parts.append("catches up never at this rate" if time == "never" else f"catches up in {time}")
+        parts.append("never catches up at this rate" if time == "never" else f"catches up in {time}")
     if course.verdict is Verdict.IDLE:
         parts.append("the next run brings it")
     return f"{_SAID[course.verdict]}: {_joined(parts)}" if any(parts) else _SAID[course.verdict]

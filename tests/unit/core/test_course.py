@@ -73,7 +73,7 @@ def test_the_time_to_catch_up_or_never():
     assert (losing.lag, losing.verdict, losing.catch_up_seconds) == (54_000, Verdict.NOT_KEEPING_UP, math.inf)
     assert sentence(losing) == (
         "NO: 100 offsets/s committed, the source makes 1,000 offsets/s, 54,000 offsets behind, "
-        "catches up never at this rate"
+        "never catches up at this rate"
     )
     assert followed(sight(0, {0: 5}, {0: 5}), sight(10, {0: 6}, {0: 6})).catch_up_seconds == 0.0
 
