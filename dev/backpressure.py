@@ -279,8 +279,8 @@ class Scene:
     clock: Deadline
     spark: int
     """Process of the Spark server."""
-    plans: list[str] = field(default_factory=list)
-    """Of each window so far."""
+    admitted: dict[tuple[str, int], tuple[float, int]] = field(default_factory=dict)
+    """When each range of each window was admitted, in seconds since 1970, and its messages."""
 
     def played(self, servers: str, seconds: float) -> Figures:
         """Hold the target while messages come in, then let it go until a few ranges have passed freely."""
@@ -321,7 +321,8 @@ class Scene:
         return [flow for asked, flow in self.watched.flows if asked > freed]
 
     def look(self, at: float, produced: int) -> Look:
-        """Look at topic, target and executors."""
+        """Look at topic, ledger, target and executors."""
+        self.note()
         row = self.database.execute(f"SELECT count(*) FROM {TARGET}").fetchone()
         return Look(
             at=at,
@@ -331,24 +332,23 @@ class Scene:
             memory=resident_bytes(self.spark),
         )
 
+    def note(self) -> None:
+        """Keep what the current window has admitted: the ledger has no ranges of a window that is over."""
+        plan = self.planner.ledger.hydration(self.hydration_id).plan
+        for each in self.planner.ledger.ranges(plan.plan_id) if plan else []:
+            if each.admitted_at:
+                self.admitted[each.plan_id, each.seq] = (each.admitted_at.timestamp(), each.planned_rows)
+
     def admissions(self, began: float) -> list[tuple[float, int]]:
         """Return when ranges were admitted, in seconds since the beginning and in that order, and their messages."""
-        ledger = self.planner.ledger
-        plan = ledger.hydration(self.hydration_id).plan
-        now, clock = time.time(), time.monotonic()
-        found = ledger.ranges(plan.plan_id) if plan else []
-        return sorted(
-            (each.admitted_at.timestamp() - now + clock - began, each.planned_rows)
-            for each in found
-            if each.admitted_at
-        )
+        back = time.time() - time.monotonic() + began
+        return sorted((at - back, messages) for at, messages in self.admitted.values())
 
     def drain(self) -> None:
         """Be the lane: window after window, until the time is over."""
         with suppress(Over):
             while True:
                 planned = self.planner.plan()
-                self.plans.append(planned.plan.plan_id)
                 lane = self.lane(planned.hydration.id)
                 try:
                     lane.run()
