@@ -138,8 +138,7 @@ class Figures:
 
     looks: list[Look]
     admitted: list[tuple[float, int]]
-    """When each range was admitted, in seconds since the beginning, and its messages: a slow sink has them cut smaller.
-    """
+    """When each range was admitted, in seconds since the beginning, and its messages."""
     flow: dict[Stage, StageTime]
     credits: int
     before: list[StageTime]
