@@ -100,14 +100,14 @@ class Watcher:
             return Why.SETTLED
         if self.ledger.abandoned(self.hydration_id):
             return Why.ABANDONED
-        reserved = record is not None and record.state is RangeState.ADMITTED
-        if record is not None and reserved and record.lane != self.lane:
+        held = record if record is not None and record.state is RangeState.ADMITTED else None
+        if held is not None and held.lane != self.lane:
             return None
         stand_in_line(self.ledger, self.hydration_id, decision, run=self.lane or "", waiting=hungry(state))
         if record is None and not state.waiting:
             return Why.SETTLED
         # This lane's own reservation takes a credit itself: it is renewed, not measured against the credits.
-        opens = self._reserve(state) if reserved else decision.open and not takes_credit
+        opens = self._reserve(state) if held is not None else decision.open and not takes_credit
         return Why.OPEN if opens else None
 
     def _look_at_the_queue(self) -> Why | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.spark.aboard import aboard
+from airflow_provider_backpressure.spark.rows import RESULT, row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -16,12 +17,10 @@ def probe_job(session: "SparkSession", modules: Sequence[str]) -> "DataFrame":
     """Return the job of a probe: one row, ``{"python": "3.11", "modules": {"psycopg": "3.3.9", …: null}}``."""
 
     def look(batches: Iterable[Any]) -> Iterator[Any]:
-        from airflow_provider_backpressure.spark.rows import row
-
         for _ in batches:
             yield row(json.dumps(environment(modules)))
 
-    return session.range(0, 1, 1, 1).mapInArrow(aboard(look), "result string")
+    return session.range(0, 1, 1, 1).mapInArrow(aboard(look), RESULT)
 
 
 def environment(modules: Sequence[str]) -> dict[str, Any]:

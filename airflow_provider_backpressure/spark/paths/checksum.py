@@ -3,24 +3,23 @@
 from functools import partial
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ChecksumSpec, ReadSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.messages import ChecksumSpec, Slice, SliceResult
+from airflow_provider_backpressure.spark.batches import apart
 from airflow_provider_backpressure.spark.kinds import reader, writer
 from airflow_provider_backpressure.spark.task import measured
+from airflow_provider_backpressure.spark.values import BatchSum
 
 
 def checksum_slice(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
     """Count and hash the rows of a query, inside a task."""
+    return measured(partial(_checksum, spec, endpoint))
+
+
+def _checksum(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
     if spec.read is None:
-        return measured(partial(writer(spec.kind).checksum, endpoint, spec))
-    return measured(partial(_by_values, spec, spec.read, endpoint))
-
-
-def _by_values(spec: ChecksumSpec, read: ReadSpec, endpoint: Endpoint) -> SliceResult:
-    from airflow_provider_backpressure.spark.batches import apart
-    from airflow_provider_backpressure.spark.values import BatchSum
-
+        return writer(spec.kind).checksum(endpoint, spec)
     total = BatchSum()
     piece = Slice(slice_id="", query=spec.query, bounds=spec.bounds)
-    for batch in reader(spec.kind).read(endpoint, read, piece, "bp-checksum"):
+    for batch in reader(spec.kind).read(endpoint, spec.read, piece, "bp-checksum"):
         total.update(apart(batch)[0])
     return SliceResult(slice_id="", rows=total.rows, bytes=total.bytes, checksum=str(total))
