@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+import uuid
 import zipfile
+from unittest.mock import MagicMock
 
+import grpc
 import pytest
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -35,6 +38,20 @@ def test_a_session_id_must_be_one() -> None:
     """Before anything is connected."""
     with pytest.raises(InvalidDeclaration, match="not a UUID"):
         Address("sc://host:1").open("lane-1")
+
+
+def test_a_server_that_makes_no_clones_is_used_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The session that was to be its model is given back, and what will stay on the server is said."""
+    model, wanted, asked = MagicMock(), MagicMock(), str(uuid.uuid4())
+    model.client.clone.side_effect = grpc.RpcError("UNIMPLEMENTED")
+    monkeypatch.setattr(Address, "open", lambda self, session_id: wanted if session_id == asked else model)
+    assert Address("sc://host:1").begin(asked) is wanted
+    model.conf.set.assert_called_once_with("spark.sql.artifact.isolation.enabled", "false")
+    model.client.release_session.assert_called_once_with()
+    model.client._channel.close.assert_called_once_with()
+    assert "sc://host:1 makes no clone of a session" in caplog.text
 
 
 def test_the_shipment_is_all_that_a_task_imports() -> None:
