@@ -31,6 +31,7 @@ from benchmarks import page
 from benchmarks.accounting import Accounts
 from dev.databases import open_database
 from dev.services import Server, Services
+from dev.tpch import fingerprint
 
 TABLES = 8
 SIDES = (2, TABLES)
@@ -94,13 +95,10 @@ def turn(services: Services, server: Server, at_once: int, *, number: int, range
 def check(server: Server) -> None:
     """Raise where a target is not its source: figures of half a job say nothing."""
     with open_database(server, "postgres") as connection:
-        for table in range(TABLES):
-            sums = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {} t"
-            here, there = (
-                connection.execute(sums.format(f"{schema}.t{table}")).fetchone() for schema in ("public", "raw")
-            )
+        for table in (f"t{number}" for number in range(TABLES)):
+            here, there = (fingerprint(connection, schema, table) for schema in ("public", "raw"))
             if here != there:
-                raise RuntimeError(f"raw.t{table} is not equal to its source: {there} instead of {here}")
+                raise RuntimeError(f"raw.{table} is not equal to its source: {there} instead of {here}")
 
 
 def hydrate(url: str, server: Server, spark: Server, table: int, range_rows: int) -> float:

@@ -30,7 +30,7 @@ AFTER = ("CPU s/M", "x CPU", "peak MiB", "start s", "equal")
 LEGEND = """
 `x speed` is against {speed}, `x CPU` against {cpu}. CPU is in seconds, in all and by part; `CPU s/M` are seconds per
 million rows. `peak` is the most resident memory of all of a side's processes together: Spark's JVM, its Python workers,
-and the client or the tool with whatever it starts; pages that processes share count for each of them. `start` is what
+and the client or the tool with whatever it starts; a page that processes share counts once. `start` is what
 the session took to open.
 """
 TOTALS = """
