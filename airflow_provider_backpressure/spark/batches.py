@@ -10,6 +10,7 @@ import pyarrow.compute
 
 from airflow_provider_backpressure.core.messages import Column, RangeSpec, Slice, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
+from airflow_provider_backpressure.spark.buffers import FALSE, TRUE
 from airflow_provider_backpressure.spark.types import carrier
 
 END = "backpressure_end"
@@ -69,10 +70,10 @@ def ended(
     types = [carrier(column.type)[0] for column in columns] + [pyarrow.string()] * keep_bad
     names = [*(column.name for column in columns), *([BAD] if keep_bad else []), END]
     for batch in batches:
-        going_on = pyarrow.repeat(pyarrow.scalar(False), batch.num_rows)
+        going_on = pyarrow.repeat(FALSE, batch.num_rows)
         yield pyarrow.record_batch([*batch.columns, going_on], names=names)
     nothing = [pyarrow.nulls(1, type_) for type_ in types]
-    yield pyarrow.record_batch([*nothing, pyarrow.array([True])], names=names)
+    yield pyarrow.record_batch([*nothing, pyarrow.repeat(TRUE, 1)], names=names)
 
 
 def check_names(batch: pyarrow.RecordBatch, write: WriteSpec) -> None:

@@ -2,7 +2,8 @@
 
 import numpy
 import pyarrow
-import pyarrow.compute as pc
+
+from airflow_provider_backpressure.spark.buffers import present
 
 BASE, GROUP = 10_000, 4
 """A digit stands for so many decimal ones."""
@@ -19,13 +20,7 @@ def to_words(column: pyarrow.Array) -> numpy.ndarray:
     words = numpy.frombuffer(column.buffers()[1], "<i8").reshape(-1, 2)[column.offset : column.offset + len(column)]
     if not column.null_count:
         return words
-    return numpy.where(valid(column)[:, None], words, 0)
-
-
-def valid(column: pyarrow.Array) -> numpy.ndarray:
-    """Return where a column is not NULL."""
-    found: numpy.ndarray = pc.is_valid(column).to_numpy(zero_copy_only=False)
-    return found
+    return numpy.where(present(column)[:, None], words, 0)
 
 
 def encoded(column: pyarrow.Array) -> tuple[numpy.ndarray, numpy.ndarray]:

@@ -5,11 +5,10 @@ import pyarrow
 import pyarrow.compute as pc
 from xxhash import xxh3_64_intdigest
 
-from airflow_provider_backpressure.spark import numerics
+from airflow_provider_backpressure.spark import buffers, numerics
 
 ALGORITHM = "values-xxh3"
 _BITS = 64
-_NOTHING = pyarrow.scalar(b"", pyarrow.large_binary())
 
 
 class BatchSum:
@@ -48,12 +47,12 @@ def _texts(batch: pyarrow.RecordBatch) -> list[bytes]:
     parts, others = [nulls], []
     for place, column in enumerate(batch.columns):
         if column.null_count:
-            nulls[~numerics.valid(column), place // _BITS] |= numpy.uint64(1 << place % _BITS)
+            nulls[~buffers.present(column), place // _BITS] |= numpy.uint64(1 << place % _BITS)
         values = _numbers(column)
         if values is None:
             text = column if _is_binary(column.type) else column.cast(pyarrow.large_string())
-            others.append(pc.fill_null(text.cast(pyarrow.large_binary()), _NOTHING))
-            values = pc.binary_length(others[-1]).to_numpy(zero_copy_only=False)
+            others.append(pc.fill_null(text.cast(pyarrow.large_binary()), buffers.NOTHING))
+            values = buffers.lengths(others[-1])
         parts.append(values)
     record = numpy.empty(batch.num_rows, [(f"{n}", part.dtype.str, part.shape[1:]) for n, part in enumerate(parts)])
     for n, part in enumerate(parts):
@@ -61,7 +60,7 @@ def _texts(batch: pyarrow.RecordBatch) -> list[bytes]:
     kept = pyarrow.py_buffer(record)
     fixed = pyarrow.Array.from_buffers(pyarrow.binary(record.itemsize), batch.num_rows, [None, kept])
     if others:
-        fixed = pc.binary_join_element_wise(fixed.cast(pyarrow.large_binary()), *others, _NOTHING)
+        fixed = pc.binary_join_element_wise(fixed.cast(pyarrow.large_binary()), *others, buffers.NOTHING)
     texts: list[bytes] = fixed.to_pylist()
     return texts
 
@@ -76,7 +75,7 @@ def _numbers(column: pyarrow.Array) -> numpy.ndarray | None:
     if pyarrow.types.is_decimal128(type_):
         return numerics.to_words(column)
     if pyarrow.types.is_floating(type_):
-        found = _filled(column.cast(pyarrow.float64()))
+        found = buffers.numbers(column.cast(pyarrow.float64()))
         return numpy.where(numpy.isnan(found), numpy.nan, found)
     if pyarrow.types.is_timestamp(type_):
         column = column.cast(pyarrow.timestamp("us", type_.tz)).cast(pyarrow.int64())
@@ -84,10 +83,4 @@ def _numbers(column: pyarrow.Array) -> numpy.ndarray | None:
         column = column.cast(pyarrow.int32())
     elif not (pyarrow.types.is_signed_integer(type_) or pyarrow.types.is_boolean(type_)):
         return None
-    return _filled(column.cast(pyarrow.int64()))
-
-
-def _filled(column: pyarrow.Array) -> numpy.ndarray:
-    filled = pc.fill_null(column, 0) if column.null_count else column
-    found: numpy.ndarray = filled.to_numpy(zero_copy_only=False)
-    return found
+    return buffers.numbers(column.cast(pyarrow.int64()))

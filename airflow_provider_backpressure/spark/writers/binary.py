@@ -17,7 +17,7 @@ from psycopg import sql
 from airflow_provider_backpressure.core.messages import WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.lakes.types import PLAIN
-from airflow_provider_backpressure.spark import numerics
+from airflow_provider_backpressure.spark import buffers, numerics
 from airflow_provider_backpressure.spark.checksum import END, HEADER, SIGNATURE
 from airflow_provider_backpressure.spark.writers.stage import names
 
@@ -26,7 +26,6 @@ BEGINNING = HEADER.pack(SIGNATURE, 0, 0)
 ENDING = END.to_bytes(2, "big", signed=True)
 _EPOCH_DAYS, _EPOCH_MICROS = 10_957, 946_684_800_000_000
 """PostgreSQL counts from the year 2000."""
-_NOTHING = pyarrow.scalar(b"", pyarrow.large_binary())
 _TEXT, _BYTES = pyarrow.string(), pyarrow.binary()
 _LENGTH = numpy.dtype(">i4")
 _CELL = numerics.CELL.itemsize
@@ -130,14 +129,14 @@ class _Rows:
         self._close()
         if len(self.parts) == 1:
             return self.parts[0]
-        return pc.binary_join_element_wise(*self.parts, _NOTHING)
+        return pc.binary_join_element_wise(*self.parts, buffers.NOTHING)
 
     def _add_numbers(self, column: pyarrow.Array, values: numpy.ndarray, kept: numpy.ndarray | None) -> None:
         cells = _width(values)
         count = numpy.full(self.count, cells) if kept is None else numpy.count_nonzero(kept, axis=1)
         lengths = count * _CELL
         if column.null_count:
-            present = numerics.valid(column)
+            present = buffers.present(column)
             lengths = numpy.where(present, lengths, -1)
             kept = numpy.repeat(present[:, None], cells, axis=1) if kept is None else kept & present[:, None]
         if (kept is None) != all(each is None for each in self.kept):
@@ -147,9 +146,9 @@ class _Rows:
         self.kept += [None, kept]
 
     def _add_texts(self, column: pyarrow.Array, values: pyarrow.LargeBinaryArray) -> None:
-        lengths = pc.binary_length(values).to_numpy(zero_copy_only=False)
+        lengths = buffers.lengths(values)
         if column.null_count:
-            lengths = numpy.where(numerics.valid(column), lengths, -1)
+            lengths = numpy.where(buffers.present(column), lengths, -1)
         self.fixed.append(lengths.astype(_LENGTH))
         self.kept.append(None)
         self._close()
@@ -200,19 +199,17 @@ def _texts(column: pyarrow.Array, target: Target) -> pyarrow.LargeBinaryArray:
         if target.padded:
             column = pc.utf8_rpad(column, target.longest)
     values = column.cast(pyarrow.large_binary())
-    return pc.fill_null(values, _NOTHING) if column.null_count else values
+    return pc.fill_null(values, buffers.NOTHING) if column.null_count else values
 
 
 def _plain(column: pyarrow.Array, arrow: pyarrow.DataType, wire: str) -> numpy.ndarray:
-    values = pc.fill_null(column.view(arrow) if column.type != arrow else column, 0)
-    numbers: numpy.ndarray = values.to_numpy(zero_copy_only=False).astype(wire)
-    return numbers
+    return buffers.numbers(column.view(arrow) if column.type != arrow else column).astype(wire)
 
 
 def _bytes(column: pyarrow.Array) -> pyarrow.LargeBinaryArray:
     """Return booleans as a byte each, nothing for NULL."""
-    present = numerics.valid(column)
-    values = pc.fill_null(column, False).to_numpy(zero_copy_only=False)[present]
+    present = buffers.present(column)
+    values = buffers.numbers(column)[present]
     return _cut(values, present)
 
 

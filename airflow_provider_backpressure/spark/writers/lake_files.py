@@ -4,6 +4,7 @@ import contextlib
 from dataclasses import dataclass, field
 
 import pyarrow
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_provider_backpressure.lakes.footers import MARK
@@ -15,12 +16,26 @@ from airflow_provider_backpressure.spark.values import BatchSum
 
 GROUP_BYTES = 64 * 1024 * 1024
 """Bytes of rows, as Arrow has them, that make a row group: what a task holds at the most."""
+_SAMPLE, _REPEATED = 65_536, 10
+"""Rows that are looked at, and how often a value has to come among them for a dictionary to be worth its making."""
 
 
 def cast(batch: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
     """Return the columns of a schema, in its order and types; ``pyarrow.ArrowInvalid`` where values do not fit."""
     columns = [batch.column(field.name).cast(field.type) for field in schema]
     return pyarrow.record_batch(columns, schema=schema)
+
+
+def repeated(rows: pyarrow.Table) -> list[str]:
+    """Return the columns whose values come again and again.
+
+    Parquet gives every column a dictionary until that grows too large: half of the time that it takes to write rows.
+    """
+    return [
+        name
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+        if pc.count_distinct(column, "all").as_py() * _REPEATED <= rows.num_rows
+    ]
 
 
 @dataclass(kw_only=True)
@@ -89,22 +104,24 @@ class Files:
         alone = last and not self.names and self.table.file_bytes is None
         if not self._held and not alone:
             return
+        rows = pyarrow.Table.from_batches(self._held, self.schema)
         if self._writer is None:
-            self._open()
+            self._open(rows)
         assert self._writer is not None
         assert self._stream is not None
         if self._held:
-            rows = pyarrow.Table.from_batches(self._held, self.schema)
             self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         self._held, self._held_bytes = [], 0
         most = self.table.file_bytes
         if not last and most is not None and self._stream.tell() >= most:
             self._close()
 
-    def _open(self) -> None:
+    def _open(self, rows: pyarrow.Table) -> None:
         self.names.append(f"{self.attempt.stem}-{len(self.names)}.parquet")
         self._stream = self.table.output(self.names[-1])
-        self._writer = pq.ParquetWriter(self._stream, self.schema, compression="zstd")
+        self._writer = pq.ParquetWriter(
+            self._stream, self.schema, compression="zstd", use_dictionary=repeated(rows.slice(0, _SAMPLE))
+        )
 
     def _close(self, mark: Mark | None = None) -> None:
         if self._writer is None or self._stream is None:

@@ -3,8 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
 NOT_NEEDED = {"pandas", "pyarrow.compute", "airflow_provider_backpressure.spark.job"}
-SCRIPT = f"""
+COPY = f"""
 import json, sys
 from airflow_provider_backpressure.core.messages import SliceResult
 from airflow_provider_backpressure.spark.paths import copy
@@ -16,6 +18,29 @@ assert json.loads(row["result"])["checksum"] == "ä"
 """
 
 
-def test_the_copy_path_imports_no_more_than_it_needs() -> None:
+FRAME = """
+import sys
+import pyarrow
+from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.spark import batches, values
+from airflow_provider_backpressure.spark.paths import frame
+from airflow_provider_backpressure.spark.readers import arrow, text
+from airflow_provider_backpressure.spark.writers import binary, lake, lake_files
+types = ("integer", "numeric(5,2)", "text", "boolean", "date", "timestamp with time zone", "double precision")
+columns = [Column(name=type_, type=type_) for type_ in types]
+line = b'"1","2.50","a","t","2024-02-29","2024-02-29 01:00:00+00","1.5"\\n,,,,,,\\n'
+given = batches.ended(text.parse(line, columns, arrow.way_out).to_batches(), columns)
+total = values.BatchSum()
+for batch in batches.complete(given):
+    total.update(batch)
+    binary.rows(batch, [binary.Target(type=field.type) for field in batch.schema])
+    lake_files.repeated(pyarrow.Table.from_batches([batch]))
+assert total.rows == 2
+assert "pandas" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("script", [COPY, FRAME], ids=["copy", "frame"])
+def test_a_path_imports_no_more_than_it_needs(script: str) -> None:
     """Neither pandas, which PyArrow imports to look at a Python object, nor what only the other paths use."""
-    subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
