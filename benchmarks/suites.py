@@ -94,6 +94,12 @@ SUITES = (
         options=_scaled("--rows", 0.2, 1),
     ),
     Suite(
+        name="frame_steps",
+        about="what each step of the frame path costs a row, from PostgreSQL into Parquet",
+        minutes=2,
+        options=_scaled("--rows", 0.1, 1),
+    ),
+    Suite(
         name="at_once",
         about="eight tables, two at a time or all at once",
         minutes=6,
