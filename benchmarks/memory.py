@@ -4,7 +4,7 @@
 own and through the same heap, and prints the most resident memory of Spark's JVM, its Python workers and the lane
 together. ``--slower 10`` then hydrates the smallest once more through a proxy that hands on a tenth of what it did at
 full speed. The bound for each: within 10 %. ``--source mysql`` does so from MySQL, ``--source postgres-frame`` by the
-frame path.
+frame path. ``--one-slice`` reads each table by a single statement, in one range.
 """
 
 import argparse
@@ -39,7 +39,7 @@ SOURCES: dict[str, tuple[type[Stage], str, str]] = {
     "mysql": (MysqlToPg, "mysql", "from MySQL"),
 }
 """Where rows come from: the stage, our side on it, and how a sentence says so."""
-HEAD = ("rows", "sink", "wall s", "rows/s", "CPU s/M", "rows per CPU s", "peak MiB")
+HEAD = ("rows", "ranges", "sink", "wall s", "rows/s", "CPU s/M", "rows per CPU s", "peak MiB")
 ABOUT = """\
 `peak` is the most resident memory of Spark's JVM, its Python workers and the lane together; the JVM's heap is {heap}
 for all. CPU is that of all processes, the servers' and the session's start included. A slow sink is a proxy before the
@@ -153,9 +153,10 @@ def cells(case: Case) -> tuple[str, ...]:
     """Return a case's row of the table."""
     one = case.measured
     if one.error:
-        return (f"{one.rows:,}", case.sink, f"failed: {one.error}", *[""] * (len(HEAD) - 3))
+        return (f"{one.rows:,}", "", case.sink, f"failed: {one.error}", *[""] * (len(HEAD) - 4))
     return (
         f"{one.rows:,}",
+        f"{one.details.get('ranges', 0):,}",
         case.sink,
         f"{one.wall_seconds:.1f}",
         f"{one.rows / one.wall_seconds:,.0f}",
@@ -180,9 +181,14 @@ def section(
     return "\n\n".join(part for part in parts if part)
 
 
-def heading(source: str) -> str:
-    """Return the heading of a source's section: the copy path's has no other word."""
-    return HEADING if source == "postgres" else f"{HEADING}, {SOURCES[source][2]}"
+def heading(wanted: argparse.Namespace) -> str:
+    """Return the heading of a section: the copy path's has no other word."""
+    words = [HEADING]
+    if wanted.source != "postgres":
+        words.append(SOURCES[wanted.source][2])
+    if wanted.one_slice:
+        words.append("in one slice")
+    return ", ".join(words)
 
 
 def panels(cases: Sequence[Case]) -> tuple[Panel, ...]:
@@ -207,9 +213,12 @@ def main() -> int:
     parser.add_argument("--heap", default="512m")
     parser.add_argument("--credits", type=int, default=4)
     parser.add_argument("--range-rows", type=int, default=250_000)
+    parser.add_argument("--one-slice", action="store_true", help="a single range, whatever the table's size")
     parser.add_argument("--json", type=Path, help="file for all figures")
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args()
+    if wanted.one_slice:
+        wanted.credits, wanted.range_rows = 1, max(wanted.rows)
     about = machine.describe()
     cases: list[Case] = []
     for case in measured(wanted):
@@ -220,13 +229,14 @@ def main() -> int:
         console.print(f"{sentence}: {'held' if held else 'MISSED'}")
     command = f"python -m benchmarks.memory --source {wanted.source} --rows {' '.join(map(str, wanted.rows))}"
     command += f" --slower {wanted.slower:g} --heap {wanted.heap} --credits {wanted.credits}"
-    command += f" --range-rows {wanted.range_rows}"
+    command += f" --range-rows {wanted.range_rows}" + " --one-slice" * wanted.one_slice
     if wanted.json:
         found = [{"sink": case.sink, **asdict(case.measured)} for case in cases]
         wanted.json.write_text(json.dumps({"command": command, "machine": about, "cases": found}, indent=1))
     if wanted.write_docs:
-        picture = plots.write(f"memory-{wanted.source}", heading(wanted.source), panels(cases))
-        page.write(heading(wanted.source), section(wanted.source, command, wanted.heap, cases, about, picture))
+        name = f"memory-{wanted.source}" + "-one-slice" * wanted.one_slice
+        picture = plots.write(name, heading(wanted), panels(cases))
+        page.write(heading(wanted), section(wanted.source, command, wanted.heap, cases, about, picture))
     return 0 if all(held for _, held in verdicts(cases)) and all(case.measured.equal for case in cases) else 1
 
 

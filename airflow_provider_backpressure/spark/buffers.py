@@ -3,6 +3,8 @@
 Where PyArrow takes or gives Python's or numpy's objects it imports pandas: a third of a second in each new worker.
 """
 
+from collections.abc import Sequence
+
 import numpy
 import pyarrow
 import pyarrow.compute as pc
@@ -15,6 +17,34 @@ def _first(type_: pyarrow.DataType, *buffers: bytes) -> pyarrow.Scalar:
 NOTHING = _first(pyarrow.large_binary(), bytes(16), b"")
 """No bytes, which is not NULL."""
 FALSE, TRUE = (_first(pyarrow.bool_(), value) for value in (b"\0", b"\1"))
+
+
+def text(value: str) -> pyarrow.Scalar:
+    """Return a text."""
+    return of_bytes([value.encode()], pyarrow.string())[0]
+
+
+def of_numbers(values: numpy.ndarray, type_: pyarrow.DataType, null: numpy.ndarray | None = None) -> pyarrow.Array:
+    """Return a column of numbers as wide as its type has them; ``null``: where there are none."""
+    return pyarrow.Array.from_buffers(type_, len(values), [_validity(null), pyarrow.py_buffer(values)])
+
+
+def of_bytes(values: Sequence[bytes | None], type_: pyarrow.DataType) -> pyarrow.Array:
+    """Return a column of bytes, or of texts in UTF-8 that nobody looks at."""
+    null = None
+    if None in values:
+        null = numpy.fromiter((value is None for value in values), bool, len(values))
+        values = [value or b"" for value in values]
+    ends = numpy.zeros(len(values) + 1, "i4")
+    numpy.cumsum(numpy.fromiter(map(len, values), "i4", len(values)), out=ends[1:])
+    buffers = [_validity(null), pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(values))]
+    return pyarrow.Array.from_buffers(type_, len(values), buffers)
+
+
+def _validity(null: numpy.ndarray | None) -> pyarrow.Buffer | None:
+    if null is None or not null.any():
+        return None
+    return pyarrow.py_buffer(numpy.packbits(~null, bitorder="little"))
 
 
 def numbers(column: pyarrow.Array) -> numpy.ndarray:

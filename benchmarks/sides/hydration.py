@@ -64,7 +64,8 @@ def declared(name: str, order: Order) -> Declaration:
         source=source,
         sink=sink,
         spark_conn_id=SPARK,
-        budget=Budget(credits=order.credits, range_rows=order.range_rows),
+        # Rows alone say how large a range is.
+        budget=Budget(credits=order.credits, range_rows=order.range_rows, range_bytes=order.range_rows * 1024),
         transform=Transform(sql=IDENTITY) if name == "frame" else None,
         consistency=consistency,
         owner="benchmark",

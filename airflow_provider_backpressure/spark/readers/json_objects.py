@@ -5,9 +5,12 @@ It may say no to what is JSON, never yes to what is not: who hears no looks at e
 
 import re
 
+import numpy
 import pyarrow
 import pyarrow.compute as pc
 from pyarrow import json
+
+from airflow_provider_backpressure.spark.buffers import of_bytes, of_numbers
 
 _READ = {"use_threads": False}
 # No field is wanted, so none is converted; one of an odd name has to be, or there would be no rows to count.
@@ -17,6 +20,7 @@ _PARSE = json.ParseOptions(
 )
 _BEYOND = re.compile(b"NaN|Inf")
 """What Arrow's parser takes and JSON does not have. Within a text it would be well, but who looks closer can tell."""
+_LINE_END = of_bytes([b"\n"], pyarrow.binary())[0]
 _INITIALS = (b"N", b"I")
 """Most batches have none of them, which takes no time to see."""
 
@@ -34,8 +38,8 @@ def are_objects(values: pyarrow.Array) -> bool:
     framed = pc.and_(pc.starts_with(present, b"{"), pc.ends_with(present, b"}"))
     if not pc.all(framed).as_py():
         return False
-    lines = pyarrow.ListArray.from_arrays(pyarrow.array([0, len(present)], pyarrow.int32()), present)
-    text = pc.binary_join(lines, b"\n")[0].as_py()
+    lines = pyarrow.ListArray.from_arrays(of_numbers(numpy.array([0, len(present)], "i4"), pyarrow.int32()), present)
+    text = pc.binary_join(lines, _LINE_END)[0].as_py()
     if any(initial in text for initial in _INITIALS) and _BEYOND.search(text):
         return False
     try:

@@ -2,14 +2,17 @@
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy
 import pyarrow
 import pyarrow.compute as pc
 
 from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.spark import buffers
 from airflow_provider_backpressure.spark.batches import BAD, bad
 from airflow_provider_backpressure.spark.readers.json_objects import are_objects
 from airflow_provider_backpressure.spark.types import carrier
@@ -22,7 +25,7 @@ Records = Sequence["Message"]
 GIVEN = 6
 """Columns that come with every record, before the value or its fields."""
 _JSON = ("json", "jsonb")
-_TIMED = 0
+_UNTIMED = 0
 """Kind of time that says that there is none."""
 
 
@@ -30,9 +33,9 @@ def to_batch(records: Records, columns: Sequence[Column], topic: str) -> pyarrow
     """Return records as a batch of these columns; ``SourceRefused`` names the first that is not what they say."""
     key = columns[GIVEN - 2]
     arrays = [
-        pyarrow.repeat(pyarrow.scalar(topic, pyarrow.string()), len(records)),
-        pyarrow.array(_each(records, "partition"), pyarrow.int32()),
-        pyarrow.array(_each(records, "offset"), pyarrow.int64()),
+        pyarrow.repeat(buffers.text(topic), len(records)),
+        _numbers(records, "partition", pyarrow.int32()),
+        _numbers(records, "offset", pyarrow.int64()),
         _times(records),
         _bytes(records, "key") if key.type == "bytea" else _key_texts(records),
         _headers(records),
@@ -64,9 +67,9 @@ def _marked(batch: pyarrow.RecordBatch, mark: str | None) -> pyarrow.RecordBatch
 def _empty(record: "Message", columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
     """Return what Kafka says of a record, without key and value."""
     arrays = [
-        pyarrow.array([topic]),
-        pyarrow.array([record.partition()], pyarrow.int32()),
-        pyarrow.array([record.offset()], pyarrow.int64()),
+        pyarrow.repeat(buffers.text(topic), 1),
+        _numbers([record], "partition", pyarrow.int32()),
+        _numbers([record], "offset", pyarrow.int64()),
         _times([record]),
         *(pyarrow.nulls(1, carrier(column.type)[0]) for column in columns[GIVEN - 2 :]),
     ]
@@ -88,20 +91,25 @@ def _values(records: Records, columns: Sequence[Column]) -> list[pyarrow.Array]:
     return [_field(records, objects, column) for column in columns]
 
 
-def _each(records: Records, part: str) -> list[Any]:
-    """Return one part of every record. Called as what it is of its type, a method takes half the time."""
-    method = getattr(type(records[0]), part) if records else None
-    return list(map(method, records)) if method else []
+def _each(records: Records, part: str) -> Iterator[Any]:
+    """Yield one part of every record. Called as what it is of its type, a method takes half the time."""
+    return map(getattr(type(records[0]), part), records) if records else iter(())
+
+
+def _numbers(records: Records, part: str, type_: pyarrow.DataType) -> pyarrow.Array:
+    numbers = numpy.fromiter(_each(records, part), type_.to_pandas_dtype(), len(records))
+    return buffers.of_numbers(numbers, type_)
 
 
 def _times(records: Records) -> pyarrow.Array:
-    found = _each(records, "timestamp")
-    millis = pyarrow.array([None if kind == _TIMED else at for kind, at in found], pyarrow.int64())
-    return millis.cast(pyarrow.timestamp("ms", tz="UTC")).cast(pyarrow.timestamp("us", tz="UTC"))
+    found = numpy.fromiter(chain.from_iterable(_each(records, "timestamp")), "i8", 2 * len(records))
+    kinds, millis = found[::2], numpy.ascontiguousarray(found[1::2])
+    times = buffers.of_numbers(millis, pyarrow.timestamp("ms", tz="UTC"), kinds == _UNTIMED)
+    return times.cast(pyarrow.timestamp("us", tz="UTC"))
 
 
 def _bytes(records: Records, part: str) -> pyarrow.Array:
-    return pyarrow.array(_each(records, part), pyarrow.binary())
+    return buffers.of_bytes(list(_each(records, part)), pyarrow.binary())
 
 
 def _key_texts(records: Records) -> pyarrow.Array:
@@ -110,7 +118,7 @@ def _key_texts(records: Records) -> pyarrow.Array:
 
 def _headers(records: Records) -> pyarrow.Array:
     """Return lists of objects, as headers have an order and may repeat; bytes that are no text are in base64."""
-    every = _each(records, "headers")
+    every = list(_each(records, "headers"))
     if not any(every):
         return pyarrow.nulls(len(every), pyarrow.string())
     texts = [json.dumps([_header(key, value) for key, value in found]) if found else None for found in every]

@@ -38,9 +38,25 @@ for batch in batches.complete(given):
 assert total.rows == 2
 assert "pandas" not in sys.modules
 """
+TOPIC = """
+import sys
+from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.spark.readers import kafka, kafka_values
+class Record:
+    partition = offset = lambda self: 3
+    key = lambda self: None
+    timestamp = lambda self: (1, 5)
+    headers = lambda self: None
+    value = lambda self: b"{}"
+types = ("text", "integer", "bigint", "timestamp with time zone", "bytea", "json", "json")
+columns = [Column(name=name, type=type_) for name, type_ in zip("abcdef", types)] + [Column(name="value", type="json")]
+batch = kafka_values.to_batch([Record(), Record()], columns, "orders")
+assert "pandas" not in sys.modules
+assert batch.column(3).to_pylist()[1].microsecond == 5000
+"""
 
 
-@pytest.mark.parametrize("script", [COPY, FRAME], ids=["copy", "frame"])
+@pytest.mark.parametrize("script", [COPY, FRAME, TOPIC], ids=["copy", "frame", "topic"])
 def test_a_path_imports_no_more_than_it_needs(script: str) -> None:
     """Neither pandas, which PyArrow imports to look at a Python object, nor what only the other paths use."""
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
