@@ -17,6 +17,7 @@ from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.hydrator import Outcome
 from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.sizing import ASSUMED_ROWS_PER_SECOND
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from airflow_provider_backpressure.hooks.hydration import Declaration
 from airflow_provider_backpressure.operators.lane import LaneClock, ProgressLog
@@ -64,11 +65,21 @@ def declared(name: str, order: Order) -> Declaration:
         source=source,
         sink=sink,
         spark_conn_id=SPARK,
-        # Rows alone say how large a range is.
-        budget=Budget(credits=order.credits, range_rows=order.range_rows, range_bytes=order.range_rows * 1024),
+        budget=budget(order),
         transform=Transform(sql=IDENTITY) if name == "frame" else None,
         consistency=consistency,
         owner="benchmark",
+    )
+
+
+def budget(order: Order) -> Budget:
+    """Return a budget in which rows alone say how large a range is."""
+    least = Budget()
+    return Budget(
+        credits=order.credits,
+        range_rows=order.range_rows,
+        range_bytes=max(least.range_bytes, order.range_rows * 1024),
+        range_seconds=max(least.range_seconds, order.range_rows / ASSUMED_ROWS_PER_SECOND),
     )
 
 

@@ -160,8 +160,8 @@ def test_a_large_range_has_several_files_of_a_size(case: Case, monkeypatch: pyte
     """A file ends near its size, and all of them are one commit and one range."""
     monkeypatch.setattr(lake_files, "GROUP_BYTES", 1)
     begun = begin(case)
-    monkeypatch.setattr("airflow_provider_backpressure.lakes.delta.DeltaLakeTable.file_bytes", 200)
-    monkeypatch.setattr("airflow_provider_backpressure.lakes.iceberg.IcebergTable.file_bytes", 200)
+    monkeypatch.setattr("airflow_provider_backpressure.lakes.delta.DeltaLakeTable.file_bytes", 100)
+    monkeypatch.setattr("airflow_provider_backpressure.lakes.iceberg.IcebergTable.file_bytes", 100)
     result = begun.write(0)
     assert len(data_files(case)) == 3
     assert case.rows() == expected(case, 0)
