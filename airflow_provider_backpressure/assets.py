@@ -14,6 +14,7 @@ from airflow_provider_backpressure.hooks.declared import plain
 from airflow_provider_backpressure.hooks.hydration import SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.triggers import UnreadTrigger
 from airflow_provider_backpressure.triggers.telling import as_callbacks
+from airflow_provider_backpressure.triggers.unread import Subject
 
 
 def hydration_asset(source: SourceDeclaration, sink: SinkDeclaration) -> Asset:
@@ -59,13 +60,13 @@ def watch_source(
             f"watch_source looks at signals of the source that warn, and {type(strange).__name__} is none: those that "
             "close a gate stand in the budget."
         )
-    trigger = UnreadTrigger(
+    subject = Subject(
         source=plain(source),
         sink=plain(sink),
-        backpressure_conn_id=backpressure_conn_id,
         signals=[asdict(each) for each in signals],
         on_event=as_callbacks(on_event),
     )
+    trigger = UnreadTrigger(subject=subject.to_json(), backpressure_conn_id=backpressure_conn_id)
     name = f"backpressure-unread://{_name(source, sink)}"
     return Asset(name, watchers=[AssetWatcher(name=name, trigger=trigger)])
 

@@ -4,6 +4,7 @@ Where PyArrow takes or gives Python's or numpy's objects it imports pandas: a th
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy
 import pyarrow
@@ -34,10 +35,12 @@ def of_bytes(values: Sequence[bytes | None], type_: pyarrow.DataType) -> pyarrow
     null = None
     if None in values:
         null = numpy.fromiter((value is None for value in values), bool, len(values))
-        values = [value or b"" for value in values]
+        texts: Sequence[bytes] = [value or b"" for value in values]
+    else:
+        texts = cast("Sequence[bytes]", values)
     ends = numpy.zeros(len(values) + 1, "i4")
-    numpy.cumsum(numpy.fromiter(map(len, values), "i4", len(values)), out=ends[1:])
-    buffers = [_validity(null), pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(values))]
+    numpy.cumsum(numpy.fromiter(map(len, texts), "i4", len(texts)), out=ends[1:])
+    buffers = [_validity(null), pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(texts))]
     return pyarrow.Array.from_buffers(type_, len(values), buffers)
 
 

@@ -1,7 +1,8 @@
 """The trigger that fires an asset's event when a source has what its sink does not have."""
 
+import json
 import time
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,21 +28,22 @@ CLASSPATH = "airflow_provider_backpressure.triggers.unread.UnreadTrigger"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
-    """What is watched, in plain values: it travels as JSON."""
+class Subject:
+    """What is watched, in plain values."""
 
     source: dict[str, Any]
     sink: dict[str, Any]
     """The declarations' fields."""
-    backpressure_conn_id: str
-    interval: float = LOOK_SECONDS
-    """Seconds between two looks."""
     again: float = AGAIN_SECONDS
     """Seconds after which an event that has led to nothing is repeated, if more has come."""
     signals: list[dict[str, Any]] = field(default_factory=list)
     """Those that warn, looked at between runs: their fields."""
     on_event: list[dict[str, Any]] = field(default_factory=list)
     """Whom to tell: ``{"path", "kwargs"}``."""
+
+    def to_json(self) -> str:
+        """Return the fields as text: on its way to the triggerer Airflow encodes what lies in a list once too often."""
+        return json.dumps(asdict(self))
 
 
 class UnreadTrigger(BaseEventTrigger):
@@ -53,37 +55,25 @@ class UnreadTrigger(BaseEventTrigger):
     Beside that it looks after the hydration while no run is under way, see ``between``.
     """
 
-    def __init__(
-        self,
-        *,
-        source: dict[str, Any],
-        sink: dict[str, Any],
-        backpressure_conn_id: str,
-        interval: float = LOOK_SECONDS,
-        again: float = AGAIN_SECONDS,
-        signals: Sequence[dict[str, Any]] = (),
-        on_event: Sequence[dict[str, Any]] = (),
-    ) -> None:
+    def __init__(self, *, subject: str, backpressure_conn_id: str, interval: float = LOOK_SECONDS) -> None:
+        """``subject``: as :meth:`Subject.to_json` has it; ``interval``: seconds between two looks."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.watched = Watched(
-            source=source,
-            sink=sink,
-            backpressure_conn_id=backpressure_conn_id,
-            interval=interval,
-            again=again,
-            signals=list(signals),
-            on_event=list(on_event),
-        )
-        self._debounce = Debounce(again=again)
+        self.subject = Subject(**json.loads(subject))
+        self.backpressure_conn_id, self.interval = backpressure_conn_id, interval
+        self._debounce = Debounce(again=self.subject.again)
         self._names: tuple[str, str] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
-        return CLASSPATH, asdict(self.watched)
+        return CLASSPATH, {
+            "subject": self.subject.to_json(),
+            "backpressure_conn_id": self.backpressure_conn_id,
+            "interval": self.interval,
+        }
 
     def shared_stream_key(self) -> Hashable:
         """Return what those have in common that share a poller: ledger and interval."""
-        return "backpressure", self.watched.backpressure_conn_id, self.watched.interval
+        return "backpressure", self.backpressure_conn_id, self.interval
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[News]:
@@ -97,9 +87,9 @@ class UnreadTrigger(BaseEventTrigger):
     async def filter_shared_stream(self, shared_stream: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
         """Yield the events of this source and sink. What cannot be seen now is tried again with the next news."""
         between = Between(
-            source=declared_from(self.watched.source),
-            budget=Budget(signals=tuple(map(watched_from, self.watched.signals))),
-            callbacks=self.watched.on_event,
+            source=declared_from(self.subject.source),
+            budget=Budget(signals=tuple(map(watched_from, self.subject.signals))),
+            callbacks=self.subject.on_event,
         )
         try:
             async for news in shared_stream:
@@ -125,7 +115,7 @@ class UnreadTrigger(BaseEventTrigger):
         hydration = unread.hydration
         if hydration is not None:
             working = await self._working(hydration)
-            between.look(await opened_ledger(self.watched.backpressure_conn_id), unread, working=working)
+            between.look(await opened_ledger(self.backpressure_conn_id), unread, working=working)
             if working or hydration.paused_by is not None:
                 return None
         return unread if self._debounce.due(unread, now=time.monotonic()) else None
@@ -137,7 +127,7 @@ class UnreadTrigger(BaseEventTrigger):
         return await sync_to_async(under_way)(hydration.owner, hydration.holder)
 
     def _identities(self) -> tuple[str, str]:
-        source, sink = declared_from(self.watched.source), declared_from(self.watched.sink)
+        source, sink = declared_from(self.subject.source), declared_from(self.subject.sink)
         there = endpoint(sink.conn_id, *sink.conn_types) if sink.conn_id else NOWHERE
         opened = source.open(endpoint(source.conn_id, *source.conn_types)), sink.open(there)
         return opened[0].identity, opened[1].identity

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from airflow.sdk import AsyncCallback, BaseNotifier, SyncCallback
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, AsyncCallback, BaseNotifier, SyncCallback
+from airflow.serialization.decoders import smart_decode_trigger_kwargs
+from airflow.serialization.encoders import encode_trigger
+from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_backpressure.assets import watch_source
 from airflow_provider_backpressure.core.arrivals import Unread
@@ -18,7 +22,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     SourceUnavailable,
 )
-from airflow_provider_backpressure.sinks import PostgresSink
+from airflow_provider_backpressure.sinks import IcebergSink, PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from airflow_provider_backpressure.testing import MemorySource
 from airflow_provider_backpressure.triggers.between import Between
@@ -218,5 +222,21 @@ def test_what_cannot_travel_or_would_close_a_gate_is_refused_at_parse():
         watch_source(source, sink, signals=[ActiveSessions(on="source", most=5)])
     asset = watch_source(source, sink, signals=[Retention(hours=6)], on_event=AsyncCallback(heard, {"prefix": ""}))
     (watcher,) = asset.watchers
-    assert watcher.trigger.watched.signals[0]["hours"] == 6
-    assert watcher.trigger.watched.on_event[0]["path"].endswith("test_between.heard")
+    assert watcher.trigger.subject.signals[0]["hours"] == 6
+    assert watcher.trigger.subject.on_event[0]["path"].endswith("test_between.heard")
+
+
+def test_airflow_carries_it_as_it_is():
+    """A serialised DAG, and then a row of the triggerer's: what lies in lists would come as something else."""
+    source = PostgresSource(conn_id="shop", table="public.t", columns=("a", "b"))
+    sink = IcebergSink(table="raw.t", catalog={"name": "lake", "type": "sql", "uri": "sqlite://"})
+    callback = AsyncCallback(heard, {"prefix": {"deep": ["x"]}})
+    asset = watch_source(source, sink, signals=[Retention(hours=6)], on_event=callback)
+    (declared,) = asset.watchers
+    with DAG("carried", schedule=[asset]) as dag:
+        EmptyOperator(task_id="only")
+    ((_, carried),) = DagSerialization.from_dict(DagSerialization.to_dict(dag)).timetable.asset_condition.iter_assets()
+    encoded = encode_trigger(carried.watchers[0].trigger)
+    arguments = smart_decode_trigger_kwargs(json.loads(json.dumps(encoded["kwargs"])))
+    assert (encoded["classpath"], arguments) == declared.trigger.serialize()
+    assert type(declared.trigger)(**arguments).subject == declared.trigger.subject

@@ -19,6 +19,7 @@ from airflow_provider_backpressure.sinks import DeltaSink, PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySink, MemorySource
 from airflow_provider_backpressure.triggers import UnreadTrigger, ledger, poller, unread
+from airflow_provider_backpressure.triggers.unread import Subject
 from tests.conformance.ledger.support import commit, take
 from tests.support.world import TABLES, MemoryTable, World, context
 from tests.unit.core.test_observer import planned_topic
@@ -54,9 +55,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def trigger(world: World, **values) -> UnreadTrigger:
+def trigger(world: World, *, backpressure_conn_id="backpressure_default", interval=0.02, **values) -> UnreadTrigger:
     own = {"source": declared.plain(world.flow["source"]), "sink": declared.plain(world.flow["sink"])}
-    return UnreadTrigger(**{**own, "backpressure_conn_id": "backpressure_default", "interval": 0.02, **values})
+    subject = Subject(**{**own, **values}).to_json()
+    return UnreadTrigger(subject=subject, backpressure_conn_id=backpressure_conn_id, interval=interval)
 
 
 def hydrated(world: World, run: str = "run") -> None:
