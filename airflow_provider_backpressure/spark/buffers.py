@@ -15,6 +15,7 @@ def _first(type_: pyarrow.DataType, *buffers: bytes) -> pyarrow.Scalar:
     return pyarrow.Array.from_buffers(type_, 1, [None, *map(pyarrow.py_buffer, buffers)])[0]
 
 
+_MOST = 2**31 - 1
 NOTHING = _first(pyarrow.large_binary(), bytes(16), b"")
 """No bytes, which is not NULL."""
 FALSE, TRUE = (_first(pyarrow.bool_(), value) for value in (b"\0", b"\1"))
@@ -31,16 +32,18 @@ def of_numbers(values: numpy.ndarray, type_: pyarrow.DataType, null: numpy.ndarr
 
 
 def of_bytes(values: Sequence[bytes | None], type_: pyarrow.DataType) -> pyarrow.Array:
-    """Return a column of bytes, or of texts in UTF-8 that nobody looks at."""
+    """Return a column of bytes, or of texts in UTF-8 that nobody looks at; ``ArrowCapacityError`` for over 2 GiB."""
     null = None
     if None in values:
         null = numpy.fromiter((value is None for value in values), bool, len(values))
         texts: Sequence[bytes] = [value or b"" for value in values]
     else:
         texts = cast("Sequence[bytes]", values)
-    ends = numpy.zeros(len(values) + 1, "i4")
-    numpy.cumsum(numpy.fromiter(map(len, texts), "i4", len(texts)), out=ends[1:])
-    buffers = [_validity(null), pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(texts))]
+    ends = numpy.zeros(len(values) + 1, "i8")
+    numpy.cumsum(numpy.fromiter(map(len, texts), "i8", len(texts)), out=ends[1:])
+    if ends[-1] > _MOST:
+        raise pyarrow.ArrowCapacityError(f"{ends[-1]} bytes are more than a column holds.")
+    buffers = [_validity(null), pyarrow.py_buffer(ends.astype("i4")), pyarrow.py_buffer(b"".join(texts))]
     return pyarrow.Array.from_buffers(type_, len(values), buffers)
 
 
