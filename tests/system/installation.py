@@ -273,7 +273,7 @@ class Installation:
 
     def committed_rows(self, dag_id: str, target: str) -> int:
         """Count a target's rows; none before it is there. Fails where a run of the DAG has."""
-        states = [run["state"] for run in self._dag_runs(dag_id)]
+        states = [run["state"] for run in self.dag_runs(dag_id)]
         assert "failed" not in states
         with suppress(psycopg.errors.UndefinedTable):
             return self.rows(target)
@@ -281,9 +281,9 @@ class Installation:
 
     def runs(self, dag_id: str) -> int:
         """Count the runs of a DAG."""
-        return len(self._dag_runs(dag_id))
+        return len(self.dag_runs(dag_id))
 
-    def _dag_runs(self, dag_id: str) -> list[dict[str, Any]]:
+    def dag_runs(self, dag_id: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.airflow.request("GET", f"/api/v2/dags/{dag_id}/dagRuns")["dag_runs"]
         return found
 

@@ -156,7 +156,7 @@ def test_a_dag_is_scheduled_on_hydrations_whose_names_only_a_run_knows(installat
 
 def told(installation: Installation) -> object:
     """Return what the latest run that was scheduled on the alias has seen."""
-    done = [run for run in installation._dag_runs("told") if run["state"] == "success"]
+    done = [run for run in installation.dag_runs("told") if run["state"] == "success"]
     if not done:
         return None
     latest = max(done, key=lambda run: str(run["end_date"]))["dag_run_id"]
