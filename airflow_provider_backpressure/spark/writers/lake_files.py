@@ -29,7 +29,7 @@ def cast(batch: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.RecordBa
 def repeated(rows: pyarrow.Table) -> list[str]:
     """Return the columns whose values come again and again.
 
-    Parquet gives every column a dictionary until that grows too large: half of the time that it takes to write rows.
+    Parquet gives every column a dictionary until that grows too large: two fifths of the time that writing takes.
     """
     return [
         name

@@ -48,8 +48,8 @@ class Record:
     timestamp = lambda self: (1, 5)
     headers = lambda self: None
     value = lambda self: b"{}"
-types = ("text", "integer", "bigint", "timestamp with time zone", "bytea", "json", "json")
-columns = [Column(name=name, type=type_) for name, type_ in zip("abcdef", types)] + [Column(name="value", type="json")]
+types = ("text", "integer", "bigint", "timestamp with time zone", "bytea", "json")
+columns = [*(Column(name=type_, type=type_) for type_ in types), Column(name="value", type="json")]
 batch = kafka_values.to_batch([Record(), Record()], columns, "orders")
 assert "pandas" not in sys.modules
 assert batch.column(3).to_pylist()[1].microsecond == 5000
