@@ -69,6 +69,7 @@ def under_fire(composed: Composed, folder: Path, *, rows: int, seed: int, points
             with MySQLWriter(composed.source, seed=seed * 100 + point, keys=rows).writing() as writer:
                 to_the_end(composed, folder, kills if not point else [])
             assert writer.changes
+            print(f"seed {seed}, point {point}: {writer.changes} changes, {writer.changes / writer.seconds:.0f}/s")
             run_here(composed)
             assert followed.differing() == set(), f"seed {seed}, point {point}"
     print(f"Our longest transaction in the source took {watch.longest:.2f} s and had {watch.locked} rows locked.")

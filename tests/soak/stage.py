@@ -175,8 +175,8 @@ class Stage:
         shop, erp = self.endpoint(SOURCE), self.endpoint("mysql", "soak")
         threads = [threading.Thread(target=work, args=(over,)) for work in (self._send, self._grow)]
         with ExitStack() as stack:
-            stack.enter_context(catching_up.Writer(shop, self.seed, KEYS, pause=0.05).writing())
-            stack.enter_context(mysql_catching_up.MySQLWriter(erp, self.seed % 1_000, KEYS, pause=0.05).writing())
+            stack.enter_context(catching_up.Writer(shop, self.seed, KEYS, every=0.05).writing())
+            stack.enter_context(mysql_catching_up.MySQLWriter(erp, self.seed % 1_000, KEYS, every=0.05).writing())
             for thread in threads:
                 thread.start()
             try:

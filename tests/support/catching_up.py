@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -113,6 +114,14 @@ class Followed:
         )
 
 
+def beats(stop: threading.Event, every: float) -> Iterator[None]:
+    """Give a beat every so many seconds until told to stop; those missed within the last second are made up for."""
+    due = time.monotonic()
+    while not stop.wait(max(0.0, due - time.monotonic())):
+        yield
+        due = max(due + every, time.monotonic() - 1)
+
+
 @dataclass
 class Writer:
     """Writes at random, by a seed: inserts, updates, deletes, key updates, long transactions and rollbacks."""
@@ -120,8 +129,11 @@ class Writer:
     endpoint: Endpoint
     seed: int
     keys: int
-    pause: float = 0.002
+    every: float = 0.002
+    """Seconds from one change to the next; the long transactions' come on top."""
     changes: int = 0
+    seconds: float = 0.0
+    """In which it wrote, without its pauses."""
 
     def __post_init__(self) -> None:
         self._draw = random.Random(self.seed)
@@ -135,9 +147,11 @@ class Writer:
         threads = [threading.Thread(target=work) for work in (self._short, self._long)]
         for thread in threads:
             thread.start()
+        self.seconds -= time.monotonic()
         try:
             yield self
         finally:
+            self.seconds += time.monotonic()
             self._stop.set()
             for thread in threads:
                 thread.join()
@@ -147,11 +161,13 @@ class Writer:
         """Let nothing be changed, and no transaction be open, until the block is left."""
         short, long = self._turns
         with short, long:
+            self.seconds += time.monotonic()
             yield
+            self.seconds -= time.monotonic()
 
     def _short(self) -> None:
         with connected(self.endpoint) as connection:
-            while not self._stop.wait(self.pause):
+            for _ in beats(self._stop, self.every):
                 with self._turns[0]:
                     self._change(connection)
 

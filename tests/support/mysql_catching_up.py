@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import pymysql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from tests.support import mysql
-from tests.support.catching_up import Followed
+from tests.support.catching_up import Followed, beats
 from tests.support.postgres import run
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v int, doc longtext, note varchar(20))"
@@ -97,8 +98,11 @@ class MySQLWriter:
     endpoint: Endpoint
     seed: int
     keys: int
-    pause: float = 0.002
+    every: float = 0.002
+    """Seconds from one change to the next; the long transactions' come on top."""
     changes: int = 0
+    seconds: float = 0.0
+    """In which it wrote."""
 
     def __post_init__(self) -> None:
         self._draw = random.Random(self.seed)
@@ -111,16 +115,18 @@ class MySQLWriter:
         threads = [threading.Thread(target=work) for work in (self._short, self._long)]
         for thread in threads:
             thread.start()
+        began = time.monotonic()
         try:
             yield self
         finally:
+            self.seconds = time.monotonic() - began
             self._stop.set()
             for thread in threads:
                 thread.join()
 
     def _short(self) -> None:
         with self._connected(autocommit=True) as cursor:
-            while not self._stop.wait(self.pause):
+            for _ in beats(self._stop, self.every):
                 self._tried(cursor, *self._change())
 
     def _long(self) -> None:
