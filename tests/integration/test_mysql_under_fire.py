@@ -2,6 +2,7 @@
 
 import random
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,15 +61,20 @@ def to_the_end(composed: Composed, folder: Path, kills: list[int]) -> None:
         assert process.wait() in ((0, -9) if more is not None else (0,)), said
 
 
-def under_fire(composed: Composed, folder: Path, *, rows: int, seed: int, points: int, kills: list[int]) -> None:
-    """Hydrate, then go on at as many points, and compare at each while nobody writes."""
+def under_fire(composed: Composed, folder: Path, *, rows: int, seed: int, kills: Sequence[list[int]]) -> None:
+    """Hydrate, go on as often as more ``kills`` are given, and compare each time while nobody writes.
+
+    ``kills``: for each run after how many more slices its process is killed, again and again; none for a run in here.
+    """
     followed = FollowedMySQL(composed=composed, runner=None)  # type: ignore[arg-type]
     followed.source(TABLE, FILL.format(rows), "ANALYZE TABLE t")
     with Watch(composed.source).watching() as watch:
-        for point in range(points + 1):
+        for point, after in enumerate(kills):
             with MySQLWriter(composed.source, seed=seed * 100 + point, keys=rows).writing() as writer:
-                to_the_end(composed, folder, kills if not point else [])
-            assert writer.changes
+                if after:
+                    to_the_end(composed, folder, after)
+                else:
+                    run_here(composed)
             print(f"seed {seed}, point {point}: {writer.changes} changes, {writer.changes / writer.seconds:.0f}/s")
             run_here(composed)
             assert followed.differing() == set(), f"seed {seed}, point {point}"
@@ -81,7 +87,7 @@ def under_fire(composed: Composed, folder: Path, *, rows: int, seed: int, points
 @pytest.mark.fault(3, 19)
 def test_a_killed_lane_and_a_writer_at_random(composed: Composed, tmp_path: Path) -> None:
     """T8: what is committed is never lost, and what was in flight is read or replayed again."""
-    under_fire(composed, tmp_path, rows=20_000, seed=1, points=0, kills=[2])
+    under_fire(composed, tmp_path, rows=20_000, seed=1, kills=[[2]])
 
 
 @pytest.mark.long
@@ -91,8 +97,9 @@ def test_two_million_rows_under_fire(composed: Composed, tmp_path: Path, seed: i
     """The source at the committed frontier, at the end of hydration and at ten points of the steady state."""
     chance = random.Random(seed)
     budget = Budget(credits=3, range_rows=200_000)
-    kills = [chance.randint(1, 3) for _ in range(3)]
-    under_fire(replace(composed, budget=budget), tmp_path, rows=2_000_000, seed=seed, points=10, kills=kills)
+    first = [chance.randint(1, 3) for _ in range(3)]
+    later = [[1] if chance.random() < 0.3 else [] for _ in range(10)]
+    under_fire(replace(composed, budget=budget), tmp_path, rows=2_000_000, seed=seed, kills=[first, *later])
 
 
 def test_the_ledger_knows_every_window(composed: Composed, tmp_path: Path) -> None:

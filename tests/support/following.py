@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from airflow_provider_backpressure.core.catching_up import check_caught_up
-from tests.support.composed import ROOT, Composed
+from tests.support.composed import ROOT, Composed, close_runners
 
 
 def follow(composed: Composed, folder: Path) -> "subprocess.Popen[bytes]":
@@ -36,4 +36,7 @@ def run(composed: Composed) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    run(Composed.read(Path(sys.argv[1])))
+    try:
+        run(Composed.read(Path(sys.argv[1])))
+    finally:
+        close_runners()
