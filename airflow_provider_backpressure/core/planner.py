@@ -98,15 +98,15 @@ class Planner:
     choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
     """What of the snapshot's ranges is planned: all, but for a probe's sample."""
 
-    def preview(self, *, after: str | None = None, plan: Plan | None = None) -> Preview:
+    def preview(self, *, after: str | None = None, plan: Plan | None = None, counted: bool = True) -> Preview:
         """Check source, executors and sink. Raises the ``Terminal`` error of the first that refuses.
 
         ``after``: of what lies above this value of the source's rising column. ``plan``: what is to go on, with its own
-        columns.
+        columns. ``counted``: whether it matters how much there is.
         """
         check_mode(self.mode, self.source)
         self.check_signals()
-        snapshot = self.source.snapshot(self.consistency, after=after)
+        snapshot = self.source.snapshot(self.consistency, after=after, counted=counted)
         if plan is not None:
             snapshot = checked(snapshot, plan, self.on_new_column)
         executors = self._probe()
@@ -305,7 +305,7 @@ class Planner:
         complete = not counts.open and hydration.phase is Phase.STEADY_STATE
         if complete and self.source.increments:
             return self._increment(hydration, plan, counts.total)
-        preview = self.preview(plan=plan)
+        preview = self.preview(plan=plan, counted=complete)
         check_held(plan, self.sink)
         total, exact = preview.snapshot.total, preview.snapshot.total_exact and plan.total_exact
         if not complete:
@@ -324,7 +324,7 @@ class Planner:
 
     def _catch_up(self, hydration: Hydration, plan: Plan, counts: RangeCounts) -> Planned:
         """Go on with open ranges, or plan the windows that follow, or find that nothing was written since."""
-        self.preview(plan=plan)
+        self.preview(plan=plan, counted=False)
         check_held(plan, self.sink)
         if not counts.open:
             if hydration.phase is Phase.STEADY_STATE:
@@ -375,7 +375,7 @@ class Planner:
 
     def _widen(self, plan: Plan, *, after: str | None) -> None:
         """Add what has come to the source since the plan to the target, as the policy allows; refuse other changes."""
-        now = self.source.snapshot(self.consistency, after=after).columns
+        now = self.source.snapshot(self.consistency, after=after, counted=False).columns
         if fingerprint(now) == plan.fingerprint:
             return
         change = SchemaChange(before=plan.read.columns, now=now)

@@ -149,5 +149,5 @@ class Reindexer:
         """Return what there is to be cut, as the plan has it; ``SourceRefused`` where the columns are others by now."""
         rising = plan.increment and not plan.replays
         after = plan.read.window.after if plan.read.window and rising else None
-        found = self.source.snapshot(None if rising else plan.consistency, after=after)
+        found = self.source.snapshot(None if rising else plan.consistency, after=after, counted=False)
         return replace(checked(found, plan, NewColumn.ADD), window=plan.read.window)

@@ -46,7 +46,9 @@ class KafkaTopic:
         self._log = TopicLog(endpoint=endpoint, topic=declared.topic)
         self.identity = f"kafka://{endpoint.host}/{declared.topic}{self._part()}"
 
-    def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
+    def snapshot(
+        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+    ) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. Its end is frozen here, behind the last transaction that is over.
 
         ``after``: the ``upto`` of the window that was read last.

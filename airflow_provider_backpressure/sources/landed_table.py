@@ -32,7 +32,9 @@ class LandedTable:
         self.modules = sink.modules
         self.identity = f"landed:{sink.identity}"
 
-    def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
+    def snapshot(
+        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+    ) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. ``SourceRefused`` unless the whole of a plan has been landed."""
         plan, landed = self._plan, self._landed()
         rows, size = sum(each.rows for each in landed), sum(each.bytes for each in landed)

@@ -29,6 +29,10 @@ class Size:
     """Of the largest row, where rows differ much in size, else 0."""
 
 
+UNKNOWN = Size(rows=None, exact=False, row_bytes=ASSUMED_ROW_BYTES, widest_bytes=0.0)
+"""Where nobody asks."""
+
+
 def row_size(columns: Sequence[CatalogColumn]) -> str:
     """Return the expression for the bytes of a row."""
     return f"({' + '.join(size(column) for column in columns)})"

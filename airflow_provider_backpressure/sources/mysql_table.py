@@ -32,7 +32,7 @@ from airflow_provider_backpressure.sources.mysql_log import MySQLLog, window_sli
 from airflow_provider_backpressure.sources.mysql_query import KeyedTable
 from airflow_provider_backpressure.sources.mysql_ranges import cut_range, in_order, key_ranges
 from airflow_provider_backpressure.sources.mysql_replayable import replayable
-from airflow_provider_backpressure.sources.mysql_size import measured, row_size
+from airflow_provider_backpressure.sources.mysql_size import UNKNOWN, measured, row_size
 from airflow_provider_backpressure.sources.mysql_types import Carried, carried, key_kind, line
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ class MySQLTable:
         self.identity = f"mysql://{endpoint.host}:{endpoint.port}/{self._name}{self._part()}"
         self.increments = declared.increment_column is not None
 
-    def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
+    def snapshot(
+        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+    ) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, else estimated.
 
         The server's position in its log is taken before anything else, so that what is written later can be replayed.
@@ -87,7 +89,7 @@ class MySQLTable:
             checked_condition(self._session, table, self._where)
         window = self._window(table, after)
         keyed = self._keyed(ordered, window, unique=split.unique)
-        size = measured(self._session, table, keyed, columns)
+        size = measured(self._session, table, keyed, columns) if counted else UNKNOWN
         sorted_ = (*ordered, *((window.column,) if window else ()))
         return Snapshot(
             source_identity=self.identity,

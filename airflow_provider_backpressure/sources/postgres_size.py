@@ -15,6 +15,7 @@ from airflow_provider_backpressure.sources.postgres_query import KeyedTable
 
 COUNTABLE_ROWS = 20_000_000
 """Up to so many rows of the whole table are counted (some seconds); beyond, the planner's estimate stands."""
+ASSUMED_ROW_BYTES = 100.0
 SAMPLED_ROWS = 30_000
 """Rows that are looked at for their size."""
 UNEVEN = 8
@@ -39,6 +40,10 @@ class Size:
     row_bytes: float
     widest_bytes: float
     """Of the largest row, where rows differ much in size, else 0."""
+
+
+UNKNOWN = Size(rows=None, exact=False, row_bytes=ASSUMED_ROW_BYTES, widest_bytes=0.0)
+"""Where nobody asks."""
 
 
 def measured(session: Session, table: Relation, keyed: KeyedTable, columns: Sequence[CatalogColumn]) -> Size:

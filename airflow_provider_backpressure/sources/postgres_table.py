@@ -40,7 +40,7 @@ from airflow_provider_backpressure.sources.postgres_log import PostgresLog, wind
 from airflow_provider_backpressure.sources.postgres_query import KeyColumn, KeyedTable, column_sql
 from airflow_provider_backpressure.sources.postgres_ranges import cut_range, key_ranges
 from airflow_provider_backpressure.sources.postgres_replayable import replayable
-from airflow_provider_backpressure.sources.postgres_size import measured, row_size
+from airflow_provider_backpressure.sources.postgres_size import UNKNOWN, measured, row_size
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.sources.postgres import PostgresSource
@@ -68,7 +68,9 @@ class PostgresTable:
         self.identity = f"postgres://{endpoint.address}/{self._name}{self._part()}"
         self.increments = declared.increment_column is not None
 
-    def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
+    def snapshot(
+        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+    ) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, else estimated.
 
         The place where the server's log stands is taken before anything else: the plan brings at least what is before.
@@ -91,7 +93,7 @@ class PostgresTable:
         window = self._window(table, after)
         ordered = tuple(column.name for column in split.columns)
         keyed = self._keyed(ordered, window, unique=split.unique)
-        size = measured(self._session, table, keyed, columns)
+        size = measured(self._session, table, keyed, columns) if counted else UNKNOWN
         return Snapshot(
             source_identity=self.identity,
             columns=tuple(

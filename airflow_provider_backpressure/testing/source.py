@@ -52,7 +52,9 @@ class MemorySource:
     asked: int = 0
     """How often it was asked how far it is."""
 
-    def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
+    def snapshot(
+        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+    ) -> Snapshot:
         """See ``Source.snapshot``."""
         keys = [key for key in self.keys if after is None or key > int(after)]
         upto = str(max(keys)) if keys else after

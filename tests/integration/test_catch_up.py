@@ -15,6 +15,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.planner import Verdict
+from airflow_provider_backpressure.core.polling import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.replay import ReplayWindow
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
@@ -126,6 +127,31 @@ def killed_at(followed: Followed, folder: Path, step: Step) -> None:
     points.mkdir()
     (points / "points").write_text(f"{step.value}=kill")
     assert followed.composed.process(folder, **{VARIABLE: str(points)}).wait(timeout=300) == -9
+
+
+def test_a_later_run_does_not_look_through_the_table(followed: Followed) -> None:
+    """What has changed stands in the log, and how much there is in all was counted once."""
+    followed.source(TABLE, FILL.format(5_000), "ANALYZE t")
+    followed.go()
+    before = scans(followed)
+    assert before
+    followed.source("INSERT INTO t VALUES (9000, 1, NULL, 'new')")
+    assert followed.go().verdict is Verdict.PLANNED
+    assert scans(followed) == before
+
+
+def scans(followed: Followed) -> int:
+    """Return how often the source's table was looked through, once all sessions have told so by their end."""
+    others = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+        " AND pid <> pg_backend_pid()"
+    )
+    assert PollPolicy(maximum=0.1).until(
+        lambda: followed.source(others)[0][0] == 0 or None, timeout=30, clock=SystemClock()
+    )
+    return followed.source("SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relid = 'public.t'::regclass")[0][
+        0
+    ]
 
 
 @pytest.mark.statement("X5")

@@ -231,6 +231,15 @@ def test_totals_are_exact_where_counting_is_quick(
     assert opened(where="id > 10").snapshot().total is None, "unknown is not 0"
 
 
+def test_what_nobody_asks_for_is_not_counted(mysql_database: Endpoint, opened: Open) -> None:
+    """All else is said just the same."""
+    filled(mysql_database, "id int PRIMARY KEY", 5000, "g", "ANALYZE TABLE t")
+    source = opened()
+    found, counted = source.snapshot(counted=False), source.snapshot()
+    assert (found.total, found.frontier, counted.total) == (None, {}, 5000)
+    assert (found.columns, found.key, found.split) == (counted.columns, counted.key, counted.split)
+
+
 # --- what a plan says, and reading
 
 

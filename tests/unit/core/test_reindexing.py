@@ -34,9 +34,11 @@ class Counting(MemorySource):
 
     asked: Counter[str] = field(default_factory=Counter)
 
-    def snapshot(self, consistency: Consistency | None = None, *, after: str | None = None) -> Snapshot:
+    def snapshot(
+        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+    ) -> Snapshot:
         self.asked["snapshot"] += 1
-        return super().snapshot(consistency, after=after)
+        return super().snapshot(consistency, after=after, counted=counted)
 
     def read(self, query: str) -> list[int]:
         self.asked["read"] += 1
