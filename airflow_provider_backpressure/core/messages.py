@@ -59,6 +59,8 @@ class ReadSpec:
     """Whether each range tells where the source's log stood after its rows were read."""
     keep_bad: bool = False
     """Whether a record that cannot be taken apart is handed on with the reason, instead of failing its range."""
+    trusts: bool = False
+    """Whether values that are to be JSON are handed on unseen, since the target looks at them itself."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "ReadSpec":

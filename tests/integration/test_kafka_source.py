@@ -434,6 +434,9 @@ def test_a_bad_record_stops_by_its_place(stage: Stage) -> None:
         hydration.go()
     assert "secret" not in str(refused.value)
     assert hydration.rows() == []
+    # PostgreSQL has refused the first attempt, since nobody had looked at the values before.
+    with hydration.composed.open(stage.runner) as ports:
+        assert [each.attempt for each in ports.ledger.ranges(ports.plan.plan_id)] == [2]
 
 
 @pytest.mark.fault(15)

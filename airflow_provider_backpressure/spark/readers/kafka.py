@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -58,7 +59,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
         reading = _Reading(
             client=client, heard=heard, endpoint=seen, topic=what["topic"], accept_loss=what["accept_loss"]
         )
-        make = to_batch_with_bad if read.keep_bad else to_batch
+        make = to_batch_with_bad if read.keep_bad else partial(to_batch, trusts=read.trusts)
         found = reading.records(bounds.pieces)
         while True:
             with _uncollected():

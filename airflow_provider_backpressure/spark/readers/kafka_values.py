@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,8 +30,11 @@ _UNTIMED = 0
 """Kind of time that says that there is none."""
 
 
-def to_batch(records: Records, columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
-    """Return records as a batch of these columns; ``SourceRefused`` names the first that is not what they say."""
+def to_batch(records: Records, columns: Sequence[Column], topic: str, *, trusts: bool = False) -> pyarrow.RecordBatch:
+    """Return records as a batch of these columns; ``SourceRefused`` names the first that is not what they say.
+
+    ``trusts``: whether a value that is one JSON text need not be looked at here.
+    """
     key = columns[GIVEN - 2]
     arrays = [
         pyarrow.repeat(buffers.text(topic), len(records)),
@@ -39,7 +43,7 @@ def to_batch(records: Records, columns: Sequence[Column], topic: str) -> pyarrow
         _times(records),
         _bytes(records, "key") if key.type == "bytea" else _key_texts(records),
         _headers(records),
-        *_values(records, columns[GIVEN:]),
+        *_values(records, columns[GIVEN:], trusts=trusts),
     ]
     return pyarrow.record_batch(arrays, names=[column.name for column in columns])
 
@@ -82,11 +86,11 @@ class Unreadable(SourceRefused):
     reason: str = ""
 
 
-def _values(records: Records, columns: Sequence[Column]) -> list[pyarrow.Array]:
+def _values(records: Records, columns: Sequence[Column], *, trusts: bool) -> list[pyarrow.Array]:
     if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "bytea":
         return [_bytes(records, "value")]
     if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "json":
-        return [_json_texts(records)]
+        return [_json_texts(records, trusts=trusts)]
     objects = [_json_object(record) for record in records]
     return [_field(records, objects, column) for column in columns]
 
@@ -175,11 +179,12 @@ def _parsed(record: "Message") -> tuple[str | None, Any]:
         _refuse(record, "its value is nested too deep")
 
 
-def _json_texts(records: Records) -> pyarrow.Array:
+def _json_texts(records: Records, *, trusts: bool) -> pyarrow.Array:
     """Return the values as text: as they are where all are plainly objects, else each looked at by itself."""
     values = _bytes(records, "value")
-    if are_objects(values):
-        return values.cast(pyarrow.string())
+    if trusts or are_objects(values):
+        with suppress(pyarrow.ArrowInvalid):
+            return values.cast(pyarrow.string())
     return pyarrow.array([_parsed(record)[0] for record in records], pyarrow.string())
 
 

@@ -86,6 +86,15 @@ def test_a_value_that_is_no_json_is_named_by_its_place(value: bytes, words: str)
         batch([Sent(b"1", at=6), Sent(value, at=7), Sent(b"!", at=8)])
 
 
+def test_where_the_target_looks_at_json_itself_nobody_does_here() -> None:
+    """What is no text is named all the same."""
+    columns = columns_of(KafkaSource(conn_id="c", topic="orders"))
+    found = to_batch([Sent(b"1"), Sent(b"{'a"), Sent(None)], columns, "orders", trusts=True)
+    assert found.column("value").to_pylist() == ["1", "{'a", None]
+    with pytest.raises(SourceRefused, match=r"offset 7 .* no UTF-8"):
+        to_batch([Sent(b"1"), Sent(b"\xff", at=7)], columns, "orders", trusts=True)
+
+
 @pytest.mark.parametrize(
     ("type_", "sent", "expected"),
     [
