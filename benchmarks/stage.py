@@ -17,6 +17,9 @@ SINK, LEDGER = "sink", "ledger"
 # Nothing happens in the background that one side would pay for and another not; commits wait for the disk.
 SETTINGS = {"postgres": {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}}
 
+WORKERS = {"spark.python.daemon.module": "airflow_provider_backpressure.runners.daemon"}
+"""As is advised for servers whose executors have this package. Sides without Python workers have no daemon either."""
+
 
 @dataclass(kw_only=True)
 class Stage(ABC):
@@ -131,7 +134,7 @@ class Stage(ABC):
 
     def _start(self, *sides: str) -> dict[str, Server]:
         names = [f"connect:{side}" for side in sides]
-        return self.services.up(*names, driver_memory=self.heap, jars=self.jars)
+        return self.services.up(*names, driver_memory=self.heap, jars=self.jars, spark_conf=WORKERS)
 
     @property
     def _tables(self) -> dict[str, int]:

@@ -26,7 +26,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 @cache
 def shipment() -> Path:
     """Return the zip, built once per process; its name follows its content. Nothing of ours need be installed there."""
-    path = Path(tempfile.mkdtemp(prefix="backpressure-")) / f"{_name()}.zip"
+    path = Path(tempfile.mkdtemp(prefix="backpressure-")) / f"{release()}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in _contents().items():
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
@@ -37,7 +37,7 @@ def shipment() -> Path:
 def cargo() -> tuple[str, bytes]:
     """Return the same for a job to carry, as ``spark.aboard.carrying`` takes it: its name, and all sources packed."""
     texts = {name: content.decode() for name, content in _contents().items()}
-    return _name(), zlib.compress(json.dumps(texts).encode(), 9)
+    return release(), zlib.compress(json.dumps(texts).encode(), 9)
 
 
 @cache
@@ -49,7 +49,8 @@ def _contents() -> dict[str, bytes]:
 
 
 @cache
-def _name() -> str:
+def release() -> str:
+    """Return what tells this code from any other."""
     whole = b"\0".join(name.encode() + b"\0" + content for name, content in _contents().items())
     return f"{airflow_provider_backpressure.__name__}-{hashlib.sha256(whole).hexdigest()[:16]}"
 

@@ -16,7 +16,7 @@ def side(name: str, order: Order) -> Side:
             from benchmarks.sides.raw import Raw
 
             return Raw(order)
-        case "jdbc-default" | "jdbc-tuned" | "jdbc-overwrite" | "mysql-jdbc" | "parquet-jdbc":
+        case "jdbc-default" | "jdbc-tuned" | "jdbc-overwrite" | "mysql-jdbc" | "parquet-jdbc" | "parquet-jdbc-zstd":
             from benchmarks.sides import jdbc
 
             return jdbc.SIDES[name](order)

@@ -81,9 +81,17 @@ class FromMysql(Jdbc):
 class ToParquet(Jdbc):
     """The tuned read, and Spark's own writer of Parquet as it comes: a file for each partition, snappy."""
 
+    compression = "snappy"
+
     def copy(self, session: SparkSession, order: Order) -> None:
         """As many connections at once as Spark has cores."""
-        from_postgres(session, order).write.parquet(order.folder)
+        from_postgres(session, order).write.parquet(order.folder, compression=self.compression)
+
+
+class ToZstd(ToParquet):
+    """The same in files that are compressed as ours."""
+
+    compression = "zstd"
 
 
 SIDES: dict[str, Callable[[Order], Jdbc]] = {
@@ -92,6 +100,7 @@ SIDES: dict[str, Callable[[Order], Jdbc]] = {
     "jdbc-overwrite": Overwriting,
     "mysql-jdbc": FromMysql,
     "parquet-jdbc": ToParquet,
+    "parquet-jdbc-zstd": ToZstd,
 }
 
 

@@ -120,7 +120,11 @@ class Files:
         self.names.append(f"{self.attempt.stem}-{len(self.names)}.parquet")
         self._stream = self.table.output(self.names[-1])
         self._writer = pq.ParquetWriter(
-            self._stream, self.schema, compression="zstd", use_dictionary=repeated(rows.slice(0, _SAMPLE))
+            self._stream,
+            self.schema,
+            compression="zstd",
+            use_dictionary=repeated(rows.slice(0, _SAMPLE)),
+            store_decimal_as_integer=True,
         )
 
     def _close(self, mark: Mark | None = None) -> None:

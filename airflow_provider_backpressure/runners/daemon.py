@@ -1,0 +1,61 @@
+"""PySpark's daemon of Python workers with all loaded that our tasks need: every worker is a fork of it.
+
+For executors on which this package is installed, of the version that Airflow has: Spark takes it by
+``spark.python.daemon.module=airflow_provider_backpressure.runners.daemon``. A new worker then imports nothing, which
+else takes it some 0.4 s of processor time, and all share the memory of what is loaded. Spark ends a worker that was
+idle for a minute, so without this every turn after a pause pays for its workers anew.
+"""
+
+import gc
+import importlib
+import sys
+from contextlib import suppress
+from typing import Any
+
+from pyspark.daemon import manager
+
+import airflow_provider_backpressure
+from airflow_provider_backpressure.runners.shipment import release
+
+LOADED = (
+    "spark.paths.checksum",
+    "spark.paths.copy",
+    "spark.paths.frame",
+    "spark.paths.replay",
+    "spark.readers.arrow",
+    "spark.readers.kafka",
+    "spark.readers.landed",
+    "spark.readers.mysql",
+    "spark.readers.postgres_log",
+    "spark.writers.frame",
+    "spark.writers.lake",
+)
+"""Of ours; the libraries come with them."""
+LIBRARIES = ("confluent_kafka", "pymysql")
+"""What those import only once they read."""
+
+
+class Loaded:
+    """Tells a worker that it has the code of a job already: see ``spark.aboard``. It finds nothing by itself."""
+
+    def __init__(self, digest: str) -> None:
+        self.backpressure_digest = digest
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        """Nothing: what is loaded was found."""
+
+
+def load() -> None:
+    """Import what tasks need, as far as it is installed."""
+    for each in (*(f"{airflow_provider_backpressure.__name__}.{module}" for module in LOADED), *LIBRARIES):
+        with suppress(ImportError):
+            importlib.import_module(each)
+    sys.meta_path.append(Loaded(release()))
+    # A collection in a worker would touch, and so copy, every page that it shares.
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    load()
+    manager()  # type: ignore[no-untyped-call]
