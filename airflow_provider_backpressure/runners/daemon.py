@@ -2,11 +2,10 @@
 
 For executors on which this package is installed, of the version that Airflow has: Spark takes it by
 ``spark.python.daemon.module=airflow_provider_backpressure.runners.daemon``. A new worker then imports nothing, which
-else takes it some 0.4 s of processor time, and all share the memory of what is loaded. Spark ends a worker that was
-idle for a minute, so without this every turn after a pause pays for its workers anew.
+else takes it some 0.4 s of processor time. Spark ends a worker that was idle for a minute, so without this every turn
+after a pause pays for its workers anew.
 """
 
-import gc
 import importlib
 import sys
 from contextlib import suppress
@@ -51,9 +50,6 @@ def load() -> None:
         with suppress(ImportError):
             importlib.import_module(each)
     sys.meta_path.append(Loaded(release()))
-    # A collection in a worker would touch, and so copy, every page that it shares.
-    gc.collect()
-    gc.freeze()
 
 
 if __name__ == "__main__":

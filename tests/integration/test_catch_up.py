@@ -149,9 +149,10 @@ def scans(followed: Followed) -> int:
     assert PollPolicy(maximum=0.1).until(
         lambda: followed.source(others)[0][0] == 0 or None, timeout=30, clock=SystemClock()
     )
-    return followed.source("SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relid = 'public.t'::regclass")[0][
-        0
-    ]
+    ((found,),) = followed.source(
+        "SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relid = 'public.t'::regclass"
+    )
+    return found
 
 
 @pytest.mark.statement("X5")

@@ -75,6 +75,7 @@ def under_fire(composed: Composed, folder: Path, *, rows: int, seed: int, kills:
                     to_the_end(composed, folder, after)
                 else:
                     run_here(composed)
+            assert writer.changes
             print(f"seed {seed}, point {point}: {writer.changes} changes, {writer.changes / writer.seconds:.0f}/s")
             run_here(composed)
             assert followed.differing() == set(), f"seed {seed}, point {point}"
