@@ -4,7 +4,8 @@
 own and through the same heap, and prints the most resident memory of Spark's JVM, its Python workers and the lane
 together. ``--slower 10`` then hydrates the smallest once more through a proxy that hands on a tenth of what it did at
 full speed. The bound for each: within 10 %. ``--source mysql`` does so from MySQL, ``--source postgres-frame`` by the
-frame path. ``--one-slice`` reads each table by a single statement, in one range.
+frame path, either with ``-wide`` for rows of 370 bytes. ``--one-slice`` reads each table by a single statement, in one
+range.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from benchmarks.report import MEBIBYTE
 from benchmarks.results import Measurement
 from benchmarks.stage import Stage, login
 from benchmarks.turns import turn
+from benchmarks.wide import WideMysqlToPg, WidePgToPg
 from dev.proxy import Proxy
 from dev.services import Services
 
@@ -36,7 +38,9 @@ WARM_ROWS = 100_000
 SOURCES: dict[str, tuple[type[Stage], str, str]] = {
     "postgres": (PgToPg, "copy", "by the copy path"),
     "postgres-frame": (PgToPg, "frame", "by the frame path"),
+    "postgres-frame-wide": (WidePgToPg, "frame", "by the frame path, rows of 370 bytes"),
     "mysql": (MysqlToPg, "mysql", "from MySQL"),
+    "mysql-wide": (WideMysqlToPg, "mysql", "from MySQL, rows of 370 bytes"),
 }
 """Where rows come from: the stage, our side on it, and how a sentence says so."""
 HEAD = ("rows", "ranges", "sink", "wall s", "rows/s", "CPU s/M", "rows per CPU s", "peak MiB")

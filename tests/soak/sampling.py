@@ -10,7 +10,7 @@ import psutil
 import psycopg
 import pymysql
 
-from benchmarks.accounting import descendants, processes
+from benchmarks.accounting import descendants, held_bytes, processes
 from tests.soak.stage import ACCOUNT, KEPT, KILLED, LEDGER, SINK, SOURCE, Stage
 from tests.soak.verdict import Series
 from tests.support import mysql
@@ -87,7 +87,7 @@ class Samples:
         for series, pid in zip(self.memory, (lanes[KEPT].pid, lanes[KILLED].pid, spark), strict=True):
             tree = descendants(every, pid) if pid else []
             if tree:
-                series.add(at, sum(one.resident_bytes for one in tree) / MEBIBYTE, pid)
+                series.add(at, sum(map(held_bytes, tree)) / MEBIBYTE, pid)
         with suppress(psutil.NoSuchProcess):
             kept = psutil.Process(lanes[KEPT].pid)
             self.handles[0].add(at, kept.num_threads())
