@@ -2,35 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from airflow_provider_backpressure.mysql.session import Session
 from airflow_provider_backpressure.sources.mysql_catalog import CatalogColumn, Relation
 from airflow_provider_backpressure.sources.mysql_query import KeyedTable
 from airflow_provider_backpressure.sources.mysql_types import long, size
+from airflow_provider_backpressure.sources.size import ASSUMED_ROW_BYTES, COUNTABLE_ROWS, UNEVEN, Size
 
-COUNTABLE_ROWS = 20_000_000
-"""Up to so many rows by the engine's statistics the table is counted (some seconds); beyond, they stand."""
-UNEVEN = 8
-"""How many times the mean a row is wide, from which on ranges are weighed by bytes rather than counted by rows."""
 LONG = 4096
 """Bytes from which on a value may make its row much larger than others."""
-ASSUMED_ROW_BYTES = 100.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """Rows that are asked for, and bytes of one."""
-
-    rows: int | None
-    exact: bool
-    row_bytes: float
-    widest_bytes: float
-    """Of the largest row, where rows differ much in size, else 0."""
-
-
-UNKNOWN = Size(rows=None, exact=False, row_bytes=ASSUMED_ROW_BYTES, widest_bytes=0.0)
-"""Where nobody asks."""
 
 
 def row_size(columns: Sequence[CatalogColumn]) -> str:

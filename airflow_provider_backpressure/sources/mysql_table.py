@@ -32,8 +32,9 @@ from airflow_provider_backpressure.sources.mysql_log import MySQLLog, window_sli
 from airflow_provider_backpressure.sources.mysql_query import KeyedTable
 from airflow_provider_backpressure.sources.mysql_ranges import cut_range, in_order, key_ranges
 from airflow_provider_backpressure.sources.mysql_replayable import replayable
-from airflow_provider_backpressure.sources.mysql_size import UNKNOWN, measured, row_size
+from airflow_provider_backpressure.sources.mysql_size import measured, row_size
 from airflow_provider_backpressure.sources.mysql_types import Carried, carried, key_kind, line
+from airflow_provider_backpressure.sources.size import UNKNOWN
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.sources.mysql import MySQLSource

@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from psycopg import sql
@@ -12,14 +11,10 @@ from psycopg import sql
 from airflow_provider_backpressure.postgres.catalog import ORDINARY, PARTITIONED, CatalogColumn, Relation
 from airflow_provider_backpressure.postgres.session import Session
 from airflow_provider_backpressure.sources.postgres_query import KeyedTable
+from airflow_provider_backpressure.sources.size import COUNTABLE_ROWS, UNEVEN, Size
 
-COUNTABLE_ROWS = 20_000_000
-"""Up to so many rows of the whole table are counted (some seconds); beyond, the planner's estimate stands."""
-ASSUMED_ROW_BYTES = 100.0
 SAMPLED_ROWS = 30_000
 """Rows that are looked at for their size."""
-UNEVEN = 8
-"""How many times the mean a row is wide, from which on ranges are weighed by bytes rather than counted by rows."""
 _SHORT = re.compile(
     r"(smallint|integer|bigint|numeric|real|double precision|boolean|date|time|timestamp|interval|uuid|inet|cidr"
     r"|macaddr|money|oid|name|pg_lsn)\b(?!.*\[\])|character( varying)?\(\d{1,3}\)$"
@@ -29,21 +24,6 @@ _TOASTED = 2000
 """Bytes of a row above which PostgreSQL begins to keep its long values aside."""
 _MUCH = 16 * 1024 * 1024
 """Bytes kept aside that are worth asking who they belong to."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """Rows that are asked for, and bytes of one."""
-
-    rows: int | None
-    exact: bool
-    row_bytes: float
-    widest_bytes: float
-    """Of the largest row, where rows differ much in size, else 0."""
-
-
-UNKNOWN = Size(rows=None, exact=False, row_bytes=ASSUMED_ROW_BYTES, widest_bytes=0.0)
-"""Where nobody asks."""
 
 
 def measured(session: Session, table: Relation, keyed: KeyedTable, columns: Sequence[CatalogColumn]) -> Size:

@@ -40,7 +40,8 @@ from airflow_provider_backpressure.sources.postgres_log import PostgresLog, wind
 from airflow_provider_backpressure.sources.postgres_query import KeyColumn, KeyedTable, column_sql
 from airflow_provider_backpressure.sources.postgres_ranges import cut_range, key_ranges
 from airflow_provider_backpressure.sources.postgres_replayable import replayable
-from airflow_provider_backpressure.sources.postgres_size import UNKNOWN, measured, row_size
+from airflow_provider_backpressure.sources.postgres_size import measured, row_size
+from airflow_provider_backpressure.sources.size import UNKNOWN
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.sources.postgres import PostgresSource

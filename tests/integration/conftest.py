@@ -1,14 +1,30 @@
 """What tests against real services share."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import PostgresSource
+from dev.services import Server
 from tests.support.reading import Open
+
+
+@pytest.fixture(scope="module")
+def logins() -> dict[str, Endpoint]:
+    """The endpoints of the test that runs, which its module's only session looks up."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
+    """One session for all tests of a module, as a lane has one for all ranges."""
+    with closing(ConnectRunner(connect.url, logins, ui_url=connect.ui_url)) as runner:
+        yield runner
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import os
 import random
 import uuid
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,19 +32,6 @@ from tests.support.postgres import new_role
 pytestmark = pytest.mark.integration
 ROWS = int(os.environ.get("BACKPRESSURE_FIRE_ROWS", "2000000"))
 """Of the large test under fire."""
-
-
-@pytest.fixture(scope="module")
-def logins() -> dict[str, Endpoint]:
-    """What the runner knows."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
-    """One warm session for all tests."""
-    with closing(ConnectRunner(connect.url, logins)) as runner:
-        yield runner
 
 
 @pytest.fixture

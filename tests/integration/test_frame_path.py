@@ -67,12 +67,6 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def logins() -> dict[str, Endpoint]:
-    """The endpoints of the test that runs, which the module's only session looks up."""
-    return {}
-
-
-@pytest.fixture(scope="module")
 def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
     """One session for all tests, as a lane has one for all ranges."""
     with closing(ConnectRunner(connect.url, logins, transform=transforms.loud)) as runner:

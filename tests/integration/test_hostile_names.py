@@ -4,8 +4,6 @@ Each goes the whole way, from the plan to what ``uninstall`` removes; an oracle 
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,19 +32,6 @@ KEY, NUMBER, TEXT, LAST = 'k"e%y', "v;'\\ --", "d{oc}\n$2 %(a)s", "%s"
 ROWS = 300
 SOURCE = f"{quote(SCHEMA)}.{quote(TABLE)}"
 TARGET = f"{quote(SCHEMA[::-1])}.{quote(TABLE[::-1])}"
-
-
-@pytest.fixture(scope="module")
-def logins() -> dict[str, Endpoint]:
-    """The endpoints of the test that runs."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
-    """One warm session for all tests."""
-    with closing(ConnectRunner(connect.url, logins)) as runner:
-        yield runner
 
 
 def once(ports: Ports, consistency: str) -> Verdict:

@@ -1,7 +1,5 @@
 """PostgreSQL into every table of files, through planner, hydrator and a real Spark Connect server."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,19 +35,6 @@ ANALYZE sales
 READ = (
     "SELECT id, shop, code, price, gap, small, ref::text, even, at, local, day, raw, note::text FROM sales ORDER BY id"
 )
-
-
-@pytest.fixture(scope="module")
-def logins() -> dict[str, Endpoint]:
-    """The endpoints of the test that runs, which the module's only session looks up."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
-    """One session for all tests, as a lane has one for all ranges."""
-    with closing(ConnectRunner(connect.url, logins, ui_url=connect.ui_url)) as runner:
-        yield runner
 
 
 @pytest.fixture(params=lakes.KINDS)

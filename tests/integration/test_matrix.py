@@ -1,9 +1,8 @@
 """Every source into every sink through the one gate: see the table in docs/reference/operators.md."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,19 +43,6 @@ class Upstream:
     rows: Callable[[], Rows]
     change: Callable[[], None]
     """Change a row and add one."""
-
-
-@pytest.fixture(scope="module")
-def logins() -> dict[str, Endpoint]:
-    """The endpoints of the test that runs, which the module's only session looks up."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
-    """One session for all tests, as a lane has one for all ranges."""
-    with closing(ConnectRunner(connect.url, logins, ui_url=connect.ui_url)) as runner:
-        yield runner
 
 
 def of_tables(ask: Callable[..., Rows], endpoint: Endpoint, **declared: Any) -> Upstream:

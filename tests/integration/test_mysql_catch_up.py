@@ -1,7 +1,5 @@
 """``catch_up`` from MySQL on real parts: ranges read each at its own time, then the binlog replayed until all agree."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,26 +12,12 @@ from airflow_provider_backpressure.core.planner import Verdict
 from airflow_provider_backpressure.core.replay import ReplayWindow
 from airflow_provider_backpressure.exceptions import LedgerRefused, LogLost, SourceRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
-from dev.services import Server
 from tests import types_mysql as typed
 from tests.support.composed import Composed
 from tests.support.mysql_catching_up import FILL, TABLE, FollowedMySQL, MySQLWriter
 from tests.support.postgres import run
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def logins() -> dict[str, Endpoint]:
-    """What the runner knows."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
-    """One warm session for all tests."""
-    with closing(ConnectRunner(connect.url, logins)) as runner:
-        yield runner
 
 
 @pytest.fixture

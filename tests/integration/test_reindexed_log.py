@@ -1,7 +1,6 @@
 """T9 under ``catch_up``: the ledger is lost while a log is followed, and is rebuilt with its place in the log."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,19 +17,6 @@ from tests.support.catching_up import FILL, TABLE, Followed
 from tests.support.composed import Composed
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
-
-
-@pytest.fixture(scope="module")
-def logins() -> dict[str, Endpoint]:
-    """What the runner knows."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
-    """One warm session for all tests."""
-    with closing(ConnectRunner(connect.url, logins)) as runner:
-        yield runner
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,19 +47,6 @@ def small(services: Services) -> Iterator[Server]:
     kept = {"max_slot_wal_keep_size": f"{KEPT // MIB}MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     yield services.up(SMALL, settings={"postgres": kept})[SMALL]
     services.down(SMALL)
-
-
-@pytest.fixture(scope="module")
-def logins() -> dict[str, Endpoint]:
-    """What the runner knows."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
-    """One warm session for all tests."""
-    with closing(ConnectRunner(connect.url, logins)) as runner:
-        yield runner
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """F4, F6: reader, transform and sink of real ranges on a real Spark Connect server, each by its own clock."""
 
 import uuid
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +10,6 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.flow import Level, Stage, StageTime, State, bottleneck
 from airflow_provider_backpressure.core.messages import Column, RangeResult, ReadSpec, Transform
 from airflow_provider_backpressure.runners.connect import ConnectRunner
-from dev.services import Server
 from tests.integration.attempts import Begun, begin, columns_of, difference, execute
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("F4", "F6")]
@@ -47,19 +44,6 @@ class Stand:
     def run(self, begun: Begun, *queries: str, seq: int = 0) -> RangeResult:
         """Run a range of these slices."""
         return self.runner.run(begun.spec(*(queries or (ALL,)), seq=seq)).result(240)
-
-
-@pytest.fixture(scope="module")
-def logins() -> dict[str, Endpoint]:
-    """The endpoints of the test that runs, which the module's only session looks up."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
-    """One session for all tests."""
-    with closing(ConnectRunner(connect.url, logins)) as runner:
-        yield runner
 
 
 def stand(database: Endpoint, runner: ConnectRunner, logins: dict[str, Endpoint], rows: int) -> Stand:

@@ -1,0 +1,24 @@
+"""How much there is of a table: what is asked of any server, and the figures by which it is answered."""
+
+from dataclasses import dataclass
+
+COUNTABLE_ROWS = 20_000_000
+"""Up to so many rows of the whole table are counted (some seconds); beyond, the server's estimate stands."""
+UNEVEN = 8
+"""How many times the mean a row is wide, from which on ranges are weighed by bytes rather than counted by rows."""
+ASSUMED_ROW_BYTES = 100.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Rows that are asked for, and bytes of one."""
+
+    rows: int | None
+    exact: bool
+    row_bytes: float
+    widest_bytes: float
+    """Of the largest row, where rows differ much in size, else 0."""
+
+
+UNKNOWN = Size(rows=None, exact=False, row_bytes=ASSUMED_ROW_BYTES, widest_bytes=0.0)
+"""Where nobody asks."""
