@@ -21,7 +21,8 @@
         ├── LedgerUnavailable
         ├── SnapshotLost          the snapshot that ranges are read in is gone: a retry plans anew
         └── RangeFailed           one attempt of one range; carries its cause
-            └── OutOfMemory       it took more than the executor had: a smaller range may go
+            ├── OutOfMemory       it took more than the executor had: a smaller range may go
+            └── WorkerLost        its process ended without a word: killed, by whomever
 
 Whether to retry is the type, never a flag.
 """
@@ -105,3 +106,7 @@ class RangeFailed(Transient):
 
 class OutOfMemory(RangeFailed):
     """One attempt of one range took more memory than its executor had."""
+
+
+class WorkerLost(RangeFailed):
+    """A process of one attempt of one range ended without a word, as one does that the kernel's OOM killer ends."""

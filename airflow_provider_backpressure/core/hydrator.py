@@ -33,6 +33,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceUnavailable,
     Terminal,
     Transient,
+    WorkerLost,
 )
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,8 @@ class Hydrator:
     _keeper: Keeper | None = None
     _jobs: dict["Future[RangeResult]", RangeRecord] = field(default_factory=dict)
     _failures: dict[int, int] = field(default_factory=dict)
+    _lost: set[int] = field(default_factory=set)
+    """Ranges whose process ended without a word: once by chance, twice most likely for their memory."""
     _committed: int = 0
     _alone: bool = False
     _next_renewal: float = 0.0
@@ -233,6 +236,13 @@ class Hydrator:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
             raise
 
+    def _too_large(self, record: RangeRecord, error: Exception) -> bool:
+        lost = isinstance(error, WorkerLost)
+        again = lost and record.seq in self._lost
+        if lost:
+            self._lost.add(record.seq)
+        return again or isinstance(error, OutOfMemory)
+
     def _halved(self, record: RangeRecord) -> bool:
         """Cut a range whose attempt has failed, where that can be done now: else it counts as any failure."""
         try:
@@ -342,7 +352,7 @@ class Hydrator:
             error = RangeFailed(f"Range {record.seq} ended without a commit in the sink.")
         if not isinstance(error, Exception):
             raise error
-        if isinstance(error, OutOfMemory) and self._halved(record):
+        if self._too_large(record, error) and self._halved(record):
             log.warning("Range %s took too much memory and was cut in two: %s", record.seq, error)
             return None
         self._failures[record.seq] = self._failures.get(record.seq, 0) + 1

@@ -8,12 +8,10 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from airflow_provider_backpressure.core.failures import from_text
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
-    OutOfMemory,
-    RangeFailed,
     RunnerRefused,
     RunnerUnavailable,
 )
-from airflow_provider_backpressure.runners.sentences import out_of_memory, refusal
+from airflow_provider_backpressure.runners.sentences import broken_off, refusal
 
 _NO_SESSION = ("INVALID_HANDLE.SESSION", "SESSION_", "NO_ACTIVE_SESSION")
 _UNREACHABLE = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "PERMISSION_DENIED")
@@ -27,8 +25,12 @@ def translate(error: Exception, where: str) -> BackpressureError:
     text = str(error)
     if isinstance(error, BackpressureError):
         return error
-    failed = OutOfMemory if out_of_memory(text) else RangeFailed
-    return from_text(text) or _refusal(error, text) or _absence(error, text, where) or failed(_failure(error, text))
+    return (
+        from_text(text)
+        or _refusal(error, text)
+        or _absence(error, text, where)
+        or broken_off(text)(_failure(error, text))
+    )
 
 
 def _refusal(error: Exception, text: str) -> BackpressureError | None:

@@ -7,12 +7,10 @@ from typing import Any
 from airflow_provider_backpressure.core.failures import from_text
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
-    OutOfMemory,
-    RangeFailed,
     RunnerRefused,
     RunnerUnavailable,
 )
-from airflow_provider_backpressure.runners.sentences import out_of_memory, refusal
+from airflow_provider_backpressure.runners.sentences import broken_off, refusal
 
 ANALYSIS = ("AnalysisException", "ParseException")
 """Errors by which Spark refuses a query before a row is read."""
@@ -35,8 +33,7 @@ def failure(answer: Mapping[str, Any], output: str, master: str) -> Backpressure
         return RunnerRefused("spark-submit finds no Java on this host: install Java 17 or 21, or set JAVA_HOME.")
     if not answer and any(sign in text for sign in _NO_MASTER):
         return RunnerUnavailable(f"The Spark master {master} does not answer: {telling(text)}")
-    failed = OutOfMemory if out_of_memory(text) else RangeFailed
-    return failed(f"The Spark application failed: {telling(text)}")
+    return broken_off(text)(f"The Spark application failed: {telling(text)}")
 
 
 def telling(text: str) -> str:

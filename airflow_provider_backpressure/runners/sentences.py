@@ -2,21 +2,22 @@
 
 import re
 
-from airflow_provider_backpressure.exceptions import RunnerRefused
+from airflow_provider_backpressure.exceptions import OutOfMemory, RangeFailed, RunnerRefused, WorkerLost
 
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 _NOT_INSTALLED = re.compile(r"\[PACKAGE_NOT_INSTALLED\] ([^\n]*)")
 _OTHER_PYTHON = re.compile(r"version:?\s+\(?(\d+)[.,]\s?(\d+)\)? than that in driver:?\s+\(?(\d+)[.,]\s?(\d+)")
-
-
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|\bMemoryError\b|OOMKilled|exceeding memory limits|[Ee]xit (?:code|status)[: ]+(?:52|137)\b"
 )
+_LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|exited with code \d")
 
 
-def out_of_memory(text: str) -> bool:
-    """Whether the text says that an executor's memory ran out, or that it was killed for that."""
-    return _OUT_OF_MEMORY.search(text) is not None
+def broken_off(text: str) -> type[RangeFailed]:
+    """Return the error of an attempt that broke off so: by an executor's memory, without a word, or else."""
+    if _OUT_OF_MEMORY.search(text):
+        return OutOfMemory
+    return WorkerLost if _LOST.search(text) else RangeFailed
 
 
 def refusal(text: str) -> RunnerRefused | None:

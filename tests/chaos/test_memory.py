@@ -21,8 +21,9 @@ ROWS, RANGE_ROWS = 4_000, 2_000
 
 
 @pytest.mark.statement("X2")
+@pytest.mark.parametrize("way", ["narrow", "killed"])
 def test_a_range_that_is_too_large_is_cut_until_it_fits(
-    database: Endpoint, ledger_url: str, session: Session, hydration: Composed
+    database: Endpoint, ledger_url: str, session: Session, hydration: Composed, way: str
 ) -> None:
     """X2: in halves, at a real Spark; what did not fit is refused by the sink from then on, and all rows arrive."""
     run(
@@ -36,7 +37,7 @@ def test_a_range_that_is_too_large_is_cut_until_it_fits(
         budget=Budget(credits=2, range_rows=RANGE_ROWS),
     )
     with composed.open(session(composed)) as ports:
-        planner = replace(ports.planner(), transform=Transform(python="tests.integration.transforms:narrow"))
+        planner = replace(ports.planner(), transform=Transform(python=f"tests.integration.transforms:{way}"))
         plan = planner.plan().plan
         assert ports.hydrator().run().outcome is Outcome.DONE
     with closing(SqlLedger(ledger_url)) as ledger:

@@ -30,6 +30,7 @@ from airflow_provider_backpressure.exceptions import (
     SinkUnavailable,
     SourceRefused,
     SourceUnavailable,
+    WorkerLost,
 )
 from airflow_provider_backpressure.testing import ManualClock, MemoryLedger, MemoryRunner, MemorySink, MemorySource
 
@@ -168,6 +169,17 @@ def test_a_range_that_takes_too_much_memory_is_cut_until_it_fits(bench):
     ]
     assert all(bench.sink.markers(bench.plan_id)[record.slice_id].revoked for record in revoked)
     assert bench.states() == {RangeState.REVOKED: 2, RangeState.COMMITTED: 12}
+
+
+def test_a_range_whose_worker_is_lost_is_tried_again_and_then_cut(bench):
+    """Once may be anybody's kill; the kernel, short of memory, would do it at every try."""
+    bench.runner.failures[0] = [WorkerLost("the worker exited unexpectedly")]
+    bench.runner.failures[1] = [WorkerLost("the worker exited unexpectedly")] * 2
+    bench.lane().run()
+    assert sorted(bench.sink.rows) == list(range(100))
+    assert bench.ledger.range(bench.plan_id, 0).state is RangeState.COMMITTED
+    assert bench.ledger.range(bench.plan_id, 0).attempt == 2
+    assert [record.seq for record in bench.ledger.ranges(bench.plan_id, states=[RangeState.REVOKED])] == [1]
 
 
 def test_a_cut_that_a_killed_lane_has_begun_is_done_by_the_next(bench):

@@ -8,10 +8,12 @@ from airflow_provider_backpressure.core.failures import to_text
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     InvalidDeclaration,
+    OutOfMemory,
     PlanSuperseded,
     RangeFailed,
     RunnerRefused,
     RunnerUnavailable,
+    WorkerLost,
 )
 from airflow_provider_backpressure.runners.failures import translate
 
@@ -90,6 +92,22 @@ def trace(line: str) -> PythonException:
             SparkConnectGrpcException(message="(x) It was lost.", errorClass="INVALID_HANDLE.OPERATION_NOT_FOUND"),
             RangeFailed,
             "The Spark job failed: (x) It was lost.",
+        ),
+        (trace("MemoryError: no more"), OutOfMemory, "The Spark job failed: MemoryError: no more"),
+        (
+            SparkConnectGrpcException(message="Job aborted: Reason: Container killed. Exit status: 137."),
+            OutOfMemory,
+            "The Spark job failed: Job aborted: Reason: Container killed. Exit status: 137.",
+        ),
+        (
+            SparkConnectGrpcException(message="Job aborted: Python worker exited unexpectedly (crashed)."),
+            WorkerLost,
+            "The Spark job failed: Job aborted: Python worker exited unexpectedly (crashed).",
+        ),
+        (
+            SparkConnectGrpcException(message="Job aborted: ExecutorLostFailure: Command exited with code 1"),
+            WorkerLost,
+            "The Spark job failed: Job aborted: ExecutorLostFailure: Command exited with code 1",
         ),
         (trace(f"TaskFailed: {to_text(PlanSuperseded('Too late.'))}"), PlanSuperseded, "Too late."),
         (InvalidDeclaration("As it was."), InvalidDeclaration, "As it was."),
