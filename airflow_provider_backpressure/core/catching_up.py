@@ -116,9 +116,9 @@ def check_replayable(snapshot: Snapshot, write: WriteSpec, *, mode: Mode, transf
         raise InvalidDeclaration("consistency='catch_up' brings rows as they are: leave the transform out.")
     if write.kind not in REPLAYED_INTO:
         raise SinkRefused(f"No log can be replayed into {write.fence}: a {write.kind} sink does not take deletes.")
-    absent = [name for name in write.key if name not in snapshot.logged]
-    if absent:
+    if set(write.key) not in map(set, snapshot.log_keys):
+        keys = " or ".join(f"({', '.join(key)})" for key in snapshot.log_keys)
         raise SourceRefused(
-            f"The log of {snapshot.source_identity} does not tell {', '.join(absent)} of a deleted row, by which "
-            f"{write.fence} is upserted: upsert by its replica identity ({', '.join(snapshot.logged)})."
+            f"The log of {snapshot.source_identity} does not tell which row of {write.fence} was deleted by "
+            f"({', '.join(write.key)}), by which that is upserted: upsert by {keys}."
         )

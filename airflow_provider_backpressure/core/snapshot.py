@@ -47,8 +47,8 @@ class Snapshot:
     """Size of the largest row that may have to be expected, where rows differ much in size; 0: they do not."""
     window: Window | None = None
     """What of a rising column this snapshot is about; ``None`` where there is none."""
-    logged: tuple[str, ...] = ()
-    """Under ``catch_up``: columns that the source's log tells of a row that is deleted."""
+    log_keys: tuple[tuple[str, ...], ...] = ()
+    """Under ``catch_up``: unique keys by which the source's log tells which row was deleted."""
     position: str | None = None
     """Where the source's log stood before anything was read (an LSN, or a GTID set); ``None`` where none is kept."""
 

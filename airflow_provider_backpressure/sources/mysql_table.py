@@ -85,7 +85,7 @@ class MySQLTable:
         as_text = [name for name in ordered if name in self._declared.as_text]
         if as_text:
             raise SourceRefused(f"{self._name} is cut by {listed(as_text)}, which cannot be read as text too.")
-        logged = self._logged(table, columns) if wanted is Consistency.CATCH_UP else ()
+        log_keys = self._log_keys(table, columns) if wanted is Consistency.CATCH_UP else ()
         if self._where is not None:
             checked_condition(self._session, table, self._where)
         window = self._window(table, after)
@@ -105,7 +105,7 @@ class MySQLTable:
             widest_bytes=size.widest_bytes,
             consistency=wanted,
             window=window,
-            logged=logged,
+            log_keys=log_keys,
             position=position,
         )
 
@@ -178,14 +178,15 @@ class MySQLTable:
             self._known = find(self._session, self._name)
         return self._known
 
-    def _logged(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[str, ...]:
-        """Return what the log tells of a row that is deleted; ``SourceRefused`` where not all of it can be replayed."""
+    def _log_keys(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[tuple[str, ...], ...]:
+        """Return by what the log tells a deleted row; ``SourceRefused`` where not all changes can be replayed."""
         declared = self._declared
         if self._where is not None or declared.increment_column is not None:
             what = "where" if self._where is not None else "increment_column"
             raise SourceRefused(f"The log shows every change of {self._name}: catch_up goes without {what}.")
         replayable(self._session, table, columns, as_text=declared.as_text)
-        return tuple(column.name for column in columns)
+        told = {column.name for column in columns if column.not_null}
+        return tuple(key.columns for key in table.keys if told.issuperset(key.columns))
 
     def _position(self) -> str | None:
         """Return the transactions that the server has, as a GTID set; ``None`` where it keeps no such count."""

@@ -16,14 +16,16 @@ from airflow_provider_backpressure.postgres.session import Session
 PUBLISHES_GENERATED = 180000
 """Version since which stored generated columns can be published."""
 MINIMUM_VERSION = 140000
+_LACKS = "it lacks {} that is not deferrable"
 BY_KEY, FULL = "d", "f"
 """Replica identities: the primary key, and the whole row."""
 
 
-def replayable(session: Session, table: Relation, columns: Sequence[CatalogColumn]) -> tuple[str, ...]:
-    """Return the columns that the log tells of a row that is deleted, or whose key changes.
+def replayable(session: Session, table: Relation, columns: Sequence[CatalogColumn]) -> tuple[tuple[str, ...], ...]:
+    """Return the unique keys by which the log tells a row that is deleted, or whose key changes.
 
-    ``SourceRefused`` with everything that stands against replaying the table's changes.
+    A deferrable key is none: within one statement two rows may have the same. ``SourceRefused`` with everything that
+    stands against replaying the table's changes.
     """
     against = [*_against_server(session), *_against_table(session, table)]
     identity, more = _identity(session, table)
@@ -31,7 +33,11 @@ def replayable(session: Session, table: Relation, columns: Sequence[CatalogColum
     against += more or _against_generated(session, identity, generated, [column.name for column in columns])
     if against:
         raise SourceRefused(f"The changes of {table.name} cannot be replayed: {'; '.join(against)}.")
-    return identity
+    told = {column.name for column in table.columns if column.not_null and column.name in identity}
+    keys = tuple(key.columns for key in table.unique_keys if key.immediate and told.issuperset(key.columns))
+    if not keys:
+        raise SourceRefused(f"The changes of {table.name} cannot be replayed: {_LACKS.format('a key of its rows')}.")
+    return keys
 
 
 def _against_server(session: Session) -> list[str]:
@@ -71,8 +77,8 @@ def _identity(session: Session, table: Relation) -> tuple[tuple[str, ...], list[
         return tuple(names), []
     lacks = "a primary key" if kind == BY_KEY else "a usable replica identity"
     return (), [
-        f"it lacks {lacks}, without which a publication would make PostgreSQL refuse updates and deletes of the table: "
-        "give it a primary key, or ALTER TABLE … REPLICA IDENTITY"
+        f"{_LACKS.format(lacks)}, without which a publication would make PostgreSQL refuse updates and deletes of the "
+        "table: give it one, or ALTER TABLE … REPLICA IDENTITY"
     ]
 
 
@@ -110,7 +116,7 @@ _IDENTITY = sql.SQL(
         FROM pg_index i
         CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-        WHERE i.indrelid = c.oid AND i.indisvalid AND k.n <= i.indnkeyatts
+        WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND k.n <= i.indnkeyatts
           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
     FROM pg_class c WHERE c.oid = %s
     """

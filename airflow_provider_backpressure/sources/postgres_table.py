@@ -88,7 +88,7 @@ class PostgresTable:
         as_text = [column.name for column in split.columns if column.name in self._declared.as_text]
         if as_text:
             raise SourceRefused(f"{self._name} is cut by {listed(as_text)}, which cannot be read as text too.")
-        logged = self._logged(table, columns) if wanted is Consistency.CATCH_UP else ()
+        log_keys = self._log_keys(table, columns) if wanted is Consistency.CATCH_UP else ()
         if self._where is not None:
             checked_condition(self._session, table, self._where)
         window = self._window(table, after)
@@ -110,7 +110,7 @@ class PostgresTable:
             widest_bytes=size.widest_bytes,
             consistency=wanted,
             window=window,
-            logged=logged,
+            log_keys=log_keys,
             position=position,
         )
 
@@ -201,8 +201,8 @@ class PostgresTable:
         for log in self._logs.values():
             log.close()
 
-    def _logged(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[str, ...]:
-        """Return what the log tells of a row that is deleted; ``SourceRefused`` where not all of it can be replayed."""
+    def _log_keys(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[tuple[str, ...], ...]:
+        """Return by what the log tells a deleted row; ``SourceRefused`` where not all changes can be replayed."""
         if self._where is not None or self._declared.increment_column is not None:
             what = "where" if self._where is not None else "increment_column"
             raise SourceRefused(f"The log shows every change of {self._name}: catch_up goes without {what}.")

@@ -19,6 +19,7 @@ from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
     LedgerRefused,
     LogLost,
+    RangeFailed,
     SinkRefused,
     SnapshotLost,
     SourceRefused,
@@ -148,6 +149,11 @@ def scans(followed: Followed) -> int:
         (["CREATE UNLOGGED TABLE t (id int PRIMARY KEY)"], "unlogged"),
         (["CREATE TABLE t (id int NOT NULL UNIQUE, v int)"], "lacks a primary key"),
         (["CREATE TABLE t (id int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY NOTHING"], "usable replica identity"),
+        (["CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)"], "lacks a primary key that is not deferrable"),
+        (
+            ["CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)", "ALTER TABLE t REPLICA IDENTITY FULL"],
+            "lacks a key of its rows that is not deferrable",
+        ),
         (["CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) VIRTUAL)"], "generated g is not in"),
         (["CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)"], "partitioned table"),
     ],
@@ -164,6 +170,32 @@ def test_what_cannot_be_replayed_is_refused_before_anything_is_made(
 
 
 @pytest.mark.statement("X5")
+@pytest.mark.statement("X6")
+@pytest.mark.parametrize(
+    ("there", "back", "words"),
+    [
+        (
+            ["CREATE UNIQUE INDEX by_v ON t (v)", "ALTER TABLE t REPLICA IDENTITY USING INDEX by_v"],
+            ["ALTER TABLE t REPLICA IDENTITY DEFAULT"],
+            "did not have id in its replica identity",
+        ),
+        (["ALTER TABLE t ALTER n TYPE numeric(12,4)"], ["ALTER TABLE t ALTER n TYPE numeric(10,2)"], "another type"),
+        (["ALTER TABLE t ALTER n TYPE numeric(12,4)"], [], "n was numeric.10,2. and is numeric.12,4."),
+    ],
+)
+def test_a_table_that_was_another_for_a_while_is_not_replayed(
+    followed: Followed, there: list[str], back: list[str], words: str
+) -> None:
+    """X6: what was logged meanwhile would lack a deleted row's key, or hold values that the target cannot."""
+    followed.source("CREATE TABLE t (id int PRIMARY KEY, v int NOT NULL, n numeric(10,2))")
+    followed.source("INSERT INTO t SELECT i, i, i FROM generate_series(1, 100) i", "ANALYZE t")
+    followed.go()
+    followed.source(*there, "DELETE FROM t WHERE id = 7", "UPDATE t SET n = n + 0.0049 WHERE id = 8", *back)
+    with pytest.raises((SourceRefused, RangeFailed), match=words):
+        followed.go()
+    assert followed.sink("SELECT count(*) FROM raw.t") == [(100,)]
+
+
 def test_a_target_that_cannot_follow_is_refused(followed: Followed) -> None:
     """X5: another mode, other unique keys, rows that are there already."""
     followed.source("CREATE TABLE t (id int PRIMARY KEY, v int)")

@@ -4,7 +4,7 @@ A value's length and bytes are the same in ``pgoutput`` as in a binary COPY of t
 they are: nothing is decoded but where one ends.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -14,6 +14,8 @@ from airflow_provider_backpressure.spark.changes import DELETE, MOVE, NULL, TRUN
 
 Field = bytes | None
 """A value with its length before it, :data:`..changes.NULL`, or ``None`` where the log leaves it out as unchanged."""
+Type = tuple[int, int]
+"""A type's object identifier and its modifier, such as a length; -1: it has none."""
 _BEGIN, _RELATION, _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"BRIUDT"
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 _OLD_KEY, _OLD_ROW = b"KO"
@@ -43,8 +45,10 @@ class Decoder:
         key: Sequence[str],
         start: LogPosition,
         end: LogPosition,
+        types: Mapping[str, Type] | None = None,
     ) -> None:
-        self._table, self._columns = table, tuple(columns)
+        """``types``: those that columns must have in the log; a column that is not named may be of any."""
+        self._table, self._columns, self._types = table, tuple(columns), types or {}
         self._key = [self._columns.index(name) for name in key]
         self._start, self._end = start.at, end.at
         self._layouts: dict[int, Layout | None] = {}
@@ -120,7 +124,10 @@ class Decoder:
             rows.append(self._row(TRUNCATE, [NULL] * len(self._columns)))
 
     def _learn(self, body: bytes) -> None:
-        """Take in what the log says of a table; ``SourceRefused`` where ours no longer has a planned column."""
+        """Take in what the log says of a table as it was then; ``SourceRefused`` where ours was not as it is planned.
+
+        A key that was not part of the replica identity for a while is not told of rows that were deleted meanwhile.
+        """
         schema, at = _text(body, 5)
         name, at = _text(body, at)
         table = int.from_bytes(body[1:5], "big")
@@ -128,18 +135,30 @@ class Decoder:
             self._layouts[table] = None
             return
         number, at = int.from_bytes(body[at + 1 : at + 3], "big"), at + 3
-        names, identity = [], set()
+        names, identity, types = [], set(), {}
         for place in range(number):
             if body[at] & 1:
                 identity.add(place)
             column, at = _text(body, at + 1)
             names.append(column)
+            types[column] = (
+                int.from_bytes(body[at : at + 4], "big"),
+                int.from_bytes(body[at + 4 : at + 8], signed=True),
+            )
             at += 8
-        gone = [column for column in self._columns if column not in names]
-        if gone:
+        others = [f"had no column {column}" for column in self._columns if column not in types]
+        others += [
+            f"had {column} of another type"
+            for column in types
+            if self._types.get(column, types[column]) != types[column]
+        ]
+        if not others:
+            keys = [self._columns[place] for place in self._key]
+            others = [f"did not have {key} in its replica identity" for key in keys if names.index(key) not in identity]
+        if others:
             raise SourceRefused(
-                f"{'.'.join(self._table)} has no column {', '.join(gone)} any more: trigger the DAG with "
-                '{"backpressure": "restart"} to plan anew.'
+                f"{'.'.join(self._table)} {', and '.join(others)} when changes were logged that are to be replayed: "
+                'trigger the DAG with {"backpressure": "restart"} to plan anew.'
             )
         places = tuple(names.index(column) for column in self._columns)
         self._layouts[table] = Layout(places=places, plain=places == tuple(range(number)), identity=frozenset(identity))

@@ -15,14 +15,14 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.polling import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.positions import LogPosition
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceUnavailable
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.postgres.slots import lsn
 from airflow_provider_backpressure.postgres.slots import position as position_of
 from airflow_provider_backpressure.spark.changes import UPSERT, change
 from airflow_provider_backpressure.spark.checksum import Buffer, without_header
 from airflow_provider_backpressure.spark.connections import SOURCE, connect_source, end_attempts
 from airflow_provider_backpressure.spark.meter import opened
-from airflow_provider_backpressure.spark.readers.pgoutput import Decoder
+from airflow_provider_backpressure.spark.readers.pgoutput import Decoder, Type
 from airflow_provider_backpressure.spark.readers.postgres import Reading, reader_name, reading
 from airflow_provider_backpressure.spark.streams import CopyOut
 
@@ -31,6 +31,7 @@ FLUSH_SECONDS = 60.0
 FREE_SECONDS = 30.0
 """Longest wait for the reader before to let go of the slot."""
 AGAIN_ROWS = 1000
+TEXT = "text"
 _PAYLOAD = 6
 """Bytes before the only field of a row of COPY: the number of fields, and its length."""
 
@@ -78,13 +79,14 @@ class LogChanges:
 
     def __iter__(self) -> Iterator[list[bytes]]:
         """See :meth:`..changes.Changes.__iter__`. ``LogLost`` where the slot is gone, or was moved past the window."""
-        self._check()
+        types = self._check()
         decoder = Decoder(
             table=self._table,
             columns=[column.name for column in self._read.columns],
             key=self._key,
             start=self._bounds.start,
             end=self._bounds.end,
+            types=types,
         )
         what = Reading(query=self._query(), name=reader_name(self._name))
         with opened(reading(self._source, what, heed=self._heed)) as stream:
@@ -128,10 +130,11 @@ class LogChanges:
             sql.SQL(", ").join(map(sql.Literal, options)),
         ).as_string(None)
 
-    def _check(self) -> None:
+    def _check(self) -> dict[str, Type]:
         """See that the slot still shows the window from its start: the server silently passes over what it does not.
 
-        Attempts before this one are ended first, since a slot has one reader at a time.
+        Attempts before this one are ended first, since a slot has one reader at a time. Returns the types that columns
+        must have in the log: those of the table now, which are the planned ones.
         """
         name = reader_name(self._name)
         with SOURCE.translated(self._source), connect_source(self._source, name=name) as connection:
@@ -142,6 +145,7 @@ class LogChanges:
                 return None if row is not None and row[1] is not None else (row[0] if row is not None else None,)
 
             found = PollPolicy().until(free, timeout=FREE_SECONDS, clock=SystemClock())
+            types = self._types(connection)
         if found is None:
             raise SourceUnavailable(f"Somebody else reads the replication slot {self._slot}, which has one reader.")
         confirmed: LogPosition | None = position_of(found[0]) if found[0] else None
@@ -150,6 +154,23 @@ class LogChanges:
             raise LogLost(
                 f"The replication slot {self._slot} {what}: the log from {self._bounds.start.text} on is lost."
             )
+        return types
+
+    def _types(self, connection: psycopg.Connection) -> dict[str, Type]:
+        """Return the types of the planned columns, but of those that are read as text: any other's text is one too."""
+        planned = {column.name: column.type for column in self._read.columns if column.type != TEXT}
+        with connection.transaction():
+            connection.execute("SET LOCAL search_path TO ''")
+            found = connection.execute(_TYPES, self._table).fetchall()
+        retyped = [
+            f"{name} was {planned[name]} and is {now}" for name, _, _, now in found if planned.get(name, now) != now
+        ]
+        if retyped:
+            raise SourceRefused(
+                f"{'.'.join(self._table)} has changed: {', '.join(retyped)}. Trigger the DAG with "
+                '{"backpressure": "restart"} to plan anew.'
+            )
+        return {name: (oid, modifier) for name, oid, modifier, _ in found if name in planned}
 
     def _heed(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         """A publication that is not there at some point of the log is a warning to the server, and a loss to us."""
@@ -180,6 +201,11 @@ def _value(connection: psycopg.Connection, query: str) -> str:
     return str(row[0])
 
 
+_TYPES = """
+    SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod)
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
 _CONFIRMED = """
     SELECT confirmed_flush_lsn::text, active_pid FROM pg_replication_slots
     WHERE slot_name = %s AND restart_lsn IS NOT NULL

@@ -164,7 +164,7 @@ def test_what_cannot_be_replayed_into_is_refused():
         total_exact=False,
         row_bytes=8.0,
         consistency=Consistency.CATCH_UP,
-        logged=("id",),
+        log_keys=(("id",),),
     )
     check_replayable(snapshot, WRITE, mode=Mode.UPSERT, transformed=False)
     for declared, mode, transformed, error in (

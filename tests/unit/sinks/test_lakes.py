@@ -42,7 +42,7 @@ def test_those_that_merge_take_a_topic_and_no_database_s_log(tmp_path: Path) -> 
         total_exact=True,
         row_bytes=8.0,
         consistency=Consistency.CATCH_UP,
-        logged=("key",),
+        log_keys=(("key",),),
     )
     for declared in (DeltaSink(path=str(tmp_path / "delta")), IcebergSink(table="raw.t", catalog=catalog)):
         write = fitted(declared, "upsert")

@@ -12,9 +12,9 @@ from airflow_provider_backpressure.spark.readers.pgoutput import Decoder
 ID, NAME, DOC = ("id", True), ("name", False), ("doc", False)
 
 
-def relation(number: int = 1, *columns: tuple[str, bool], table: str = "t") -> bytes:
+def relation(number: int = 1, *columns: tuple[str, bool], table: str = "t", type: tuple[int, int] = (25, -1)) -> bytes:
     body = b"R" + struct.pack(">I", number) + b"public\0" + table.encode() + b"\0d" + struct.pack(">h", len(columns))
-    return body + b"".join(bytes([key]) + name.encode() + b"\0" + struct.pack(">Ii", 25, -1) for name, key in columns)
+    return body + b"".join(bytes([key]) + name.encode() + b"\0" + struct.pack(">Ii", *type) for name, key in columns)
 
 
 def begin(lsn: int) -> bytes:
@@ -37,9 +37,15 @@ def of(kind: bytes, rest: bytes, number: int = 1) -> bytes:
     return kind + struct.pack(">I", number) + rest
 
 
-def decoder(*columns: str, key: tuple[str, ...] = ("id",), start: int = 0, end: int = 100) -> Decoder:
+def decoder(
+    *columns: str,
+    key: tuple[str, ...] = ("id",),
+    start: int = 0,
+    end: int = 100,
+    types: dict[str, tuple[int, int]] | None = None,
+) -> Decoder:
     at = {name: LogPosition(at=number, text="") for name, number in (("start", start), ("end", end))}
-    return Decoder(table=("public", "t"), columns=columns or ("id", "name", "doc"), key=key, **at)
+    return Decoder(table=("public", "t"), columns=columns or ("id", "name", "doc"), key=key, types=types, **at)
 
 
 TOLD = [relation(1, ID, NAME, DOC), begin(5)]
@@ -104,8 +110,20 @@ def test_a_truncate_is_a_change():
 @pytest.mark.statement("X6")
 def test_a_column_that_is_gone_stops_the_reading():
     """X6: dropped while its changes are replayed."""
-    with pytest.raises(SourceRefused, match=r"public\.t has no column doc any more"):
+    with pytest.raises(SourceRefused, match=r"public\.t had no column doc when changes were logged"):
         decoder().rows([relation(1, ID, NAME)])
+
+
+@pytest.mark.statement("X6")
+def test_a_table_that_was_another_while_its_changes_were_logged_stops_the_reading():
+    """X6: another type, be it one of more digits, and another replica identity, though all is as planned by now."""
+    types = dict.fromkeys(("id", "name"), (1700, 655366))
+    others = decoder(types=types)
+    others.rows([relation(1, ID, NAME, DOC, type=(1700, 655366))])
+    with pytest.raises(SourceRefused, match="had id of another type, and had name of another type when"):
+        others.rows([relation(1, ID, NAME, DOC, type=(1700, 655370))])
+    with pytest.raises(SourceRefused, match="did not have id in its replica identity when"):
+        decoder().rows([relation(1, ("id", False), ("name", True), DOC)])
 
 
 def test_a_value_in_binary_was_not_asked_for():
