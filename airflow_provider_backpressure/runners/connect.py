@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 
 MAX_JOBS = 256
 """Most jobs in flight from one process; the gate admits far fewer."""
+UNKEPT = {"spark.connect.session.planCache.enabled": "false"}
+"""No plan is asked for twice, and each holds all of our code. Spark would keep sixteen of them for each session, for as
+long as it lives, and that of a killed lane lives for another hour."""
 
 
 class ConnectRunner:
@@ -165,7 +168,7 @@ class ConnectRunner:
             if self._session is None:
                 session = self._address.begin(self.session_id)
                 try:
-                    for name, value in SETTINGS.items():
+                    for name, value in (SETTINGS | UNKEPT).items():
                         session.conf.set(name, value)
                 except PySparkException:
                     session.client.close()

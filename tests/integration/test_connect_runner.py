@@ -65,6 +65,11 @@ def test_the_probe_sees_the_executors_python(runner: ConnectRunner) -> None:
     assert all(environment.modules[name] for name in ("psycopg", "pyarrow", "xxhash"))
 
 
+def test_the_server_keeps_no_plans(runner: ConnectRunner) -> None:
+    """Each holds all of our code: a few hundred would fill the heap of a small server."""
+    assert runner._opened().conf.get("spark.connect.session.planCache.enabled") == "false"
+
+
 def test_an_error_of_ours_comes_back_as_itself(runner: ConnectRunner, begun: Begun) -> None:
     """What a task raised arrives with its class and its one sentence."""
     begun.superseded()
