@@ -17,6 +17,7 @@ from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.watch import Watch
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
+from airflow_provider_backpressure.hooks.declared import text
 from airflow_provider_backpressure.hooks.hydration import Declaration, Opened, SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.runs import under_way
 from airflow_provider_backpressure.hooks.spark import memory_url
@@ -139,6 +140,7 @@ class HydrationTask(BaseOperator):
                 lane=lane,
                 poll_interval=settings.poll_policy().maximum,
                 remind_after=remind_after,
+                source=text(self.source),
             )
         self.defer(trigger=trigger, method_name="resume", timeout=timeout)
 

@@ -1,7 +1,7 @@
 """``doctor``: everything a hydration needs, one line each, with what to do where something is missing."""
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +10,7 @@ from airflow_provider_backpressure.cli.doctor_checks import CHECKS, REACHES, SLO
 from airflow_provider_backpressure.cli.shell import FAILED, command, shown
 from airflow_provider_backpressure.core.catching_up import SUFFIX
 from airflow_provider_backpressure.core.checks import NEEDED_MODULES, check_modules
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import (
@@ -53,7 +54,7 @@ def _every(args: Namespace) -> Iterator[Check]:
     for database in databases:
         yield from _looked(f"database {database}", partial(_database, database))
     for database in databases:
-        yield from _looked(f"slots of {database}", partial(_slots, database, {one.id for one in known}))
+        yield from _looked(f"slots of {database}", partial(_slots, database, following(known)))
     for cluster in args.spark_conn_id or sorted({one.cluster for one in known}):
         yield from _looked(f"spark {cluster}", partial(_spark, cluster))
         for database in databases:
@@ -75,6 +76,11 @@ def _known(conn_id: str) -> list[Hydration]:
             return ledger.hydrations()
     except BackpressureError:
         return []
+
+
+def following(known: Iterable[Hydration]) -> set[str]:
+    """Return the hydrations that follow a log: a slot of any other was left by a plan that never came about."""
+    return {one.id for one in known if one.plan is not None and one.plan.consistency is Consistency.CATCH_UP}
 
 
 def _databases(hydration: Hydration) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def postgres(place: Endpoint) -> Iterator[str]:
 
 
 def postgres_slots(place: Endpoint, known: Collection[str]) -> Iterator[str]:
-    """Slots of ours that keep the server's log; each has to belong to a hydration."""
+    """Slots of ours that keep the server's log; each has to belong to a hydration that follows it."""
     from airflow_provider_backpressure.core.watched import size
     from airflow_provider_backpressure.postgres.errors import Errors
     from airflow_provider_backpressure.postgres.session import Session
@@ -51,7 +51,8 @@ def postgres_slots(place: Endpoint, known: Collection[str]) -> Iterator[str]:
     if orphans:
         listed = ", ".join(f"{slot.name} ({size(slot.held_bytes)} of log)" for slot in orphans)
         raise SourceRefused(
-            f"Slots of no hydration of this ledger keep log: {listed}. Where no other Airflow has them: "
+            f"Slots keep log that no plan of this ledger follows: {listed}. Where no other Airflow has them, and "
+            "nothing is being planned just now: "
             f"SELECT pg_drop_replication_slot('{orphans[0].name}'); DROP PUBLICATION IF EXISTS {orphans[0].name};"
         )
 

@@ -28,7 +28,7 @@ from airflow_provider_backpressure.core.replay import numbered
 from airflow_provider_backpressure.core.schema import SchemaChange, checked
 from airflow_provider_backpressure.core.sizing import measured, next_rows, rows_per_range
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot, fingerprint
-from airflow_provider_backpressure.exceptions import SnapshotLost
+from airflow_provider_backpressure.exceptions import BackpressureError, SnapshotLost
 
 
 class Verdict(Enum):
@@ -247,8 +247,13 @@ class Planner:
             draft, position=self._keep_log(hydration, draft), hydration_id=hydration.id if catches_up else ""
         )
         rows = next_rows(self.budget, snapshot.row_bytes, measured(self.ledger, hydration, self.runner))
-        cut = self.choose(self.source.ranges(snapshot, rows=rows, bytes=self.budget.range_bytes))
-        ranges = self.ledger.save_plan(hydration.id, draft, in_order(cut) if draft.write.ordered else cut)
+        try:
+            cut = self.choose(self.source.ranges(snapshot, rows=rows, bytes=self.budget.range_bytes))
+            ranges = self.ledger.save_plan(hydration.id, draft, in_order(cut) if draft.write.ordered else cut)
+        except BackpressureError:
+            if catches_up:
+                self.source.log(hydration.id).drop()
+            raise
         plan = self.take_target(hydration, draft)
         return Planned(
             verdict=Verdict.PLANNED,

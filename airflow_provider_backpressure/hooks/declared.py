@@ -1,5 +1,6 @@
 """Declarations as plain values, for what travels as JSON, and back."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
@@ -22,6 +23,11 @@ def plain(declared: Any) -> dict[str, Any]:
     """Return a declaration's fields, each as JSON has it, and the name of its class."""
     values = {field.name: _plain(getattr(declared, field.name)) for field in fields(declared) if field.init}
     return {CLASS: type(declared).__name__, **values}
+
+
+def text(declared: Any) -> str:
+    """Return :func:`plain` as JSON; empty for a declaration of another package, which cannot travel."""
+    return json.dumps(plain(declared)) if classes().get(type(declared).__name__) is type(declared) else ""
 
 
 def declared_from(value: Mapping[str, Any]) -> Any:

@@ -14,7 +14,13 @@ from airflow_provider_backpressure.core.polling import Clock, PollPolicy, System
 from airflow_provider_backpressure.core.positions import LogPosition
 from airflow_provider_backpressure.core.replay import BYTES
 from airflow_provider_backpressure.core.watched import size
-from airflow_provider_backpressure.exceptions import LogLost, SnapshotLost, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    LogLost,
+    SnapshotLost,
+    SourceRefused,
+    SourceUnavailable,
+)
 from airflow_provider_backpressure.postgres.errors import Errors, where
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Connection, Session
@@ -67,8 +73,12 @@ class PostgresLog:
         """See :meth:`..core.ports.ChangeLog.begin`. The publication is first: the log shows nothing from before it."""
         self._session.transaction(lambda connection: drop_slot(connection, self.stream))
         self._publish()
-        start = self._make_slot()
-        self._await_older()
+        try:
+            start = self._make_slot()
+            self._await_older()
+        except BackpressureError:
+            self._give_up()
+            raise
         log.info("The log of %s is kept from %s on by the slot %s.", self._table, start.text, self.stream)
         return start
 
@@ -113,6 +123,15 @@ class PostgresLog:
             drop_publication(connection, self.stream)
 
         self._session.transaction(remove)
+
+    def _give_up(self) -> None:
+        """Leave nothing behind that nobody reads, as far as the server lets us."""
+        try:
+            self.drop()
+        except BackpressureError as error:
+            log.warning(
+                "The slot %s may be left in the source, see `airflow backpressure doctor`: %s", self.stream, error
+            )
 
     def close(self) -> None:
         """Give the connection back; idempotent."""

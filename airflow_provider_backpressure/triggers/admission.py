@@ -1,6 +1,7 @@
 """The trigger that waits at a closed gate without a worker slot."""
 
 import asyncio
+import json
 import math
 import time
 from collections.abc import AsyncIterator, Callable
@@ -18,9 +19,11 @@ from airflow_provider_backpressure.core.limiter import NONE_SEEN, Readings, read
 from airflow_provider_backpressure.core.polling import PollPolicy
 from airflow_provider_backpressure.core.signals import Decision
 from airflow_provider_backpressure.core.watch import Watch, Watcher, Why
-from airflow_provider_backpressure.exceptions import Terminal, Transient
+from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable, Terminal, Transient
+from airflow_provider_backpressure.hooks.declared import declared_from
 from airflow_provider_backpressure.hooks.recorded import recorded_health
 from airflow_provider_backpressure.hooks.spark import memory_reader
+from airflow_provider_backpressure.triggers.guarding import Guard
 from airflow_provider_backpressure.triggers.ledger import opened
 from airflow_provider_backpressure.triggers.waiting import Bench
 
@@ -29,6 +32,8 @@ CLASSPATH = "airflow_provider_backpressure.triggers.admission.AdmissionTrigger"
 FIRST_LOOK_SECONDS = 5.0
 """Airflow may take a task that is resumed at once for one that ended without saying so: its scheduler has yet to hear
 then that the deferring process has ended. A gate that stayed closed for the inline wait may stay so a little longer."""
+GUARD_SECONDS = 10.0
+"""Seconds between two looks at what the source keeps of its log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,8 @@ class Wait:
     """Seconds before the first look."""
     remind_after: float | None = None
     """Seconds after which it fires though nothing has changed, so that the task can tell somebody."""
+    source: str = ""
+    """The declaration whose log is looked after, as :func:`..hooks.declared.text` has it; empty: nobody's."""
 
 
 class AdmissionTrigger(BaseTrigger):
@@ -62,8 +69,9 @@ class AdmissionTrigger(BaseTrigger):
     executors' memory is not watched here: the resumed task looks at it again before it submits anything, so a gate
     closed by memory then costs a short worker slot per look.
 
-    Where the budget declares signals, source and sink are opened as the plan has them, and looked at in a thread that
-    all triggers of this process share.
+    Under ``catch_up`` the policy at the limit of the source's log acts from here too; the resumed task meets what it
+    finds. Where the budget declares signals, source and sink are opened as the plan has them, and looked at in a thread
+    that all triggers of this process share.
     """
 
     def __init__(
@@ -80,6 +88,7 @@ class AdmissionTrigger(BaseTrigger):
         poll_interval: float = 1.0,
         first_look: float = FIRST_LOOK_SECONDS,
         remind_after: float | None = None,
+        source: str = "",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.wait = Wait(
@@ -94,7 +103,9 @@ class AdmissionTrigger(BaseTrigger):
             poll_interval=poll_interval,
             first_look=first_look,
             remind_after=remind_after,
+            source=source,
         )
+        self._guard = Guard(source=declared_from(json.loads(source))) if source else None
         self._health: HealthWatch | None = None
         self._bench: Bench | None = None
 
@@ -119,17 +130,20 @@ class AdmissionTrigger(BaseTrigger):
     async def _event(self) -> TriggerEvent:
         policy = PollPolicy(initial=min(0.2, self.wait.poll_interval), maximum=self.wait.poll_interval)
         watcher: Watcher | None = None
-        began = time.monotonic()
+        began = guarded = time.monotonic()
         for pause in policy.waits():
             seen: Decision | None = None
             try:
                 watcher = watcher or await self._watcher()
                 why = await asyncio.to_thread(watcher.look)
                 seen = watcher.last
+                if why is None and time.monotonic() >= guarded + GUARD_SECONDS:
+                    await self._guarded(watcher.ledger)
+                    guarded = time.monotonic()
+            except (Terminal, SnapshotLost) as error:
+                return _event("refused", str(error))
             except (Transient, AirflowRuntimeError) as error:
                 self.log.warning("The gate cannot be seen and counts as closed: %s", error)
-            except Terminal as error:
-                return _event("refused", str(error))
             else:
                 if why is not None:
                     return _event(why, SENTENCES[why])
@@ -138,6 +152,17 @@ class AdmissionTrigger(BaseTrigger):
                 return _event("closed", "the gate is still closed, which is to be told")
             await self._wait(seen, pause, left)
         raise AssertionError("a policy's waits have no end")
+
+    async def _guarded(self, ledger: Ledger) -> None:
+        """Let the policy act at the limit of the log that is kept meanwhile: no lane does, where none has a job."""
+        if self._guard is None:
+            return
+        hydration = await asyncio.to_thread(ledger.hydration, self.wait.hydration_id)
+        try:
+            await self._guard.look(hydration, replaying=hydration.plan is not None and hydration.plan.replays)
+        except SourceUnavailable as error:
+            self._guard.forget()
+            self.log.warning("What the source keeps of its log is not known: %s", error)
 
     async def _wait(self, seen: Decision | None, pause: float, most: float) -> None:
         if self._bench is None:

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,17 +10,16 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure.core.arrivals import Unread
-from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.events import Kind, event, of_course
 from airflow_provider_backpressure.core.health import HealthWatch
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.limiter import health_signals
-from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, SnapshotLost, SourceRefused
-from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration import SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded import recorded_health
+from airflow_provider_backpressure.triggers.guarding import Guard
 from airflow_provider_backpressure.triggers.telling import tell
 
 log = logging.getLogger(__name__)
@@ -45,12 +43,16 @@ class Between:
     """Its signals are those that warn."""
     callbacks: Sequence[Mapping[str, Any]]
     """Whom to tell, see ``telling.as_callbacks``."""
+    _guard: Guard = field(init=False)
     _looking: "asyncio.Task[None] | None" = None
-    _open: Callable[[], Source] | None = None
     _health: HealthWatch | None = None
     _plan_id: str = ""
     """Of which the health is looked at: what is unread changes with it."""
     _said: frozenset[Kind] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        """Look after the source's log."""
+        self._guard = Guard(source=self.source)
 
     def look(self, ledger: Ledger, unread: Unread, *, working: bool) -> None:
         """Begin to look, unless the look before is still under way. ``working``: whether a run is."""
@@ -78,30 +80,20 @@ class Between:
                 looked |= BETWEEN
             await self._tell(ledger, hydration, found, looked)
         except (BackpressureError, AirflowRuntimeError) as error:
-            # The connection may have changed: it is read anew.
-            self._open = None
+            self._guard.forget()
             log.warning("Nobody looks after %s now: %s", hydration.source_identity, error)
         except Exception:
             log.exception("A look after %s failed.", hydration.source_identity)
 
     async def _policy(self, hydration: Hydration) -> dict[Kind, str]:
         """Let the policy act, and return what it finds of the log."""
-        if hydration.plan is None or hydration.plan.consistency is not Consistency.CATCH_UP:
-            return {}
-        if self._open is None:
-            # Airflow's channel to the triggerer belongs to the event loop: a thread of asyncio's own cannot use it.
-            self._open = await sync_to_async(self._opening)()
         try:
-            await asyncio.to_thread(_guard, self._open, hydration.id)
+            await self._guard.look(hydration, replaying=None)
         except SourceRefused as error:
             return {Kind.DATA_AT_RISK: str(error)}
         except (LogLost, SnapshotLost) as error:
             return {Kind.LOG_LOST: str(error)}
         return {}
-
-    def _opening(self) -> Callable[[], Source]:
-        found = endpoint(self.source.conn_id, *self.source.conn_types)
-        return lambda: self.source.open(found)
 
     async def _warnings(self, ledger: Ledger, hydration: Hydration) -> dict[Kind, str]:
         if not self.budget.signals or hydration.plan is None:
@@ -135,11 +127,6 @@ class Between:
         notice = await asyncio.to_thread(ledger.note, hydration.id, present, looked={kind.value for kind in looked})
         for due in notice.due:
             await tell(self.callbacks, event(Kind(due), found[Kind(due)], hydration))
-
-
-def _guard(opened: Callable[[], Source], hydration_id: str) -> None:
-    with closing(opened()) as source:
-        source.log(hydration_id).guard(replaying=None)
 
 
 def _joined(*each: Mapping[Kind, str]) -> dict[Kind, str]:

@@ -3,11 +3,15 @@
 import os
 import random
 import uuid
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from airflow_provider_backpressure.cli.doctor import following
+from airflow_provider_backpressure.cli.doctor_checks import postgres_slots
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
@@ -23,12 +27,15 @@ from airflow_provider_backpressure.exceptions import (
     SinkRefused,
     SnapshotLost,
     SourceRefused,
+    SourceUnavailable,
 )
 from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.sources import postgres_log
+from airflow_provider_backpressure.sources.postgres_table import PostgresTable
 from dev.services import Server
 from tests.support.catching_up import FILL, TABLE, Followed, Watch, Writer
 from tests.support.composed import Composed
-from tests.support.postgres import new_role
+from tests.support.postgres import connected, new_role
 
 pytestmark = pytest.mark.integration
 ROWS = int(os.environ.get("BACKPRESSURE_FIRE_ROWS", "2000000"))
@@ -246,6 +253,35 @@ def test_an_idle_table_holds_no_log_back(followed: Followed) -> None:
             log.drop()
             assert followed.slots() == []
     assert followed.source("SELECT FROM pg_publication") == []
+
+
+@pytest.mark.statement("T7")
+def test_no_slot_is_left_where_planning_fails(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T7: nobody would read it, and the source's disk would fill. What a kill leaves is named by ``doctor``."""
+    followed.source(TABLE, FILL.format(100), "ANALYZE t")
+    monkeypatch.setattr(postgres_log, "SLOT_SECONDS", 1)
+    with closing(connected(followed.composed.source)) as other:
+        other.autocommit = False
+        other.execute("INSERT INTO t VALUES (9000, 1, NULL, 'new')")
+        with pytest.raises(SourceUnavailable, match="did not end within 1 s"):
+            followed.plan()
+        assert followed.slots() == []
+    monkeypatch.undo()
+    with monkeypatch.context() as failing:
+        failing.setattr(PostgresTable, "ranges", Mock(side_effect=SourceUnavailable("It is away.")))
+        with pytest.raises(SourceUnavailable):
+            followed.plan()
+    assert followed.slots() == []
+    with followed.ports() as ports:
+        hydration = ports.planner().register()
+        log = ports.source.log(hydration.id)
+        log.begin()
+        with pytest.raises(SourceRefused, match=f"no plan of this ledger follows: {log.stream}"):
+            list(postgres_slots(followed.composed.source, following(ports.ledger.hydrations())))
+    followed.plan()
+    with followed.ports() as ports:
+        (finding,) = postgres_slots(followed.composed.source, following(ports.ledger.hydrations()))
+    assert "for its hydration" in finding
 
 
 def test_a_slot_that_is_lost_is_named_and_nothing_is_skipped(followed: Followed) -> None:

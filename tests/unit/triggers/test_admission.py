@@ -8,13 +8,23 @@ from dataclasses import asdict, replace
 import pytest
 
 from airflow_provider_backpressure.core import health as looking
-from airflow_provider_backpressure.core.config import ActiveSessions, Budget
+from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Consistency
 from airflow_provider_backpressure.core.limits import FixedLimit
-from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, SinkUnavailable
-from airflow_provider_backpressure.hooks import recorded
+from airflow_provider_backpressure.exceptions import (
+    LedgerRefused,
+    LedgerUnavailable,
+    LogLost,
+    SinkUnavailable,
+    SnapshotLost,
+    SourceRefused,
+    SourceUnavailable,
+)
+from airflow_provider_backpressure.hooks import declared, recorded
+from airflow_provider_backpressure.hooks.declared import text
 from airflow_provider_backpressure.operators import PlanSnapshotOperator, SubmitRangeOperator
-from airflow_provider_backpressure.triggers import AdmissionTrigger, ledger
-from tests.support.world import MemoryTable, World, context
+from airflow_provider_backpressure.triggers import AdmissionTrigger, admission, ledger
+from tests.support.world import TABLES, MemoryTable, World, context
+from tests.unit.triggers.test_between import Logged
 
 
 @pytest.fixture
@@ -24,6 +34,16 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(ledger, "shared_ledger", lambda address: made.ledger)
     PlanSnapshotOperator(task_id="plan_snapshot", **made.flow).execute(context())
     return made
+
+
+@pytest.fixture
+def logged(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A hydration whose source keeps its log."""
+    monkeypatch.setattr(declared, "classes", lambda: {"MemoryTable": MemoryTable})
+    world.source = TABLES["public.t"] = Logged(keys=list(range(20)))
+    plan = replace(world.plan, consistency=Consistency.CATCH_UP, position="100 0/64")
+    world.ledger.take_over(world.hydration.id, plan)
+    return world
 
 
 def trigger(world: World, **values) -> AdmissionTrigger:
@@ -71,6 +91,31 @@ def test_it_is_rebuilt_from_what_it_serialises(world):
 def test_an_unknown_argument_is_an_error(world):
     with pytest.raises(TypeError, match="renamed"):
         trigger(world, renamed=1)
+
+
+@pytest.mark.parametrize("error", [SourceRefused("No more."), LogLost("It is gone."), SnapshotLost("It was dropped.")])
+def test_at_a_closed_gate_the_policy_acts_at_the_limit_of_the_source_s_log(logged, monkeypatch, error):
+    """No lane has a job, so none looks: a paused hydration's log would grow until the source's disk is full."""
+    monkeypatch.setattr(admission, "GUARD_SECONDS", 0.01)
+    logged.ledger.pause(logged.hydration.id, who="ada")
+    waiting = trigger(logged, source=text(logged.flow["source"]))
+
+    def grow() -> None:
+        assert logged.source.kept.guarded
+        logged.source.kept.trouble = [error]
+
+    assert fires(waiting, act=grow) == {"why": "refused", "sentence": str(error)}
+    assert set(logged.source.kept.guarded) == {False}, "no log is replayed yet"
+
+
+def test_a_source_that_does_not_answer_leaves_its_log_to_the_next_look(logged, monkeypatch):
+    monkeypatch.setattr(admission, "GUARD_SECONDS", 0.01)
+    logged.ledger.pause(logged.hydration.id, who="ada")
+    logged.source.kept.trouble = [SourceUnavailable("It is away.")]
+    waiting = trigger(logged, source=text(logged.flow["source"]))
+    event = fires(waiting, act=lambda: logged.ledger.resume(logged.hydration.id, who="ada"))
+    assert event["why"] == "open"
+    assert len(logged.source.kept.guarded) > 1
 
 
 def test_it_fires_when_a_person_resumes(world):
