@@ -15,6 +15,7 @@ from airflow_provider_backpressure.cli.doctor_checks import postgres_slots
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
+from airflow_provider_backpressure.core.hydrator import Outcome
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.planner import Verdict
 from airflow_provider_backpressure.core.polling import PollPolicy, SystemClock
@@ -111,7 +112,8 @@ def test_a_writer_at_random_a_killed_lane_and_the_target_is_the_source_when_it_p
     assert writer.changes > 50
     assert followed.differs() == (0, 0)
     with capsys.disabled():
-        print(f"\n{writer.changes} changes; longest query {watch.query:.2f} s, oldest snapshot {watch.snapshot} xids")
+        print(f"\n{writer.changes} changes; {watch}")
+    watch.check(seconds=60)
 
 
 def killed_at(followed: Followed, folder: Path, step: Step) -> None:
@@ -146,6 +148,31 @@ def scans(followed: Followed) -> int:
         "SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relid = 'public.t'::regclass"
     )
     return found
+
+
+@pytest.mark.statement("T10")
+def test_windows_of_the_log_wait_at_the_gate(followed: Followed) -> None:
+    """T10: in the steady state nothing is brought past a person's pause, nor more than one window at a time."""
+    followed.source(TABLE, FILL.format(3_000), "ANALYZE t")
+    followed.go()
+    followed.source("ALTER TABLE t ALTER doc SET STORAGE EXTERNAL")
+    followed.source("UPDATE t SET doc = repeat(md5(random()::text), 150) WHERE id <= 700")
+    followed = replace(followed, composed=replace(followed.composed, budget=Budget(credits=2, range_bytes=2**20)))
+    assert followed.plan().ranges > 2
+    before = followed.sums()[1]
+    with followed.ports() as ports:
+        ports.ledger.pause(ports.hydration.id, who="ada")
+        paused = replace(ports.hydrator(), inline_wait=0.3)
+        assert paused.run().outcome is Outcome.CLOSED
+        assert followed.sums()[1] == before
+        assert {each.attempt for each in ports.ledger.ranges(ports.plan.plan_id)} == {0}
+        ports.ledger.resume(ports.hydration.id, who="ada")
+        hydrator, most = ports.hydrator(), []
+        hydrator.on_commit = lambda: most.append(ports.ledger.gate(ports.hydration.id).in_flight)
+        assert hydrator.run().outcome is Outcome.DONE
+    assert set(most) <= {0, 1}
+    followed.finish()
+    assert followed.differs() == (0, 0)
 
 
 @pytest.mark.statement("X5")
@@ -362,7 +389,5 @@ def test_consistency_under_fire(
                 ours, theirs = followed.sums()
             assert ours == theirs, f"seed {seed}, point {point}"
     with capsys.disabled():
-        print(
-            f"\nseed {seed}: {writer.changes} changes, {writer.changes / writer.seconds:.0f}/s; "
-            f"longest query {watch.query:.2f} s, oldest snapshot {watch.snapshot} xids"
-        )
+        print(f"\nseed {seed}: {writer.changes} changes, {writer.changes / writer.seconds:.0f}/s; {watch}")
+    watch.check(seconds=writer.seconds / 4)

@@ -81,6 +81,7 @@ def under_fire(composed: Composed, folder: Path, *, rows: int, seed: int, kills:
             assert followed.differing() == set(), f"seed {seed}, point {point}"
     print(f"Our longest transaction in the source took {watch.longest:.2f} s and had {watch.locked} rows locked.")
     assert not watch.locked
+    assert 0 < watch.longest < 60
 
 
 @pytest.mark.long

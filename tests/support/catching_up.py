@@ -217,13 +217,15 @@ class Writer:
 
 @dataclass
 class Watch:
-    """Sees how long the product's statements in a source take, and how old their snapshots are."""
+    """Sees how long the product's transactions in a source take, how old their snapshots are, and what they lock."""
 
     endpoint: Endpoint
-    query: float = 0.0
-    """Seconds of the longest statement."""
+    longest: float = 0.0
+    """Seconds of the longest transaction."""
     snapshot: int = 0
     """Transactions that have begun since the oldest snapshot."""
+    locks: int = 0
+    """Locks of ``public.t`` for which a writer would have to wait."""
 
     @contextmanager
     def watching(self) -> Iterator["Watch"]:
@@ -235,7 +237,8 @@ class Watch:
                 while not stop.wait(0.1):
                     row = connection.execute(_OURS).fetchone()
                     assert row is not None
-                    self.query, self.snapshot = max(self.query, float(row[0])), max(self.snapshot, row[1])
+                    self.longest, self.snapshot = max(self.longest, float(row[0])), max(self.snapshot, row[1])
+                    self.locks = max(self.locks, row[2])
 
         thread = threading.Thread(target=look)
         thread.start()
@@ -245,9 +248,23 @@ class Watch:
             stop.set()
             thread.join()
 
+    def check(self, *, seconds: float) -> None:
+        """Fail unless every transaction was shorter, and no lock stood in a writer's way."""
+        assert 0 < self.longest < seconds
+        assert self.locks == 0
+
+    def __str__(self) -> str:
+        """Return what was seen."""
+        return f"our longest transaction {self.longest:.2f} s, oldest snapshot {self.snapshot} xids"
+
 
 _OURS = """
-    SELECT coalesce(max(extract(epoch FROM clock_timestamp() - query_start)) FILTER (WHERE state = 'active'), 0),
-           coalesce(max(age(backend_xmin)), 0)
-    FROM pg_stat_activity WHERE application_name LIKE 'bp-read:%' AND datname = current_database()
+    SELECT coalesce(max(extract(epoch FROM clock_timestamp() - a.xact_start)), 0),
+           coalesce(max(age(a.backend_xmin)), 0),
+           count(*) FILTER (WHERE EXISTS (
+               SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.relation = to_regclass('public.t')
+                 AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')))
+    FROM pg_stat_activity a
+    WHERE (a.application_name LIKE 'bp-read:%' OR a.application_name LIKE 'backpressure%')
+      AND a.datname = current_database()
 """

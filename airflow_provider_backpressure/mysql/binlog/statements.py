@@ -47,6 +47,9 @@ def effect(statement: Statement, table: TableName) -> Effect:
     if words[1:2] in (["DATABASE"], ["SCHEMA"]):
         gone = first == "DROP" and table.database.casefold() == _unquoted(tokens[-1]).casefold()
         return Effect.DEFINED if gone else Effect.NONE
+    if words[:5] == ["CREATE", "TABLE", "IF", "NOT", "EXISTS"]:
+        # It is logged though it does nothing: the table was there when the log began, and what ends it stops us.
+        return Effect.NONE
     if words[:2] == ["CREATE", "TABLE"]:
         return Effect.DEFINED if _first(tokens[2:], statement.database) == _folded(table) else Effect.NONE
     if words[1:2] != ["TABLE"] or _folded(table) not in set(_names(tokens[2:], statement.database)):

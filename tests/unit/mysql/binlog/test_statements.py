@@ -28,6 +28,7 @@ TABLE = TableName(database="shop", name="orders")
         (Effect.DEFINED, "shop", "RENAME TABLE fresh TO orders"),
         (Effect.NONE, "shop", "RENAME TABLE fresh TO other"),
         (Effect.DEFINED, "shop", "CREATE TABLE orders (id int)"),
+        (Effect.NONE, "shop", "create table if not exists `orders` (id int)"),
         (Effect.NONE, "shop", "CREATE TABLE more (id int, orders int)"),
         (Effect.DEFINED, "shop", "ALTER TABLE orders DROP COLUMN a"),
         (Effect.DEFINED, "shop", "alter table shop.Orders modify a bigint"),
