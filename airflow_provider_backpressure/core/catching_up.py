@@ -99,6 +99,7 @@ def next_windows(
             kind=plan.read.kind.removesuffix(SUFFIX) + SUFFIX,
             window=window.window(before.upto if before else plan.position),
             tells_position=False,
+            added=(),
         ),
         write=replace(plan.write, ordered=True),
         clears=None,

@@ -61,6 +61,8 @@ class ReadSpec:
     """Whether a record that cannot be taken apart is handed on with the reason, instead of failing its range."""
     trusts: bool = False
     """Whether values that are to be JSON are handed on unseen, since the target looks at them itself."""
+    added: tuple[str, ...] = ()
+    """Columns that the table got since the plan before: where its log does not know them yet, they are NULL."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "ReadSpec":
@@ -70,6 +72,7 @@ class ReadSpec:
             "columns": columns_from_json(value["columns"]),
             "window": Window(**window) if window else None,
             "parts": tuple(value.get("parts", ())),
+            "added": tuple(value.get("added", ())),
         }
         return cls(**{**value, **made})
 

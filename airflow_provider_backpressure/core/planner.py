@@ -357,7 +357,7 @@ class Planner:
         found = next_windows(plan, log, markers.values(), budget=self.budget, hydrating=hydrating)
         if found is None:
             return None
-        draft, windows = found
+        windows, draft = found[1], self._grown(plan, found[0])
         ranges = self.ledger.save_plan(hydration.id, draft, numbered(windows))
         return Planned(
             verdict=Verdict.PLANNED,
@@ -365,6 +365,29 @@ class Planner:
             plan=self.take_target(hydration, draft),
             ranges=ranges,
             note=f"{ranges} windows of the log, {draft.total:,} {draft.unit} in all",
+        )
+
+    def _grown(self, plan: Plan, draft: Plan) -> Plan:
+        """Return a plan of windows with what has come to the source's columns, which the target is given first.
+
+        By the source as it is once the windows' end is known: what comes later is in none of them.
+        """
+        if self.on_new_column is not NewColumn.ADD:
+            return draft
+        now = self.source.snapshot(plan.consistency, counted=False)
+        change = SchemaChange(before=plan.read.columns, now=now.columns)
+        change.check(self.source.identity, plan.plan_id, self.on_new_column)
+        if not change.added:
+            return draft
+        change.check_logged(now, plan.plan_id)
+        self.sink.widen(change.added)
+        write = self.sink.fit(now.columns, mode=plan.mode, key=self.key or now.key, replayed=True)
+        added = tuple(column.name for column in change.added)
+        return replace(
+            draft,
+            fingerprint=fingerprint(now.columns),
+            read=replace(draft.read, columns=now.columns, added=added),
+            write=replace(write, ordered=True),
         )
 
     def _increment(self, hydration: Hydration, plan: Plan, ranges: int) -> Planned:

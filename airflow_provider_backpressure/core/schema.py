@@ -37,6 +37,15 @@ class SchemaChange:
         moved = not gone and not retyped and kept != [column.name for column in self.before]
         return [*gone, *retyped, *(["its columns come in another order"] if moved else [])]
 
+    def check_logged(self, snapshot: Snapshot, plan_id: str) -> None:
+        """Raise ``SourceRefused`` where rows got a value of a new column that no log tells of."""
+        names = [column.name for column in self.added if column.name in snapshot.defaults]
+        if names:
+            raise SourceRefused(
+                f"{snapshot.source_identity} has changed since plan {plan_id}: column {', '.join(names)} was added "
+                f"with a default, which rows have that nobody has changed. What is committed stays; {RESTART}."
+            )
+
     def check(self, identity: str, plan_id: str, policy: NewColumn) -> None:
         """Raise ``SourceRefused`` for what the policy does not let pass; nothing that is committed is lost by it."""
         strict = [column.name for column in self.added if not column.nullable]

@@ -49,6 +49,8 @@ class Snapshot:
     """What of a rising column this snapshot is about; ``None`` where there is none."""
     log_keys: tuple[tuple[str, ...], ...] = ()
     """Under ``catch_up``: unique keys by which the source's log tells which row was deleted."""
+    defaults: tuple[str, ...] = ()
+    """Columns with a default: once they are added, rows have a value that nobody wrote."""
     position: str | None = None
     """Where the source's log stood before anything was read (an LSN, or a GTID set); ``None`` where none is kept."""
 

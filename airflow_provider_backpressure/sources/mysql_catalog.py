@@ -34,6 +34,7 @@ class CatalogColumn:
     visible: bool
     readable: bool
     """Whether our account may read it."""
+    has_default: bool
 
     @property
     def unsigned(self) -> bool:
@@ -105,7 +106,7 @@ def _ask_for(session: Session, name: TableName) -> None:
 
 def _column(row: tuple[object, ...]) -> CatalogColumn:
     name, data_type, column_type, nullable, characters, octets, precision, scale, fraction, *others = row
-    charset, collation, extra, rights = others
+    charset, collation, extra, rights, default = others
     return CatalogColumn(
         name=str(name),
         data_type=str(data_type).lower(),
@@ -120,6 +121,7 @@ def _column(row: tuple[object, ...]) -> CatalogColumn:
         collation=None if collation is None else str(collation),
         visible="INVISIBLE" not in str(extra).upper(),
         readable="select" in str(rights).lower().split(","),
+        has_default=default is not None or "GENERATED" in str(extra).upper(),
     )
 
 
@@ -150,5 +152,6 @@ def _number(value: object) -> int | None:
 _FROM = "FROM information_schema"
 _COLUMNS = (
     "COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, CHARACTER_MAXIMUM_LENGTH, CHARACTER_OCTET_LENGTH,"
-    " NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME, EXTRA, `PRIVILEGES`"
+    " NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME, EXTRA, `PRIVILEGES`,"
+    " COLUMN_DEFAULT"
 )

@@ -106,6 +106,7 @@ class MySQLTable:
             consistency=wanted,
             window=window,
             log_keys=log_keys,
+            defaults=tuple(column.name for column in columns if column.has_default),
             position=position,
         )
 

@@ -23,6 +23,8 @@ class Wanted:
     """PostgreSQL's spelling of each column's type, in the plan's order."""
     key: tuple[str, ...]
     wishes: Mapping[str, Wish] = field(default_factory=dict)
+    added: frozenset[str] = frozenset()
+    """Columns that an earlier row may lack: they are NULL then."""
 
 
 class RowReader:
@@ -99,7 +101,7 @@ def _check_names(table: LoggedTable, wanted: Wanted) -> None:
             'binlog_row_metadata to FULL, and trigger the DAG with {"backpressure": "restart"}.'
         )
     there = {column.name for column in table.columns}
-    missing = [name for name in wanted.types if name not in there]
+    missing = [name for name in wanted.types if name not in there and name not in wanted.added]
     if missing:
         raise SourceRefused(
             f"{table.database}.{table.name} had no column {listed(missing)} when a change was logged: trigger the DAG "

@@ -69,6 +69,7 @@ class BinlogChanges:
         self._source, self._name, self._said = source, name, said
         self._start, self._end = Place.of(bounds.start), Place.of(bounds.end)
         self._types = {column.name: column.type for column in read.columns}
+        self._added = frozenset(read.added)
         self._key = tuple(key)
 
     def __iter__(self) -> Iterator[list[bytes]]:
@@ -100,7 +101,7 @@ class BinlogChanges:
             ((folded,),) = ask("SELECT @@GLOBAL.lower_case_table_names")
         return Walk(
             table=TableName(database=str(said["database"]), name=str(said["table"])),
-            wanted=Wanted(types=self._types, key=self._key, wishes=wishes),
+            wanted=Wanted(types=self._types, key=self._key, wishes=wishes, added=self._added),
             charsets=known,
             start=self._start.gtids,
             end=self._end.gtids,

@@ -4,7 +4,7 @@ A value's length and bytes are the same in ``pgoutput`` as in a binary COPY of t
 they are: nothing is decoded but where one ends.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -27,7 +27,8 @@ _OWN_FIELDS = 3
 class Layout:
     """Where the planned columns stand in a row of the log."""
 
-    places: tuple[int, ...]
+    places: tuple[int | None, ...]
+    """``None``: the table did not have it yet."""
     plain: bool
     """They are all that there are, in their order."""
     identity: frozenset[int]
@@ -46,9 +47,13 @@ class Decoder:
         start: LogPosition,
         end: LogPosition,
         types: Mapping[str, Type] | None = None,
+        added: Collection[str] = (),
     ) -> None:
-        """``types``: those that columns must have in the log; a column that is not named may be of any."""
-        self._table, self._columns, self._types = table, tuple(columns), types or {}
+        """``types``: those that columns must have in the log; a column that is not named may be of any.
+
+        ``added``: columns that the table may lack in the log, where they are NULL then.
+        """
+        self._table, self._columns, self._types, self._added = table, tuple(columns), types or {}, frozenset(added)
         self._key = [self._columns.index(name) for name in key]
         self._start, self._end = start.at, end.at
         self._layouts: dict[int, Layout | None] = {}
@@ -115,7 +120,7 @@ class Decoder:
         return b"".join([beginning, numbers(kept) if kept else NULL, *old, *(value or NULL for value in values)])
 
     def _planned(self, layout: Layout, found: list[Field]) -> list[Field]:
-        return found if layout.plain else [found[place] for place in layout.places]
+        return found if layout.plain else [NULL if place is None else found[place] for place in layout.places]
 
     def _truncate(self, body: bytes, rows: list[bytes]) -> None:
         number = int.from_bytes(body[1:5], "big")
@@ -146,7 +151,9 @@ class Decoder:
                 int.from_bytes(body[at + 4 : at + 8], signed=True),
             )
             at += 8
-        others = [f"had no column {column}" for column in self._columns if column not in types]
+        others = [
+            f"had no column {column}" for column in self._columns if column not in types and column not in self._added
+        ]
         others += [
             f"had {column} of another type"
             for column in types
@@ -160,7 +167,7 @@ class Decoder:
                 f"{'.'.join(self._table)} {', and '.join(others)} when changes were logged that are to be replayed: "
                 'trigger the DAG with {"backpressure": "restart"} to plan anew.'
             )
-        places = tuple(names.index(column) for column in self._columns)
+        places = tuple(names.index(column) if column in types else None for column in self._columns)
         self._layouts[table] = Layout(places=places, plain=places == tuple(range(number)), identity=frozenset(identity))
 
 

@@ -87,6 +87,7 @@ class LogChanges:
             start=self._bounds.start,
             end=self._bounds.end,
             types=types,
+            added=self._read.added,
         )
         what = Reading(query=self._query(), name=reader_name(self._name))
         with opened(reading(self._source, what, heed=self._heed)) as stream:

@@ -43,9 +43,12 @@ def decoder(
     start: int = 0,
     end: int = 100,
     types: dict[str, tuple[int, int]] | None = None,
+    added: tuple[str, ...] = (),
 ) -> Decoder:
     at = {name: LogPosition(at=number, text="") for name, number in (("start", start), ("end", end))}
-    return Decoder(table=("public", "t"), columns=columns or ("id", "name", "doc"), key=key, types=types, **at)
+    return Decoder(
+        table=("public", "t"), columns=columns or ("id", "name", "doc"), key=key, types=types, added=added, **at
+    )
 
 
 TOLD = [relation(1, ID, NAME, DOC), begin(5)]
@@ -112,6 +115,17 @@ def test_a_column_that_is_gone_stops_the_reading():
     """X6: dropped while its changes are replayed."""
     with pytest.raises(SourceRefused, match=r"public\.t had no column doc when changes were logged"):
         decoder().rows([relation(1, ID, NAME)])
+
+
+@pytest.mark.statement("X6")
+def test_a_column_that_was_added_is_null_before():
+    """X6: rows that were logged before it came, and rows behind that."""
+    grown = decoder("id", "name", added=("name",))
+    before, after = of(b"I", b"N" + row("1")), of(b"U", b"N" + row("1", "x"))
+    assert grown.rows([relation(1, ID), begin(5), before, relation(1, ID, NAME), after]) == [
+        change(1, UPSERT, [b"1", None], [None]),
+        change(2, UPSERT, [b"1", b"x"], [None]),
+    ]
 
 
 @pytest.mark.statement("X6")
