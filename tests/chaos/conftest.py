@@ -22,7 +22,7 @@ from tests.support.composed import Composed
 from tests.support.postgres import run
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = {"spark.python.daemon.module": "tests.chaos.daemon"}
+QUICK = {"spark.python.daemon.module": "airflow_provider_backpressure.runners.daemon"}
 """Spark's configuration for workers that begin quickly."""
 
 

@@ -14,7 +14,9 @@ from tests.support.postgres import run
 
 STANDS_STILL = 4.0
 """Seconds for which the broker is stopped."""
-DRIVER = "Spark's driver is killed"
+DRIVER, LANE = "Spark's driver is killed", "a lane is killed"
+EARLY = (DRIVER, LANE)
+"""Only in the first half: their memory is judged from their last start on, which takes some time of it."""
 
 
 @dataclass(kw_only=True)
@@ -55,9 +57,8 @@ class Faults:
             while not over.wait(draw.uniform(*self.pause)):
                 at = time.monotonic() - began
                 name = draw.choice([*self._kinds])
-                if name == DRIVER and at > self.seconds / 2:
-                    # Its memory is judged from its last start on, which takes some time of it.
-                    name = draw.choice([other for other in self._kinds if other != DRIVER])
+                if name in EARLY and at > self.seconds / 2:
+                    name = draw.choice([other for other in self._kinds if other not in EARLY])
                 self._kinds[name]()
                 self.done.append((at, name))
         except BaseException as error:  # noqa: BLE001 - told at the end of the block
@@ -66,7 +67,7 @@ class Faults:
     @property
     def _kinds(self) -> dict[str, Callable[[], None]]:
         return {
-            "a lane is killed": self._kill_lane,
+            LANE: self._kill_lane,
             DRIVER: lambda: self._restart("connect"),
             "the ledger is killed": lambda: self._restart(LEDGER),
             "backends in the sink are ended": lambda: self._end_backends(SINK),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from airflow_provider_backpressure.core.catching_up import check_caught_up
 from airflow_provider_backpressure.core.hydrator import Outcome
-from airflow_provider_backpressure.core.planner import Verdict
+from airflow_provider_backpressure.core.planner import Planned, Verdict
 from airflow_provider_backpressure.exceptions import Transient
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests.support.composed import Composed, Ports
@@ -23,6 +23,8 @@ from tests.support.kafka import ComposedKafka
 END, TURNS = "end", "turns.json"
 PAUSE = 1.0
 """Seconds between two runs: what is not there yet is not asked for without end."""
+ANEW = 300.0
+"""Seconds after which a table that is followed is read anew from its beginning."""
 LAST_TRIES = 20
 """How often the last run of a hydration is tried, with nothing in its way any more."""
 
@@ -39,12 +41,13 @@ class Hydrated:
     errors: list[str] = field(default_factory=list)
     """Errors that a retry is meant to cure, each by its type."""
     _runner: ConnectRunner | None = None
+    _anew: float = field(default_factory=lambda: time.monotonic() + ANEW)
 
     def once(self) -> bool:
         """Do what a run of the DAG does; whether it ended well."""
         try:
             with self.composed.open(self._opened()) as ports:
-                done = run(ports)
+                done = run(ports, self._plan(ports))
         except Transient as error:
             log.warning("%s: %s", self.composed.lane, error)
             self.errors.append(type(error).__name__)
@@ -52,6 +55,13 @@ class Hydrated:
             return False
         self.runs += done
         return done
+
+    def _plan(self, ports: Ports) -> Planned:
+        due = self.composed.consistency == "catch_up" and time.monotonic() > self._anew
+        planned = ports.planner().plan(restart=due)
+        if due:
+            self._anew = time.monotonic() + ANEW
+        return planned
 
     def close(self) -> None:
         """Give the session back; the next run opens another."""
@@ -68,9 +78,8 @@ class Hydrated:
         return self._runner
 
 
-def run(ports: Ports) -> bool:
-    """Plan, drain, follow and finish; whether it came to its end."""
-    planned = ports.planner().plan()
+def run(ports: Ports, planned: Planned) -> bool:
+    """Drain, follow and finish; whether it came to its end."""
     if planned.verdict is Verdict.UNCHANGED:
         return True
     if ports.hydrator().run().outcome is not Outcome.DONE:

@@ -57,6 +57,9 @@ class Samples:
         )
     )
 
+    failed: list[BaseException] = field(default_factory=list)
+    """What went wrong with the looks themselves."""
+
     @property
     def every(self) -> tuple[Series, ...]:
         """All of them."""
@@ -73,13 +76,18 @@ class Samples:
         finally:
             over.set()
             thread.join()
+        if self.failed:
+            raise self.failed[0]
 
     def _take(self, over: threading.Event) -> None:
         began = time.monotonic()
-        while not over.wait(PERIOD):
-            at = time.monotonic() - began
-            self._look_at_processes(at)
-            self._look_at_servers(at)
+        try:
+            while not over.wait(PERIOD):
+                at = time.monotonic() - began
+                self._look_at_processes(at)
+                self._look_at_servers(at)
+        except BaseException as error:  # noqa: BLE001 - told at the end of the block
+            self.failed.append(error)
 
     def _look_at_processes(self, at: float) -> None:
         every, lanes = processes(), self.stage.lanes

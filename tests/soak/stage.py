@@ -30,7 +30,7 @@ EVERY = 0.5
 LOT = 100
 ACCOUNT = "soak"
 """The product's own in MySQL, by which its connections are known."""
-QUICK = {"spark.python.daemon.module": "tests.chaos.daemon"}
+QUICK = {"spark.python.daemon.module": "airflow_provider_backpressure.runners.daemon"}
 
 
 @dataclass(kw_only=True)
@@ -53,8 +53,10 @@ class Lane:
         self.starts += 1
 
     def kill(self) -> None:
-        """Kill it where it stands."""
+        """Kill it where it stands; ``RuntimeError`` where it had ended by itself, which no kill is to hide."""
         assert self.process is not None
+        if self.process.poll() is not None:
+            raise RuntimeError(f"{self.folder.name} ended by itself ({self.process.returncode}): see its lane.log.")
         self.process.kill()
         self.process.wait(30)
 
