@@ -45,7 +45,7 @@ bench: $(READY) ## Benchmarks, side by side (two hours; BENCH_ROWS=200000 for a 
 	@$(BIN)/python -m benchmarks --rows $${BENCH_ROWS:-10000000} $(if $(BENCH_ONLY),--only $(BENCH_ONLY)) $(if $(WRITE_DOCS),--write-docs)
 
 chaos: $(READY) ## Show all faults, everybody killed at every step with 20 seeds each, and print the matrix (long)
-	@CHAOS_SEEDS=$${CHAOS_SEEDS:-20} SIMULATED_SCHEDULES=$${SIMULATED_SCHEDULES:-10000} $(PYTEST) -m fault $(if $(WRITE_DOCS),--write-docs) tests
+	@CHAOS_SEEDS=$${CHAOS_SEEDS:-20} SIMULATED_SCHEDULES=$${SIMULATED_SCHEDULES:-10000} $(PYTEST) -m fault --all-faults $(if $(WRITE_DOCS),--write-docs) tests
 
 soak: $(READY) ## Half an hour of hydrations under faults: does anything grow, and is everything there in the end (long)
 	@$(BIN)/python -m tests.soak $(if $(WRITE_DOCS),--write-docs)

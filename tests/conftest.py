@@ -31,11 +31,24 @@ settings.load_profile("any machine")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what ``make chaos`` needs."""
     parser.addoption("--write-docs", action="store_true", help="write docs/reference/faults.md from this run")
+    parser.addoption("--all-faults", action="store_true", help="fail unless every fault of the matrix was shown")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let reports tell which faults they show."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let reports tell which faults they show. Where tests get a second try, no oracle of theirs is asked twice."""
     faults.note(items)
+    if config.getoption("reruns", None):
+        again = pytest.mark.flaky(reruns=config.option.reruns, rerun_except=["AssertionError"])
+        for item in items:
+            if item.get_closest_marker("fault"):
+                item.add_marker(again)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that was to show every fault and did not, be it that one was skipped."""
+    reporter: TerminalReporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.option.all_faults and not faults.Matrix.of(reporter.stats).complete:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
