@@ -8,9 +8,12 @@ import time
 
 from rich.console import Console
 
+from benchmarks.command import MISSED
 from benchmarks.suites import ROWS, SUITES
 
 console = Console()
+
+ENDS = {0: "well", MISSED: "a goal was missed"}
 
 
 def main(words: list[str] | None = None) -> int:
@@ -46,7 +49,7 @@ def main(words: list[str] | None = None) -> int:
         ended[suite.name] = done.returncode, time.monotonic() - began
     console.rule("all")
     for name, (code, seconds) in ended.items():
-        console.print(f"{name:14} {seconds / 60:6.1f} min  {'well' if code == 0 else f'ended with {code}'}")
+        console.print(f"{name:14} {seconds / 60:6.1f} min  {ENDS.get(code, f'ended with {code}')}")
     return max((code for code, _ in ended.values()), default=0)
 
 
