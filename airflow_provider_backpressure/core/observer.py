@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.course import Course, Sight
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.ports import Source
-from airflow_provider_backpressure.core.upstream import Seen
+from airflow_provider_backpressure.core.upstream import Seen, whose
 from airflow_provider_backpressure.exceptions import BackpressureError
 
 log = logging.getLogger(__name__)
@@ -65,24 +65,22 @@ class Observer:
         The source is not asked. No rate follows, since both frontiers are of different moments.
         """
         hydration, before = self.ledger.hydration(self.hydration_id), self.ledger.course(self.hydration_id)
-        seen = self.ledger.upstream(hydration.source_identity)
+        seen = self.ledger.upstream(whose(hydration.source_identity))
         if hydration.plan is not None and before is not None and seen is not None:
             sight = sight_of(hydration, self.ledger, seen, before)
             newest = replace(sight, at=max(seen.at, before.latest.at) + MOMENT)
             self.ledger.record_sight(self.hydration_id, newest, least_seconds=math.inf)
 
     def _looked(self, hydration: Hydration, before: Course | None) -> Course | None:
-        if self.ledger.claim_look(hydration.source_identity, seconds=self.interval):
-            self._ask(hydration.source_identity)
-        seen = self.ledger.upstream(hydration.source_identity)
+        asked = whose(hydration.source_identity)
+        if self.ledger.claim_look(asked, seconds=self.interval):
+            with closing(self.open()) as source:
+                self.ledger.keep_upstream(asked, source.upstream())
+        seen = self.ledger.upstream(asked)
         if seen is None or (before is not None and seen.at <= before.latest.at):
             return before
         sight = sight_of(hydration, self.ledger, seen, before)
         return self.ledger.record_sight(self.hydration_id, sight, least_seconds=self._apart(hydration))
-
-    def _ask(self, source_identity: str) -> None:
-        with closing(self.open()) as source:
-            self.ledger.keep_upstream(source_identity, source.upstream())
 
     def _apart(self, hydration: Hydration) -> float:
         """Return how far two sights have to be apart for a rate: as long as a range takes to its commit."""

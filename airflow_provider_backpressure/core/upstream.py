@@ -13,6 +13,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 WAL = "wal"
 """The only key of a frontier in PostgreSQL's log."""
 
+_SERVERS = ("postgres", "mysql")
 _LSN = re.compile(r"([0-9A-F]{1,8})/([0-9A-F]{1,8})", re.IGNORECASE)
 
 
@@ -32,6 +33,12 @@ class Unit(StrEnum):
     def is_log_of_server(self) -> bool:
         """Whether it is the one log of a server, which never goes back unless the server was restored."""
         return self in (Unit.BYTES, Unit.TRANSACTIONS)
+
+
+def whose(source_identity: str) -> str:
+    """Return whose frontier a source's is: of tables that of their server's one log, of a topic its own."""
+    scheme, _, rest = source_identity.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}" if scheme in _SERVERS else source_identity
 
 
 @dataclass(frozen=True, kw_only=True)

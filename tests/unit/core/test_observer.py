@@ -88,6 +88,24 @@ def test_a_source_is_asked_once_in_ten_seconds_however_many_look():
         assert len([one for one in ledger.samples(hydration_id, seconds=999) if one.offset_known == 5]) == 12
 
 
+@pytest.mark.statement("M13")
+@pytest.mark.parametrize(
+    ("identity", "times"),
+    [("postgres://host:1/shop/public.t{}", 1), ("mysql://host:1/t{}", 1), ("kafka://host:1/t{}", 20)],
+)
+def test_tables_of_one_server_have_its_log_in_common(identity, times):
+    """M13: twenty of them ask for its frontier once; each topic has one of its own."""
+    ledger, asked = MemoryLedger(now=Clock()), 0
+    for number in range(20):
+        source = MemorySource(keys=range(5), identity=identity.format(number))
+        hydration_id = register(ledger, source_identity=source.identity, sink_identity=f"sink {number}")
+        replan(ledger, hydration_id)
+        Observer(ledger=ledger, hydration_id=hydration_id, open=lambda source=source: source).look()
+        assert ledger.course(hydration_id) is not None
+        asked += source.asked
+    assert asked == times
+
+
 @pytest.mark.statement("F1", "M7", "M9")
 def test_a_sink_at_a_tenth_of_its_source_does_not_keep_up():
     """F1, M7, M9: 1,000 offsets/s come, 100 are committed: the rates, the lag after a minute, the verdict."""
