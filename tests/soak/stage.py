@@ -30,7 +30,13 @@ EVERY = 0.5
 LOT = 100
 ACCOUNT = "soak"
 """The product's own in MySQL, by which its connections are known."""
-QUICK = {"spark.python.daemon.module": "airflow_provider_backpressure.runners.daemon"}
+HEAP = "512m"
+SPARK = {
+    "spark.python.daemon.module": "airflow_provider_backpressure.runners.daemon",
+    "spark.driver.extraJavaOptions": f"-Xms{HEAP} -XX:+AlwaysPreTouch",
+}
+"""A heap is filled with what is over before any of it is cleaned, so its size says nothing while it is below its bound.
+So it is small, and all taken from the start: what grows in it ends the server, and what grows beside it is seen."""
 
 
 @dataclass(kw_only=True)
@@ -97,7 +103,7 @@ class Stage:
 
     def prepare(self) -> None:
         """Start the servers, make the sources, and start the lanes."""
-        self.services.up(*SERVERS, jars=(), spark_conf=QUICK)
+        self.services.up(*SERVERS, jars=(), driver_memory=HEAP, spark_conf=SPARK)
         shop, erp = self.endpoint(SOURCE), self.endpoint("mysql", "mysql")
         run(
             shop,
