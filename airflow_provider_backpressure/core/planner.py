@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -28,7 +29,7 @@ from airflow_provider_backpressure.core.replay import numbered
 from airflow_provider_backpressure.core.schema import SchemaChange, checked
 from airflow_provider_backpressure.core.sizing import measured, next_rows, rows_per_range
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot, fingerprint
-from airflow_provider_backpressure.exceptions import BackpressureError, SnapshotLost
+from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost
 
 
 class Verdict(Enum):
@@ -250,9 +251,11 @@ class Planner:
         try:
             cut = self.choose(self.source.ranges(snapshot, rows=rows, bytes=self.budget.range_bytes))
             ranges = self.ledger.save_plan(hydration.id, draft, in_order(cut) if draft.write.ordered else cut)
-        except BackpressureError:
-            if catches_up:
-                self.source.log(hydration.id).drop()
+        except BackpressureError as error:
+            # Where the ledger did not answer it may have the plan all the same.
+            if catches_up and not isinstance(error, LedgerUnavailable):
+                with suppress(BackpressureError):
+                    self.source.log(hydration.id).drop()
             raise
         plan = self.take_target(hydration, draft)
         return Planned(

@@ -56,7 +56,7 @@ class Decoder:
         self._table, self._columns, self._types, self._added = table, tuple(columns), types or {}, frozenset(added)
         self._key = [self._columns.index(name) for name in key]
         self._start, self._end = start.at, end.at
-        self._layouts: dict[int, Layout | None] = {}
+        self._layouts: dict[int, Layout | SourceRefused | None] = {}
         self._within = False
         self._numbers = count(1)
         self._fields = _OWN_FIELDS + len(self._key) + len(self._columns)
@@ -80,6 +80,8 @@ class Decoder:
                 layout = self._layouts[int.from_bytes(body[1:5], "big")]
                 if layout is None:
                     continue
+                if isinstance(layout, SourceRefused):
+                    raise layout
                 if kind == _INSERT:
                     rows.append(self._row(UPSERT, self._planned(layout, fields(body, 6)[0])))
                 elif kind == _UPDATE:
@@ -129,9 +131,10 @@ class Decoder:
             rows.append(self._row(TRUNCATE, [NULL] * len(self._columns)))
 
     def _learn(self, body: bytes) -> None:
-        """Take in what the log says of a table as it was then; ``SourceRefused`` where ours was not as it is planned.
+        """Take in what the log says of a table as it was then.
 
-        A key that was not part of the replica identity for a while is not told of rows that were deleted meanwhile.
+        Where ours was not as it is planned, its changes are refused as soon as one of them is to be replayed. Without
+        the key in its replica identity, the log does not tell which rows were deleted then.
         """
         schema, at = _text(body, 5)
         name, at = _text(body, at)
@@ -163,10 +166,11 @@ class Decoder:
             keys = [self._columns[place] for place in self._key]
             others = [f"did not have {key} in its replica identity" for key in keys if names.index(key) not in identity]
         if others:
-            raise SourceRefused(
+            self._layouts[table] = SourceRefused(
                 f"{'.'.join(self._table)} {', and '.join(others)} when changes were logged that are to be replayed: "
                 'trigger the DAG with {"backpressure": "restart"} to plan anew.'
             )
+            return
         places = tuple(names.index(column) if column in types else None for column in self._columns)
         self._layouts[table] = Layout(places=places, plain=places == tuple(range(number)), identity=frozenset(identity))
 

@@ -114,7 +114,7 @@ def test_a_truncate_is_a_change():
 def test_a_column_that_is_gone_stops_the_reading():
     """X6: dropped while its changes are replayed."""
     with pytest.raises(SourceRefused, match=r"public\.t had no column doc when changes were logged"):
-        decoder().rows([relation(1, ID, NAME)])
+        decoder().rows([relation(1, ID, NAME), begin(5), of(b"I", b"N" + row("1", "x"))])
 
 
 @pytest.mark.statement("X6")
@@ -133,11 +133,16 @@ def test_a_table_that_was_another_while_its_changes_were_logged_stops_the_readin
     """X6: another type, be it one of more digits, and another replica identity, though all is as planned by now."""
     types = dict.fromkeys(("id", "name"), (1700, 655366))
     others = decoder(types=types)
-    others.rows([relation(1, ID, NAME, DOC, type=(1700, 655366))])
+    change = of(b"D", b"K" + row("1", None, None))
+    others.rows([relation(1, ID, NAME, DOC, type=(1700, 655366)), begin(5), change])
     with pytest.raises(SourceRefused, match="had id of another type, and had name of another type when"):
-        others.rows([relation(1, ID, NAME, DOC, type=(1700, 655370))])
+        others.rows([relation(1, ID, NAME, DOC, type=(1700, 655370)), change])
     with pytest.raises(SourceRefused, match="did not have id in its replica identity when"):
-        decoder().rows([relation(1, ("id", False), ("name", True), DOC)])
+        decoder().rows([relation(1, ("id", False), ("name", True), DOC), begin(5), change])
+    was = [begin(5), relation(1, ID), of(b"D", b"K" + row("1"))]
+    assert len(decoder(start=10).rows([*was, relation(1, ID, NAME, DOC), begin(10), change])) == 1, (
+        "was replayed before"
+    )
 
 
 def test_a_value_in_binary_was_not_asked_for():
