@@ -5,6 +5,7 @@ from collections import defaultdict
 from typing import Any
 
 from airflow_provider_backpressure.cli.shell import command, opened_ledger, shown
+from airflow_provider_backpressure.core.frontier import Frontier
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.ledger_port import LedgerReader
 from airflow_provider_backpressure.core.statistics import total_progress
@@ -23,6 +24,10 @@ def sources(args: Namespace) -> None:
     shown(args, rows)
 
 
+def _sum(frontier: Frontier | None) -> int | None:
+    return None if frontier is None else sum(frontier.values())
+
+
 def _facts(ledger: LedgerReader, owner: str, conn_id: str, tables: list[Hydration]) -> dict[str, Any]:
     found = whole([(total_progress(ledger.statistics(one.id)), ledger.course(one.id)) for one in tables])
     progress = found.progress
@@ -35,6 +40,8 @@ def _facts(ledger: LedgerReader, owner: str, conn_id: str, tables: list[Hydratio
         "total": progress.total,
         "total_exact": progress.total_exact,
         "keeping_up": found.verdict.value,
+        "offset_known": _sum(found.known),
+        "offset_committed": _sum(found.committed),
         "lag": found.lag,
         "messages_received": progress.messages,
         "bytes_received": progress.bytes,

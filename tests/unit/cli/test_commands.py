@@ -125,6 +125,7 @@ def test_a_sources_tables_are_summed(world, airflow):
     assert (code, err) == (0, "")
     (found,) = json.loads(out)
     assert (found["source"], found["tables"], found["total"], found["lag"]) == ("source", "1", "100", "900")
+    assert (found["offset_known"], found["offset_committed"]) == ("1000", "100")
 
 
 def seen(world, *, known, committed, seconds):
