@@ -124,6 +124,32 @@ def killed_at(followed: Followed, folder: Path, step: Step) -> None:
     assert followed.composed.process(folder, **{VARIABLE: str(points)}).wait(timeout=300) == -9
 
 
+@pytest.mark.statement("T9", "X2")
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_killed_lane_goes_on_in_its_phase(followed: Followed, tmp_path: Path, phase: Phase) -> None:
+    """T9, X2: in the middle of any of the three, what is committed stays and no other phase begins."""
+    followed.source(TABLE, FILL.format(10_000), "ANALYZE t")
+    if phase is Phase.STEADY_STATE:
+        followed.go()
+        followed.source("UPDATE t SET v = 1 WHERE id < 3000")
+    followed.plan()
+    if phase is Phase.REHYDRATION:
+        followed.stopped(1)
+        followed = followed.without_ledger(tmp_path)
+        followed.plan()
+    with followed.ports() as ports:
+        assert ports.hydration.phase is phase
+        spans = ports.ledger.spans(ports.hydration.id)
+    killed_at(followed, tmp_path, Step.BEFORE_LEDGER_COMMIT)
+    resumed = followed.plan()
+    assert (resumed.verdict, resumed.hydration.phase) == (Verdict.RESUMED, phase)
+    with followed.ports() as ports:
+        assert ports.ledger.spans(ports.hydration.id) == spans
+    followed.drain()
+    assert followed.finish().phase is Phase.STEADY_STATE
+    assert followed.differs() == (0, 0)
+
+
 def test_a_later_run_does_not_look_through_the_table(followed: Followed) -> None:
     """What has changed stands in the log, and how much there is in all was counted once."""
     followed.source(TABLE, FILL.format(5_000), "ANALYZE t")
