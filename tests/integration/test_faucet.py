@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -127,10 +128,14 @@ def test_with_the_target_locked_exactly_w_jobs_are_submitted(composed: Composed,
 
 @pytest.mark.statement("M2", "M3", "M4", "M5")
 def test_progress_is_what_the_sink_has_committed_and_never_goes_back(composed: Composed, tmp_path: Path):
-    """M2-M5: exact total, monotone progress equal to the target's own rows at most, in the end equal to the total."""
+    """M2-M5: exact total, monotone progress equal to the target's own rows at most, in the end equal to the total.
+
+    It is at most ten seconds behind each commit, by the clock of the server that has ledger and target.
+    """
     fill(composed.source, 20_000)
     composed = Composed(**{**composed.__dict__, "budget": Budget(credits=2, range_rows=500)})
-    hydration = composed.plan().hydration
+    planned = composed.plan()
+    hydration = planned.hydration
     ledger = SqlLedger(composed.ledger_url)
     first = total_progress(ledger.statistics(hydration.id))
     assert (first.total, first.total_exact, first.committed, first.percent) == (20_000, True, 0, 0.0)
@@ -149,4 +154,12 @@ def test_progress_is_what_the_sink_has_committed_and_never_goes_back(composed: C
     assert len(set(counts)) > 5
     last = total_progress(ledger.statistics(hydration.id))
     assert (last.committed, last.read, last.percent) == (20_000, 20_000, 100.0)
+    with connected(composed.sink) as connection:
+        commits = dict(connection.execute("SELECT slice_id, committed_at FROM raw.backpressure_commit").fetchall())
+    records = ledger.ranges(planned.plan.plan_id)
+    assert len(records) == len(commits) == 40
+    assert all(
+        0 <= (each.committed_at - datetime.fromisoformat(commits[each.slice_id])).total_seconds() < 10
+        for each in records
+    )
     ledger.close()
