@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.health import HealthWatch
 from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.limiter import NONE_SEEN, Readings, read_gate
@@ -150,16 +150,21 @@ class AdmissionTrigger(BaseTrigger):
             left = math.inf if self.wait.remind_after is None else began + self.wait.remind_after - time.monotonic()
             if left <= 0:
                 return _event("closed", "the gate is still closed, which is to be told")
-            await self._wait(seen, pause, left)
+            # What the source keeps is looked at though nothing is heard of the gate.
+            await self._wait(seen, pause, left if self._guard is None else min(left, GUARD_SECONDS))
         raise AssertionError("a policy's waits have no end")
 
     async def _guarded(self, ledger: Ledger) -> None:
         """Let the policy act at the limit of the log that is kept meanwhile: no lane does, where none has a job."""
         if self._guard is None:
             return
-        hydration = await asyncio.to_thread(ledger.hydration, self.wait.hydration_id)
+        plan = (hydration := await asyncio.to_thread(ledger.hydration, self.wait.hydration_id)).plan
+        if plan is None or plan.consistency is not Consistency.CATCH_UP:
+            # No log is kept for what this task waits for, so the ledger is not asked again.
+            self._guard = None
+            return
         try:
-            await self._guard.look(hydration, replaying=hydration.plan is not None and hydration.plan.replays)
+            await self._guard.look(hydration, replaying=plan.replays)
         except SourceUnavailable as error:
             self._guard.forget()
             self.log.warning("What the source keeps of its log is not known: %s", error)
