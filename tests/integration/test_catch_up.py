@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_backpressure.cli.doctor import following
 from airflow_provider_backpressure.cli.doctor_checks import postgres_slots
-from airflow_provider_backpressure.core.config import Budget, NewColumn
+from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.hydrator import Outcome
@@ -34,7 +34,7 @@ from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import postgres_log
 from airflow_provider_backpressure.sources.postgres_table import PostgresTable
 from dev.services import Server
-from tests.support.catching_up import FILL, TABLE, Followed, Watch, Writer
+from tests.support.catching_up import FILL, TABLE, Followed, Watch, Writer, check_added_column
 from tests.support.composed import Composed
 from tests.support.postgres import connected, new_role
 
@@ -259,23 +259,7 @@ def test_a_table_that_was_another_for_a_while_is_not_replayed(
 @pytest.mark.statement("X6")
 def test_a_column_that_is_added_is_followed(followed: Followed) -> None:
     """X6: by policy, behind changes of before it came; one that gave rows a value the log does not tell of is not."""
-    followed.source(TABLE, FILL.format(300), "ANALYZE t")
-    followed.go()
-    followed.source("UPDATE t SET v = 5 WHERE id = 1", "ALTER TABLE t ADD COLUMN more varchar(9)")
-    followed.source("UPDATE t SET more = 'x' WHERE id = 2", "INSERT INTO t VALUES (9000, 1, NULL, 'n', 'y')")
-    with pytest.raises(SourceRefused, match="column more was added"):
-        followed.plan()
-    with followed.ports() as ports:
-        assert replace(ports.planner(), on_new_column=NewColumn.ADD).plan().verdict is Verdict.PLANNED
-    followed.drain()
-    followed.finish()
-    assert followed.sink("SELECT id, more FROM raw.t WHERE more IS NOT NULL ORDER BY 1") == [(2, "x"), (9000, "y")]
-    followed.source("UPDATE t SET more = 'z' WHERE id < 9", "UPDATE t SET id = -id WHERE id = 20")
-    assert followed.go().verdict is Verdict.PLANNED
-    assert followed.differs() == (0, 0)
-    followed.source("ALTER TABLE t ADD COLUMN d int DEFAULT 7")
-    with followed.ports() as ports, pytest.raises(SourceRefused, match="column d was added with a default"):
-        replace(ports.planner(), on_new_column=NewColumn.ADD).plan()
+    check_added_column(followed, TABLE, FILL.format(300), "ANALYZE t")
 
 
 def test_a_target_that_cannot_follow_is_refused(followed: Followed) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.core.config import Budget, NewColumn
+from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.planner import Verdict
@@ -13,6 +13,7 @@ from airflow_provider_backpressure.core.replay import ReplayWindow
 from airflow_provider_backpressure.exceptions import LedgerRefused, LogLost, SourceRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests import types_mysql as typed
+from tests.support.catching_up import check_added_column
 from tests.support.composed import Composed
 from tests.support.mysql_catching_up import FILL, TABLE, FollowedMySQL, MySQLWriter
 from tests.support.postgres import run
@@ -134,23 +135,7 @@ def test_every_type_is_replayed_as_it_is_read(followed: FollowedMySQL) -> None:
 @pytest.mark.statement("X6")
 def test_a_column_that_is_added_is_followed(followed: FollowedMySQL) -> None:
     """X6: by policy, behind changes of before it came; one that gave rows a value the log does not tell of is not."""
-    followed.source(TABLE, FILL.format(300))
-    followed.go()
-    followed.source("UPDATE t SET v = 5 WHERE id = 1", "ALTER TABLE t ADD COLUMN more varchar(9)")
-    followed.source("UPDATE t SET more = 'x' WHERE id = 2", "INSERT INTO t VALUES (9000, 1, NULL, 'n', 'y')")
-    with pytest.raises(SourceRefused, match="column more was added"):
-        followed.plan()
-    with followed.ports() as ports:
-        assert replace(ports.planner(), on_new_column=NewColumn.ADD).plan().verdict is Verdict.PLANNED
-    followed.drain()
-    followed.finish()
-    assert followed.sink("SELECT id, more FROM raw.t WHERE more IS NOT NULL ORDER BY 1") == [(2, "x"), (9000, "y")]
-    followed.source("UPDATE t SET more = 'z' WHERE id < 9", "UPDATE t SET id = -id WHERE id = 20")
-    assert followed.go().verdict is Verdict.PLANNED
-    assert followed.differs() == (0, 0)
-    followed.source("ALTER TABLE t ADD COLUMN d int DEFAULT 7")
-    with followed.ports() as ports, pytest.raises(SourceRefused, match="column d was added with a default"):
-        replace(ports.planner(), on_new_column=NewColumn.ADD).plan()
+    check_added_column(followed, TABLE, FILL.format(300))
 
 
 def test_a_truncated_table_is_emptied_and_another_table_stops_it(followed: FollowedMySQL) -> None:

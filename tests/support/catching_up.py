@@ -13,11 +13,13 @@ import psycopg
 import pytest
 
 from airflow_provider_backpressure.core.catching_up import check_caught_up
+from airflow_provider_backpressure.core.config import NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.hydrator import LaneResult
-from airflow_provider_backpressure.core.planner import Planned
+from airflow_provider_backpressure.core.planner import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
+from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import connected, run
@@ -112,6 +114,27 @@ class Followed:
             "SELECT slot_name::text, confirmed_flush_lsn - '0/0' FROM pg_replication_slots"
             " WHERE database = current_database()"
         )
+
+
+def check_added_column(followed: Followed, *filled: str) -> None:
+    """Fail unless a column that comes is followed by policy, and none with a default. ``filled`` makes it."""
+    followed.source(*filled)
+    followed.go()
+    followed.source("UPDATE t SET v = 5 WHERE id = 1", "ALTER TABLE t ADD COLUMN more varchar(9)")
+    followed.source("UPDATE t SET more = 'x' WHERE id = 2", "INSERT INTO t VALUES (9000, 1, NULL, 'n', 'y')")
+    with pytest.raises(SourceRefused, match="column more was added"):
+        followed.plan()
+    with followed.ports() as ports:
+        assert replace(ports.planner(), on_new_column=NewColumn.ADD).plan().verdict is Verdict.PLANNED
+    followed.drain()
+    followed.finish()
+    assert followed.sink("SELECT id, more FROM raw.t WHERE more IS NOT NULL ORDER BY 1") == [(2, "x"), (9000, "y")]
+    followed.source("UPDATE t SET more = 'z' WHERE id < 9", "UPDATE t SET id = -id WHERE id = 20")
+    assert followed.go().verdict is Verdict.PLANNED
+    assert followed.differs() == (0, 0)
+    followed.source("ALTER TABLE t ADD COLUMN d int DEFAULT 7")
+    with followed.ports() as ports, pytest.raises(SourceRefused, match="column d was added with a default"):
+        replace(ports.planner(), on_new_column=NewColumn.ADD).plan()
 
 
 def beats(stop: threading.Event, every: float) -> Iterator[None]:
