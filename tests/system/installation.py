@@ -181,6 +181,8 @@ class Installation:
             link.autocommit = True
             for name in ("airflow", "shop", "warehouse", "empty"):
                 link.execute(f"CREATE DATABASE {PREFIX}{name}")
+            # A killed scheduler leaves its connection to its tasks, and with it the transaction that was open.
+            link.execute(f"ALTER DATABASE {PREFIX}airflow SET idle_in_transaction_session_timeout = '15s'")
         with self.open("shop") as link:
             for table, rows in TABLES.items():
                 link.execute(f"CREATE TABLE {table} {COLUMNS}")
