@@ -1,9 +1,10 @@
 """Runs of a lane in this process, again and again as Airflow would try them."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.hydrator import Outcome
 from airflow_provider_backpressure.core.ranges import RangeState
@@ -12,7 +13,7 @@ from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests.support.composed import Composed, difference
 
-TRIES = 8
+TRIES, RETRY_SECONDS = 8, 1.0
 Session = Callable[[Composed], ConnectRunner]
 """Gives the way to Spark for a hydration."""
 
@@ -38,6 +39,7 @@ class Drained:
                         return
             except Transient as error:
                 self.errors.append(error)
+                time.sleep(RETRY_SECONDS)
         raise AssertionError(f"{TRIES} tries were not enough: {self.errors}")
 
     def committed(self) -> int:
@@ -45,15 +47,31 @@ class Drained:
         with closing(SqlLedger(self.direct)) as ledger:
             return ledger.counts(self.plan_id).committed
 
+    def in_flight(self) -> int:
+        """Count the ranges that hold a credit."""
+        with closing(SqlLedger(self.direct)) as ledger:
+            return len(ledger.ranges(self.plan_id, states=[RangeState.ADMITTED]))
+
     def check(self) -> None:
-        """Hold in the end: everything is there once, and no credit is out."""
+        """Hold in the end: everything is there once, and each range is known in both places."""
         composed = self.composed
         assert difference(composed.source, composed.table, composed.sink, composed.target) == (0, 0)
-        with closing(SqlLedger(self.direct)) as ledger:
-            states = {record.state for record in ledger.ranges(self.plan_id)}
-            assert states == {RangeState.COMMITTED}
-            (hydration,) = (one for one in ledger.hydrations() if one.plan and one.plan.plan_id == self.plan_id)
-            gate = ledger.gate(hydration.id)
+        self.check_ranges()
+
+    def check_ranges(self) -> None:
+        """Hold in the end: of each range one marker, as the ledger has it, and no credit is out."""
+        with replace(self.composed, ledger_url=self.direct).open(self.runner) as ports:
+            records, found = ports.ledger.ranges(self.plan_id), ports.sink.markers(self.plan_id)
+            gate = ports.ledger.gate(ports.hydration.id)
+        committed = [record for record in records if record.state is RangeState.COMMITTED]
+        cut = {record.slice_id for record in records if record.state is RangeState.REVOKED}
+        assert len(committed) + len(cut) == len(records)
+        markers = {slice_id: marker for slice_id, marker in found.items() if not marker.revoked}
+        assert {record.slice_id: (record.rows, record.bytes, record.checksum) for record in committed} == {
+            slice_id: (marker.rows + marker.quarantined, marker.bytes, marker.checksum)
+            for slice_id, marker in markers.items()
+        }, "ledger and markers differ"
+        assert found.keys() - markers.keys() <= cut
         assert (gate.in_flight, gate.waiting) == (0, 0)
 
 
