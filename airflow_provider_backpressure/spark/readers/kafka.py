@@ -6,6 +6,7 @@ a record at or behind its end was seen, or when the client says that it has come
 
 import gc
 import json
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from airflow_provider_backpressure.spark.readers.kafka_values import to_batch, t
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
+
+log = logging.getLogger(__name__)
 
 PATIENCE = 60.0
 """Seconds without a record or an end after which the broker counts as gone."""
@@ -178,11 +181,10 @@ class _Reading:
                 f"Kafka at {where(self.endpoint)} does not find offset {start} of partition {partition} of topic "
                 f"{self.topic} for now, and says that it holds it."
             )
+        sentence = loss(self.topic, partition, start, min(first, end))
         if not self.accept_loss:
-            raise SourceRefused(
-                f"{loss(self.topic, partition, start, min(first, end))} "
-                "Set accept_loss=True on the source to go on without them."
-            )
+            raise SourceRefused(f"{sentence} Set accept_loss=True on the source to go on without them.")
+        log.warning("%s Going on without them, as accepted.", sentence)
         self.at[partition] = first
         if first >= end:
             self._done(partition)
