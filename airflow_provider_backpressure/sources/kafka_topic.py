@@ -149,6 +149,12 @@ class KafkaTopic:
                 f"Topic {self._declared.topic} is not the one that was read before: it was deleted and made anew. "
                 'Trigger the DAG with {"backpressure": "restart"} to read it from the start.'
             )
+        if added := sorted(set(now.end) - set(last.end)):
+            log.info(
+                "Partitions added to topic %s since its last plan: %s. They are read from their beginning.",
+                self._declared.topic,
+                ", ".join(map(str, added)),
+            )
         return self._held({**now.beginning, **last.end}, now)
 
     def _held(self, starts: dict[int, int], now: Log) -> dict[int, int]:

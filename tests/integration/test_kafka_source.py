@@ -1,10 +1,12 @@
 """A topic on a real broker into a real PostgreSQL: planner, lanes, Spark Connect, verification."""
 
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.hydrator import Outcome, spec_for
-from airflow_provider_backpressure.core.offsets import LogWindow
+from airflow_provider_backpressure.core.offsets import LogWindow, lag
 from airflow_provider_backpressure.core.planner import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.ranges import RangeState
@@ -35,6 +37,7 @@ from dev.services import Server
 from tests import types_kafka as typed
 from tests.conftest import fresh_database
 from tests.support import type_page
+from tests.support.composed import Ports
 from tests.support.kafka import PASSWORD, ComposedKafka, Topic, endpoint_of, login_of, until
 from tests.support.postgres import run
 
@@ -84,10 +87,13 @@ class Run:
         with self.composed.open(self.stage.runner) as ports:
             return ports.planner().plan()
 
-    def drain(self) -> Progress:
+    def drain(self, on_commit: Callable[[Ports], None] | None = None) -> Progress:
         """Drain the planned ranges and end the hydration; return what the ledger says of it."""
         with self.composed.open(self.stage.runner) as ports:
-            result = ports.hydrator().run()
+            lane = ports.hydrator()
+            if on_commit is not None:
+                lane.on_commit = partial(on_commit, ports)
+            result = lane.run()
             assert result.outcome is Outcome.DONE, result
             ports.ledger.finish(ports.hydration.id)
             return total_progress(ports.ledger.statistics(ports.hydration.id))
@@ -252,6 +258,38 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(stage: Stage) -> N
     planned = hydration.plan()
     assert planned.verdict is Verdict.UNCHANGED
     assert dict(planned.plan.frontier) == {"0": 3, "1": 0, "2": 4, "3": 0}
+
+
+@pytest.mark.statement("X6")
+@pytest.mark.fault(16)
+def test_a_partition_that_is_added_in_mid_run_is_for_the_next_plan(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """X6: a plan stays as it was made; the new partition counts as not read yet, and the next plan tells of it."""
+    caplog.set_level(logging.INFO)
+    topic = stage.topic(2)
+    for partition in range(2):
+        topic.send(partition, *range(30))
+    hydration = stage.hydration(topic, range_rows=10)
+    planned, behind = hydration.plan(), []
+
+    def grow(ports: Ports) -> None:
+        if not behind:
+            topic.grow(3)
+            topic.send(2, *range(4))
+        unread_ = unread(ports.plan, ports.ledger)
+        assert unread_ is not None
+        behind.append(lag(unread_(), {int(at): high for at, high in ports.source.upstream().at.items()}))
+
+    progress = hydration.drain(grow)
+    assert len(behind) == planned.ranges == 6, "it grows behind the first range of six"
+    assert (behind[0][2], sum(behind[-1].values())) == (4, 4), "what is behind is the new partition's alone"
+    assert (progress.total, progress.committed, progress.percent) == (60, 60, 100.0)
+    assert hydration.rows() == [row for row in stored(topic) if row[0] < 2]
+    assert dict(planned.plan.frontier) == {"0": 30, "1": 30}
+    assert hydration.go().total == 4
+    assert f"Partitions added to topic {topic.name} since its last plan: 2." in caplog.text
+    assert hydration.rows() == stored(topic)
 
 
 @pytest.mark.statement("X6")
