@@ -64,9 +64,14 @@ class Stage:
         with composed.open(known) as ports:
             return ports.planner().plan()
 
+    def begin(self) -> None:
+        """Begin a new journal, with nothing armed."""
+        (self.failpoints.path / "journal").unlink(missing_ok=True)
+        self.disarm()
+
     def arm(self, step: Step, action: Action, number: int) -> None:
         """Begin a new journal, and let something happen at one pass of a step."""
-        (self.failpoints.path / "journal").unlink(missing_ok=True)
+        self.begin()
         self._write(str(Point(step=step, action=action, number=number)))
 
     def disarm(self) -> None:
@@ -85,11 +90,13 @@ class Stage:
         passes = [one for one in self.journal() if one.step is step]
         return passes[number - 1] if len(passes) >= number else None
 
-    def kill(self, victim: Victim, held: Pass) -> None:
-        """Kill a victim that is no lane. ``held``: the pass at which it is caught."""
+    def kill(self, victim: Victim, held: Pass | None = None) -> None:
+        """Kill a victim that is no lane. ``held``: the pass at which it is caught, for who is known by it."""
         if victim is Victim.WORKER:
+            assert held is not None
             os.kill(held.pid, signal.SIGKILL)
         elif victim is Victim.EXECUTOR:
+            assert held is not None
             daemon = psutil.Process(held.pid).parent()
             assert daemon is not None
             os.kill(daemon.ppid(), signal.SIGKILL)
