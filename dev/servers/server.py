@@ -58,6 +58,8 @@ class Options:
     workers: int = 2
     worker_cores: int = 2
     worker_memory: str = "1g"
+    apart: bool = False
+    """Whether each worker has a loopback address of its own, so that Spark takes them for several machines."""
     master: str = "local[4]"
     """Master of the Connect server; the word `standalone` means the one started here."""
     driver_memory: str = "1g"

@@ -46,16 +46,18 @@ class Worker(Kind):
     deadline = 120.0
 
     def chosen(self, options: Options) -> dict[str, Any]:
-        """Its size."""
-        return {"worker_cores": options.worker_cores, "worker_memory": options.worker_memory}
+        """Its size and place."""
+        return {name: getattr(options, name) for name in ("worker_cores", "worker_memory", "apart")}
 
     def prepare(self, place: Place, options: Options, ports: Mapping[str, int]) -> Launch:
         """Say how to start it; `options.master` is the master's address."""
         work = place.folder / "work"
         work.mkdir(parents=True, exist_ok=True)
         size = ["--cores", str(options.worker_cores), "--memory", options.worker_memory, "--work-dir", str(work)]
+        # The last --host counts.
+        host = ["--host", f"127.0.0.{place.name.partition(':')[2]}"] if options.apart else []
         return Launch(
-            command=[*_command(place, "worker.Worker", ports), *size, options.master],
+            command=[*_command(place, "worker.Worker", ports), *host, *size, options.master],
             cwd=place.folder,
             environment=_environment(place),
             url=f"http://{HOST}:{ports['ui_port']}",

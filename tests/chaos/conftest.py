@@ -24,6 +24,13 @@ from tests.support.postgres import run
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"spark.python.daemon.module": "airflow_provider_backpressure.runners.daemon"}
 """Spark's configuration for workers that begin quickly."""
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    # A range is one task, which has no others to be slower than.
+    "spark.speculation.task.duration.threshold": "500ms",
+}
+"""Spark's configuration for a twin of each task that takes long, on another machine."""
 
 
 @pytest.fixture(scope="package")
@@ -65,10 +72,10 @@ def stage(services: Services, postgres: Server, failpoints: Folder) -> Iterator[
 
 @pytest.fixture(scope="package")
 def cluster(stage: Stage) -> Iterator[Stage]:
-    """The same with a standalone cluster of one worker, whose executor is a process of its own."""
-    options = {"master": "standalone", "workers": 1, "worker_cores": 4, "worker_memory": "1g", "jars": ()}
-    stage.services.up("connect:cluster", spark_conf=QUICK, **options)
-    yield stage.on("connect:cluster")
+    """The same with a standalone cluster of two machines, whose executors are processes of their own."""
+    options = {"master": "standalone", "workers": 2, "worker_cores": 2, "worker_memory": "1g", "apart": True}
+    stage.services.up("connect:cluster", spark_conf={**QUICK, **SPECULATION}, jars=(), **options)
+    yield stage.on("connect:cluster", speculates=True)
     stage.services.down("connect:cluster", "standalone")
 
 

@@ -43,6 +43,8 @@ class Stage:
     sink: Endpoint
     ledger_url: str
     connect: str
+    speculates: bool = False
+    """Whether that Spark starts a twin of a task that takes long."""
 
     def hydration(self, draw: Draw) -> Composed:
         """Return a new hydration as the seed wants it, into a table of its own."""
@@ -116,6 +118,6 @@ class Stage:
         fresh.write_text(text)
         fresh.replace(self.failpoints.path / "points")
 
-    def on(self, connect: str) -> "Stage":
+    def on(self, connect: str, *, speculates: bool = False) -> "Stage":
         """Return the same with another Spark."""
-        return replace(self, connect=connect)
+        return replace(self, connect=connect, speculates=speculates)

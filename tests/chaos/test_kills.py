@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.failpoints import Action
+from airflow_provider_backpressure.core.failpoints import Action, Step
 from tests.chaos import oracle
 from tests.chaos.lane import UNARMED, Lives
 from tests.chaos.matrix import Case, Victim, cases
@@ -125,3 +125,30 @@ def test_an_executor_of_a_cluster_is_killed(
 ) -> None:
     """X1, X2: the JVM of a standalone cluster's executor, so that Spark runs its tasks again elsewhere."""
     play(cluster, case, folder, record_property)
+
+
+@pytest.mark.statement("X1", "X2")
+@pytest.mark.fault(5)
+def test_an_executor_is_killed_whose_task_has_a_twin(cluster: Stage, folder: Path) -> None:
+    """X1, X2: Spark speculates: the same attempt runs on two machines at once, and the range is there once."""
+    case = Case(victim=Victim.EXECUTOR, step=Step.BEFORE_SINK_COMMIT, seed=0)
+    composed = cluster.hydration(case.draw)
+    planned = cluster.plan(composed)
+    lives = Lives(config=composed.write(folder), log=folder / "lane.log")
+    cluster.arm(case.step, Action.WAIT, case.draw.number)
+    lane = lives.begin()
+
+    def twins(held: Pass) -> set[int]:
+        return {one.pid for one in oracle.copied(cluster.journal()) if one.tag == held.tag} - {held.pid}
+
+    try:
+        held = reached(cluster, case, lane, lives)
+        assert until(lambda: twins(held), lives.said)
+        cluster.kill(case.victim, held)
+        flying = oracle.in_flight(cluster.journal())
+        cluster.disarm()
+        to_the_end(lane, lives)
+        oracle.check(cluster, composed, planned, flying=flying)
+        assert lives.number == 1, "its twin takes its place, and the lane hears nothing of it"
+    finally:
+        clear(cluster, lane)
