@@ -5,7 +5,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-backpressure demo-down test test-long check bench chaos soak docs lock wheel clean
+.PHONY: help demo demo-backpressure demo-down test test-long check bench chaos soak docs lock audit wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -57,6 +57,10 @@ docs: $(READY) ## Write what of the documentation is made from the code, and bui
 
 lock: $(READY) ## Resolve the dependencies anew into requirements.lock
 	@$(BIN)/python -m uv pip compile --quiet --extra dev --generate-hashes --no-header setup.cfg --python-version 3.11 -o requirements.lock
+
+# Strict: without it, a package that the index tells nothing of passes for one without defects.
+audit: $(READY) ## Ask the package index for known defects of the locked packages (needs the network)
+	@$(BIN)/python -m uv tool run --quiet pip-audit==2.10.1 --strict --progress-spinner off --disable-pip --require-hashes -r requirements.lock
 
 wheel: $(READY) ## Build wheel and sdist into dist/
 	@$(BIN)/python -m build --no-isolation
