@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from benchmarks.mysql_to_pg import MysqlToPg
 from benchmarks.pg_to_pg import SOURCE, PgToPg
 from benchmarks.sides.side import SCHEMA
-from benchmarks.stage import SINK
+from benchmarks.stage import SINK, Stage
 from dev import erp, tpch
 from dev.fingerprints import Fingerprint
 
@@ -14,8 +14,18 @@ COMMENT = 265
 TYPE, LONGER = f"varchar({COMMENT})", f"rpad(l_comment, {COMMENT}, l_comment)"
 
 
+class Wide(Stage):
+    """What both have: a target that can hold such comments. Stands before the stage whose target it changes."""
+
+    def create(self, table: str) -> None:
+        """Make the target as ever, and widen its column."""
+        super().create(table)  # type: ignore[safe-super]  # the stage behind this class has one
+        with self.connected(SINK) as connection:
+            connection.execute(f"ALTER TABLE {SCHEMA}.{table} ALTER l_comment TYPE {TYPE}")
+
+
 @dataclass(kw_only=True)
-class WidePgToPg(PgToPg):
+class WidePgToPg(Wide, PgToPg):
     """From one database of PostgreSQL into another."""
 
     def fill(self, table: str, rows: int) -> Fingerprint:
@@ -26,15 +36,9 @@ class WidePgToPg(PgToPg):
             connection.execute(f"VACUUM (ANALYZE) {table}")
             return tpch.fingerprint(connection, "public", table)
 
-    def create(self, table: str) -> None:
-        """Make a table that can hold them."""
-        super().create(table)
-        with self.connected(SINK) as connection:
-            connection.execute(f"ALTER TABLE {SCHEMA}.{table} ALTER l_comment TYPE {TYPE}")
-
 
 @dataclass(kw_only=True)
-class WideMysqlToPg(MysqlToPg):
+class WideMysqlToPg(Wide, MysqlToPg):
     """From MySQL into PostgreSQL."""
 
     def fill(self, table: str, rows: int) -> Fingerprint:
@@ -46,9 +50,3 @@ class WideMysqlToPg(MysqlToPg):
             cursor.execute(f"UPDATE {table} SET l_comment = {LONGER}")
             cursor.execute(f"ANALYZE TABLE {table}")
         return erp.fingerprint(server, table=table)
-
-    def create(self, table: str) -> None:
-        """Make a table that can hold them."""
-        super().create(table)
-        with self.connected(SINK) as connection:
-            connection.execute(f"ALTER TABLE {SCHEMA}.{table} ALTER l_comment TYPE {TYPE}")
