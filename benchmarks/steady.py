@@ -37,7 +37,7 @@ from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, PostgresSource
-from benchmarks import page
+from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from dev import events
 from dev.services import Server, Services
@@ -411,7 +411,7 @@ def row(found: Found) -> str:
     )
 
 
-def section(command: str, found: list[Found]) -> str:
+def section(command: str, found: list[Found], about: dict[str, str]) -> str:
     """Return the figures as Markdown."""
     return "\n".join(
         [
@@ -424,7 +424,8 @@ def section(command: str, found: list[Found]) -> str:
             f"updates, 20 % inserts and 20 % deletes in transactions of {AT_ONCE}, on {ROWS:,} rows of 120 bytes; "
             f"messages have {BYTES} bytes. `server decodes/s` is how fast PostgreSQL alone hands out the same changes. "
             "The times are those from a row's writing to its sight in the target, at the offered rate, which is half "
-            "of the first.",
+            "of the first.\n",
+            report.machine(about),
         ]
     )
 
@@ -436,6 +437,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="for which latencies are taken")
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args()
+    about = machine.describe(packages=("confluent-kafka",))
     found = []
     for kind in (Table, Topic):
         with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
@@ -447,7 +449,7 @@ def main() -> int:
             finally:
                 services.down(remove=True)
     command = f"python -m benchmarks.steady --changes {wanted.changes} --seconds {wanted.seconds:g}"
-    text = section(command, found)
+    text = section(command, found, about)
     console.print(text)
     if wanted.write_docs:
         page.write(HEADING, text)
