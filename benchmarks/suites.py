@@ -20,12 +20,10 @@ class Suite:
     minutes: float
     """That it takes at :data:`ROWS`, about, on two cores."""
     options: Callable[[int], list[str]]
-    writes: bool = True
-    """Whether it has a section of its own on the page."""
 
     def words(self, rows: int, *, write_docs: bool = False) -> list[str]:
         """Return what stands behind ``python -m``."""
-        written = ["--write-docs"] if write_docs and self.writes else []
+        written = ["--write-docs"] if write_docs else []
         return [f"benchmarks.{self.name}", *self.options(rows), *written]
 
 
@@ -110,7 +108,6 @@ SUITES = (
         about="what a range costs without Spark",
         minutes=2,
         options=lambda rows: [str(max(rows // 1_000, 100))],
-        writes=False,
     ),
     Suite(
         name="million",
