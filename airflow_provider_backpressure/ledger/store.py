@@ -12,27 +12,24 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from airflow_provider_backpressure.core.bounds import Bounds
-from airflow_provider_backpressure.core.flow import Flow, Stage, StageTime
-from airflow_provider_backpressure.core.hydration import GateState, Hydration, Permit, RangeCounts
+from airflow_provider_backpressure.core.flow import Flow
+from airflow_provider_backpressure.core.hydration import Hydration, Permit
 from airflow_provider_backpressure.core.limits import Limit
-from airflow_provider_backpressure.core.phases import Phase, Span
+from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.queue import TOKEN_SECONDS
 from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.signals import Decision
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.statistics import WorkerStatistics
 from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.ledger import (
     controls,
     decisions,
     flows,
-    gate,
     hydrations,
     phases,
     planning,
     pushes,
     ranges,
-    samples,
     statistics,
     turns,
     upstreams,
@@ -42,6 +39,7 @@ from airflow_provider_backpressure.ledger.law import admission, attempts, hydrat
 from airflow_provider_backpressure.ledger.law.hydrating import Figures
 from airflow_provider_backpressure.ledger.observing import SqlObserving
 from airflow_provider_backpressure.ledger.pruning import SqlPruning
+from airflow_provider_backpressure.ledger.reading import SqlReader
 from airflow_provider_backpressure.ledger.sampling import taken
 from airflow_provider_backpressure.ledger.steering import SqlSteering
 from airflow_provider_backpressure.ledger.telling import Publish, Told, nobody
@@ -50,7 +48,7 @@ from airflow_provider_backpressure.ledger.viewing import SqlViews
 log = logging.getLogger(__name__)
 
 
-class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
+class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     """The ledger on PostgreSQL, SQLite or MySQL. See ``core.ledger_port.Ledger`` for what each method promises.
 
     ``source`` is a URL or an engine; an engine stays the caller's to dispose of. Nothing is opened before the first
@@ -62,85 +60,6 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
     def __init__(self, source: str | URL | Engine, *, publish: Publish = nobody) -> None:
         self._database = Database(source)
         self._publish = publish
-
-    # Reading
-
-    def hydration(self, hydration_id: str) -> Hydration:
-        """See ``LedgerReader.hydration``."""
-        with self._database.read() as connection:
-            return hydrations.by_id(connection, hydration_id)
-
-    def find(self, *, environment: str, source_identity: str, sink_identity: str) -> Hydration | None:
-        """See ``LedgerReader.find``."""
-        digest = hydrations.identity(
-            environment=environment, source_identity=source_identity, sink_identity=sink_identity
-        )
-        with self._database.read() as connection:
-            return hydrations.by_identity(connection, digest)
-
-    def hydrations(self) -> list[Hydration]:
-        """See ``LedgerReader.hydrations``."""
-        with self._database.read() as connection:
-            return hydrations.latest_first(connection)
-
-    def gate(self, hydration_id: str) -> GateState:
-        """See ``LedgerReader.gate``."""
-        with self._database.read() as connection:
-            return gate.state(connection, hydration_id)
-
-    def counts(self, plan_id: str) -> RangeCounts:
-        """See ``LedgerReader.counts``."""
-        with self._database.read() as connection:
-            return ranges.count(connection, plan_id)
-
-    def ranges(
-        self, plan_id: str, *, states: Sequence[RangeState] | None = None, after_seq: int = -1, limit: int | None = None
-    ) -> list[RangeRecord]:
-        """See ``LedgerReader.ranges``."""
-        with self._database.read() as connection:
-            return ranges.page(connection, plan_id, states=states, after_seq=after_seq, limit=limit)
-
-    def range(self, plan_id: str, seq: int) -> RangeRecord:
-        """See ``LedgerReader.range``."""
-        with self._database.read() as connection:
-            return ranges.one(connection, plan_id, seq)[0]
-
-    def abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
-        """See ``LedgerReader.abandoned``."""
-        with self._database.read() as connection:
-            return ranges.abandoned(connection, hydration_id=hydration_id, lane=lane)
-
-    def statistics(self, hydration_id: str) -> list[WorkerStatistics]:
-        """See ``LedgerReader.statistics``."""
-        with self._database.read() as connection:
-            return statistics.of(connection, hydration_id)
-
-    def rate(self, hydration_id: str, *, seconds: float = 60.0) -> float | None:
-        """See ``LedgerReader.rate``."""
-        with self._database.read() as connection:
-            return samples.rate(connection, hydration_id, seconds=seconds)
-
-    def flow(self, hydration_id: str, *, seconds: float = 60.0) -> dict[Stage, StageTime]:
-        """See ``LedgerReader.flow``."""
-        with self._database.read() as connection:
-            return flows.of(connection, hydration_id, seconds=seconds)
-
-    def probe(self, hydration_id: str) -> str | None:
-        """See ``LedgerReader.probe``."""
-        with self._database.read() as connection:
-            return hydrations.probe(connection, hydration_id)
-
-    def spans(self, hydration_id: str) -> list[Span]:
-        """See ``LedgerReader.spans``."""
-        with self._database.read() as connection:
-            return phases.of(connection, hydration_id)
-
-    def push_counts(self) -> list[str]:
-        """See ``LedgerReader.push_counts``."""
-        with self._database.read() as connection:
-            return pushes.latest(connection)
-
-    # Writing
 
     @repeatable
     def register(
@@ -425,11 +344,6 @@ class SqlLedger(SqlSteering, SqlObserving, SqlViews, SqlPruning):
         """See ``Ledger.keep_probe``."""
         with self._database.write() as connection:
             hydrations.keep_probe(connection, hydration_id, curve)
-
-    def preview(self, hydration_id: str) -> str | None:
-        """See ``LedgerReader.preview``."""
-        with self._database.read() as connection:
-            return hydrations.preview(connection, hydration_id)
 
     @repeatable
     def keep_preview(self, hydration_id: str, facts: str) -> None:
