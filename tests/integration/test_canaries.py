@@ -1,4 +1,6 @@
-"""Logins of every kind, through runs that go well and runs that fail: afterwards all that was written is searched."""
+"""Logins of every kind, through runs that go well and runs that fail: all that was written, and what processes showed
+meanwhile, is searched.
+"""
 
 import json
 import logging
@@ -22,7 +24,9 @@ from tests.integration.test_tls import everything_in
 from tests.support import mysql as on_mysql
 from tests.support.composed import Composed
 from tests.support.kafka import ComposedKafka, Topic, login_of
+from tests.support.kept import spellings
 from tests.support.postgres import new_role, run
+from tests.support.processes import Processes
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -30,11 +34,18 @@ ROWS = 400
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))"
 EVENTS = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
 TESTS = str(Path(__file__).parents[1])
+ODD = "'\"\\@:/?#%+&= <>;$`{}"
+"""What addresses, JSON, SQL, shells and pages write otherwise: a login survives that, and is found all the same."""
 
 
 def canary(kind: str) -> str:
     """A password that stands nowhere else on the machine: what is found is a leak of this very login."""
-    return f"canary-{kind}-{uuid.uuid4().hex}"
+    return f"canary-{kind}-{ODD}-{uuid.uuid4().hex}"
+
+
+def in_sql(secret: str) -> str:
+    """Return a password as it stands between quotes."""
+    return secret.replace("'", "''")
 
 
 @pytest.fixture
@@ -54,7 +65,12 @@ def sink(database: Endpoint) -> Iterator[Endpoint]:
         run(database, f"GRANT CREATE ON DATABASE {database.database} TO {role.user}", TABLE)
         run(database, f"INSERT INTO t SELECT i, 'row ' || i FROM generate_series(1, {ROWS}) i")
         secret = canary("postgres")
-        run(database, f"GRANT SELECT ON t TO {role.user}", "ANALYZE t", f"ALTER ROLE {role.user} PASSWORD '{secret}'")
+        run(
+            database,
+            f"GRANT SELECT ON t TO {role.user}",
+            "ANALYZE t",
+            f"ALTER ROLE {role.user} PASSWORD '{in_sql(secret)}'",
+        )
         yield replace(role, password=secret)
 
 
@@ -66,7 +82,9 @@ def erp(mysql_database: Endpoint) -> Iterator[Endpoint]:
     with on_mysql.new_role(mysql_database) as role:
         secret, account = canary("mysql"), f"'{role.user}'@'%'"
         on_mysql.run(mysql_database, f"GRANT SELECT ON `{mysql_database.database}`.* TO {account}")
-        on_mysql.run(mysql_database, f"ALTER USER {account} IDENTIFIED BY '{secret}'")
+        # MySQL takes backslashes for escapes.
+        spelled = in_sql(secret).replace("\\", "\\\\")
+        on_mysql.run(mysql_database, f"ALTER USER {account} IDENTIFIED BY '{spelled}'")
         yield replace(role, password=secret)
 
 
@@ -120,7 +138,7 @@ def framed(error: BaseException) -> str:
 
 
 def shown_by(spark: Server, events: Path) -> dict[str, bytes]:
-    """All that Spark shows or writes: pages, REST interface, event log, its own log, its processes."""
+    """All that Spark shows or writes: pages, REST interface, event log, its own log."""
     app = json.loads(read_page(f"{spark.ui_url}/api/v1/applications"))[0]["id"]
     api = f"{spark.ui_url}/api/v1/applications/{app}"
     pages = [f"{api}/{page}" for page in ("jobs", "stages?details=true", "environment", "executors")]
@@ -130,18 +148,6 @@ def shown_by(spark: Server, events: Path) -> dict[str, bytes]:
     seen["events"] = b"".join(path.read_bytes() for path in events.rglob("*") if path.is_file())
     seen["log"] = spark.log.read_bytes()
     return seen
-
-
-def processes() -> dict[str, bytes]:
-    """Command lines and environments of all processes."""
-    found = {}
-    for name in ("cmdline", "environ"):
-        for path in Path("/proc").glob(f"[0-9]*/{name}"):
-            try:
-                found[str(path)] = path.read_bytes()
-            except OSError:
-                continue
-    return found
 
 
 @pytest.mark.statement("X5")
@@ -165,7 +171,7 @@ def test_no_login_is_left_anywhere(
     lake = {"kind": "parquet", "path": "s3://lake/t", "conn_id": "sink"}
     run(sink, "CREATE SCHEMA raw", "CREATE TABLE raw.checked (id bigint PRIMARY KEY, name varchar(40) CHECK (id < 7))")
     refused = canary("refused")
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG), Processes() as processes:
         hydrated(Composed(source=sink, sink=sink, **of_table), server)
         hydrated(Composed(source=erp, sink=sink, kind="mysql", table="t", target="raw.of_mysql", **rest), server)
         hydrated(ComposedKafka(source=broker, sink=sink, table=topic.name, target="raw.of_kafka", **rest), server)
@@ -175,13 +181,13 @@ def test_no_login_is_left_anywhere(
         errors += failed(late, server, sink=replace(sink, password=refused))
         assert "violates check constraint" in errors
         assert f"does not let {sink.user} in" in errors
-    seen = {**shown_by(server, events), **processes()}
+    seen = shown_by(server, events)
     seen["errors"], seen["logged"] = errors.encode(), caplog.text.encode()
     seen["ledger and target"] = everything_in(ledger_url, database).encode()
     assert b"raw.late" in seen["ledger and target"], "what failed is in the ledger too"
     assert b"SparkListenerJobEnd" in seen["events"]
-    commands = [text for where, text in seen.items() if where.endswith("/cmdline")]
-    assert any(b"SparkConnectServer" in each for each in commands), "the server's process is among those"
+    assert processes.commands("SparkConnectServer") >= processes.looks / 2, "the server was looked at all the time"
+    assert processes.commands("pyspark.daemon") > 10, "so were the workers that copy ranges"
     logins = {
         "postgres": sink.password,
         "mysql": erp.password,
@@ -191,9 +197,14 @@ def test_no_login_is_left_anywhere(
         "ledger": database.password,
     }
     assert {name: leaks for name, secret in logins.items() if (leaks := around(secret, seen))} == {}
+    assert processes.leaks(logins) == {}
 
 
 def around(secret: str, seen: dict[str, bytes]) -> dict[str, str]:
     """Return where a secret stands, with the text before it, by which the place is found; never the secret itself."""
-    places = {where: text.partition(secret.encode()) for where, text in seen.items()}
-    return {where: before[-200:].decode(errors="replace") for where, (before, found, _) in places.items() if found}
+    found = {}
+    for where, content in seen.items():
+        text = content.decode(errors="replace")
+        if places := [at for each in spellings(secret) if (at := text.find(each)) >= 0]:
+            found[where] = text[max(0, min(places) - 200) : min(places)]
+    return found

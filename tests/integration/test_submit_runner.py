@@ -29,6 +29,8 @@ from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from dev.services import Services
 from tests.integration.attempts import Begun, backends, begin, columns_of, difference, execute, until
+from tests.support.kept import stands_in
+from tests.support.processes import Processes
 from tests.support.world import context
 
 pytestmark = pytest.mark.integration
@@ -87,39 +89,28 @@ def test_a_range_is_an_application_and_its_password_is_nowhere(
     logged = {"spark.eventLog.enabled": True, "spark.eventLog.dir": events.as_uri(), "spark.eventLog.compress": False}
     runner = submit("local[2]", **logged)
     spec = begun.spec("SELECT * FROM t WHERE id <> 7 OR pg_sleep(2) IS NOT NULL", "SELECT * FROM t WHERE false")
-    job = runner.run(spec)
-    until(lambda: job.done() or backends(begun.sink, spec.tag), timeout=90)
-    running = processes.of(safe(spec.tag))
-    kept = [path for path in temporary.rglob("*.json") if begun.sink.password in path.read_text()]
-    seen = {
-        f"{path.parent.name} {path.name}": content
-        for name in ("cmdline", "environ")
-        for path in Path("/proc").glob(f"[0-9]*/{name}")
-        if (content := read(path)) is not None
-    }
-    result = job.result(120)
+    with Processes() as shown:
+        job = runner.run(spec)
+        until(lambda: job.done() or backends(begun.sink, spec.tag), timeout=90)
+        running = processes.of(safe(spec.tag))
+        kept = [path for path in temporary.rglob("*.json") if begun.sink.password in path.read_text()]
+        result = job.result(120)
     assert (result.plan_id, result.seq, result.attempt, result.rows) == (spec.plan_id, 0, 1, 20000)
     assert result.peak_memory_bytes > 0
     assert difference(begun.source, "SELECT * FROM t", begun.sink, "SELECT * FROM raw.t") == (20000, 20000, 0)
     assert {marker.attempt for marker in begun.markers().values()} == {1}
     assert len(running) >= 2, "spark-submit and the driver are found by the attempt's tag"
     assert kept == [], "the logins' file is gone before the first row moves"
-    seen["log"] = capsys.readouterr().out.encode()
+    seen = {"log": capsys.readouterr().out.encode()}
     assert b"Spark-Submit cmd" in seen["log"]
     seen["events"] = b"".join(path.read_bytes() for path in events.rglob("*") if path.is_file())
     assert spec.tag.encode() in seen["events"], "the event log does name the application"
-    assert [where for where, text in seen.items() if begun.sink.password.encode() in text] == []
+    assert [where for where, text in seen.items() if stands_in(begun.sink.password, text)] == []
+    assert shown.leaks({"password": begun.sink.password}) == {}
+    assert shown.commands(safe(spec.tag)) > 10, "from the start of spark-submit to the end of the driver"
     root = temporary / f"backpressure-{os.getuid()}"
     assert root.stat().st_mode & 0o777 == 0o700
     assert list(root.iterdir()) == []
-
-
-def read(path: Path) -> bytes | None:
-    """What a process shows, while it lives."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
 
 
 @pytest.fixture

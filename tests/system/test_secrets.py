@@ -1,4 +1,6 @@
-"""No password is left in what Airflow keeps of its runs: its metadata database, its logs, its home."""
+"""No password is left in what Airflow keeps of its runs: its metadata database, its logs, its home. And no process
+shows one while lanes and Spark's jobs are at work.
+"""
 
 import json
 import re
@@ -7,6 +9,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from tests.support.kept import Search
+from tests.support.processes import Processes
 from tests.system.installation import EARLY, Installation
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
@@ -16,20 +19,27 @@ LEDGER = "backpressure_default"
 
 @pytest.mark.statement("X5")
 def test_no_password_is_left_in_what_airflow_keeps(installation: Installation):
-    """X5: XCom, rendered fields, DAGs, triggers, events, states, logs. Airflow's own table of connections alone has the
-    one that ``setup`` made, which shows that encrypted ones are found; the planted ones, that the others would be.
+    """X5: XCom, rendered fields, DAGs, triggers, events, states, logs, `ps`. Only Airflow's table of connections has
+    the one that ``setup`` made, which shows that encrypted ones are found; the planted ones, that the others would be.
     """
-    refused = installation.run("locked_out")
-    assert refused.ends() == "failed", "so that a driver's error was logged"
+    with Processes() as processes:
+        copied, refused = installation.run("looked_at"), installation.run("locked_out")
+        assert copied.ends() == "success", copied.states()
+        assert refused.ends() == "failed", "so that a driver's error was logged"
+        for dag_id in EARLY:
+            installation.first(dag_id).ends()
     assert "not let" in refused.log("hydrate.plan_snapshot")
-    for dag_id in EARLY:
-        installation.first(dag_id).ends()
     written = {
         conn_id: fields["password"]
         for conn_id, fields in installation.airflow.connections.items()
         if fields.get("password")
     }
     search = Search(secrets={**written, LEDGER: password_of_ledger(installation)}, key=fernet_key(installation))
+
+    lane = installation.airflow.request("GET", f"{copied.path}/taskInstances/hydrate.hydrate_ranges")["id"]
+    assert processes.commands(lane) > 10, "the lane's process was looked at while it was at work"
+    assert processes.commands("pyspark.daemon") > 10, "so were Spark's workers"
+    assert processes.leaks(search.secrets) == {}
 
     files = search.files(installation.home)
     assert files.pop("airflow/connections.json") == set(written), "the secrets backend of this installation"

@@ -17,6 +17,7 @@ from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
+from tests.support.kept import stands_in
 
 CANARY = "canary-in-the-mine"
 KEYS = {"region_name": "eu-west-1"}
@@ -120,4 +121,4 @@ def test_no_frame_of_an_error_holds_a_login(attempt: Callable[[int], None], port
         attempt(port)
     told = "".join(traceback.TracebackException.from_exception(raised.value, capture_locals=True).format())
     # This file's own constant is no variable of a frame.
-    assert CANARY not in told, [line for line in told.splitlines() if CANARY in line]
+    assert not stands_in(CANARY, told), [line for line in told.splitlines() if stands_in(CANARY, line)]

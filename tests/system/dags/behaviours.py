@@ -46,6 +46,12 @@ one(
     sink=PostgresSink(conn_id="warehouse", table="raw.gated"),
     on_event=[Written()],
 )
+one(
+    "looked_at",
+    default_args=RETRY_SOON,
+    sink=PostgresSink(conn_id="warehouse", table="raw.looked_at"),
+    budget=Budget(credits=2, range_rows=1_000),
+)
 one("foretold", default_args=RETRY_SOON, sink=PostgresSink(conn_id="warehouse", table="raw.foretold"))
 one("intruder", default_args=RETRY_SOON, sink=PostgresSink(conn_id="warehouse", table="raw.gated"))
 one(
