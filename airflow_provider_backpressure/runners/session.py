@@ -1,5 +1,6 @@
 """A Spark Connect session under a known name, which another process can reach too."""
 
+import atexit
 import logging
 import os
 import socket
@@ -27,9 +28,14 @@ _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backo
 
 log = logging.getLogger(__name__)
 
-# A session collected as garbage closes its client, which ends a pool that all clients of the process share; in a thread
-# that is just handing work to that pool, it then waits for itself for ever (seen on 4.1.3). So none is collected.
-_kept: list[SparkSession] = []
+
+class _Session(SparkSession):
+    def __del__(self) -> None:
+        """Close nothing: whoever opened it did.
+
+        PySpark's own closes the client, and that ends a pool which all clients of the process share; collected in a
+        thread that is just handing work to that pool, it waits for itself for ever (seen on 4.1.3).
+        """
 
 
 def is_session_id(text: str) -> bool:
@@ -73,7 +79,9 @@ class Address:
             for name, value in SHARED.items():
                 model.conf.set(name, value)
             try:
-                _hang_up(model.client.clone(session_id))
+                clone = model.client.clone(session_id)
+                _let_go(clone)
+                _hang_up(clone)
             except grpc.RpcError as error:
                 reason = error.code().name if isinstance(error, grpc.Call) else type(error).__name__
                 log.warning("Spark Connect at %s makes no clone of a session (%s): workers will stay.", self, reason)
@@ -97,8 +105,8 @@ class Address:
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         # Given up trying, PySpark both warns and raises; the error is enough.
         warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
-        session = SparkSession.builder.channelBuilder(channel).create()
-        _kept.append(session)
+        session = _Session(channel)
+        _let_go(session.client)
         session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         return session
 
@@ -111,6 +119,11 @@ class Address:
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise RunnerUnavailable(f"Spark Connect at {self} cannot be reached: {reason}.") from error
+
+
+def _let_go(client: SparkConnectClient) -> None:
+    """Have nothing done for it when the interpreter ends: PySpark keeps every client until then (seen on 4.1.3)."""
+    atexit.unregister(client._cleanup_ml_cache)
 
 
 def _hang_up(client: SparkConnectClient) -> None:

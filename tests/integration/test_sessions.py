@@ -1,11 +1,13 @@
 """What sessions leave behind on a Spark server, which outlives all of them."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.sql.connect.client import SparkConnectClient
 
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.services import Server
@@ -23,6 +25,21 @@ def test_a_session_that_is_over_leaves_nothing_behind(connect: Server) -> None:
         probed(connect)
     assert (daemons(connect), watchers(connect)) == before
     assert before[1] >= len(before[0]) >= 1
+
+
+def test_a_session_that_is_over_leaves_nothing_in_its_own_process(connect: Server) -> None:
+    """A triggerer lives for months: PySpark keeps the client of each session until the interpreter ends."""
+    probed(connect)
+    before = clients()
+    for _ in range(SESSIONS):
+        probed(connect)
+    assert clients() == before
+
+
+def clients() -> int:
+    """Return how many clients of Spark Connect this process has."""
+    gc.collect()
+    return sum(type(each) is SparkConnectClient for each in gc.get_objects())
 
 
 def probed(connect: Server) -> None:
