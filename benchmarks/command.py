@@ -79,6 +79,7 @@ def _staged(comparison: Comparison, wanted: argparse.Namespace) -> tuple[list[Me
             heap=wanted.heap,
             credits=wanted.credits,
             range_rows=wanted.range_rows,
+            ours=comparison.ours,
         )
         try:
             measured = _measure(comparison, stage, wanted, home)

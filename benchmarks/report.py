@@ -43,10 +43,11 @@ METHOD = """
 Every round gives each side one turn, in rotating order; the table shows medians. A turn's target is {target}, and a
 checkpoint has just written out everything before. Each side that uses Spark has a Spark Connect server of its own
 (`local[4]`, the same heap for all; Python workers, where there are any, come from
-[our daemon](../howto/connections.md#start-workers-sooner)). It was warmed before the first round by a small table
-(`--warm-rows`) and gets a new session for each turn. That session's start is not part of the turn but stated beside it;
-for ours it is session, our code and a probe of the executors. Our own turn holds everything that a DAG does for a
-hydration: planning, ledger, gate, lane, the start of its Python workers, markers, checksums, statistics. It lacks
+[our daemon](../howto/connections.md#start-workers-sooner), and a JVM that only starts those compiles
+[lightly](../howto/connections.md#where-rows-go-through-python-alone)). It was warmed before the first round by a small
+table (`--warm-rows`) and gets a new session for each turn. That session's start is not part of the turn but stated
+beside it; for ours it is session, our code and a probe of the executors. Our own turn holds everything that a DAG does
+for a hydration: planning, ledger, gate, lane, the start of its Python workers, markers, checksums, statistics. It lacks
 Airflow's scheduler and its supervision of tasks.
 
 CPU seconds are those of all processes together: Spark's JVM and Python workers, every process of each server (all

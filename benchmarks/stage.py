@@ -19,6 +19,8 @@ SETTINGS = {"postgres": {"autovacuum": "off", "checkpoint_timeout": "1h", "max_w
 
 WORKERS = {"spark.python.daemon.module": "airflow_provider_backpressure.runners.daemon"}
 """As is advised for servers whose executors have this package. Sides without Python workers have no daemon either."""
+LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""As is advised where rows go through Python workers alone; where the JVM handles them it costs more than it saves."""
 
 
 @dataclass(kw_only=True)
@@ -47,6 +49,8 @@ class Stage(ABC):
     """Heap of every Spark Connect server, as Java spells it."""
     credits: int
     range_rows: int
+    ours: tuple[str, ...] = ()
+    """Sides that are this product."""
     sink_at: Login | None = None
     """Another way to the server of the targets, for those sides that take it."""
     servers: dict[str, Server] = field(init=False)
@@ -133,8 +137,11 @@ class Stage(ABC):
         return self.services.home.parent / "files"
 
     def _start(self, *sides: str) -> dict[str, Server]:
-        names = [f"connect:{side}" for side in sides]
-        return self.services.up(*names, driver_memory=self.heap, jars=self.jars, spark_conf=WORKERS)
+        started: dict[str, Server] = {}
+        for side in sides:
+            conf = WORKERS | (LIGHT if side in self.ours else {})
+            started |= self.services.up(f"connect:{side}", driver_memory=self.heap, jars=self.jars, spark_conf=conf)
+        return started
 
     @property
     def _tables(self) -> dict[str, int]:
