@@ -58,6 +58,7 @@ COMPARISON = Comparison(
     sides={"kafka": "ours", "kafka-batch": "Spark, batch", "kafka-stream": "Spark, streaming"},
     ours=("kafka",),
     parts={"spark": "Spark", "kafka": "Kafka", "postgres": "PostgreSQL", "client": "client"},
+    steady=("kafka", "kafka-batch"),
     speed_against="kafka-batch",
     cpu_against="kafka-batch",
     goals=(

@@ -46,8 +46,9 @@ SOURCES: dict[str, tuple[type[Stage], str, str]] = {
 HEAD = ("rows", "ranges", "sink", "wall s", "rows/s", "CPU s/M", "rows per CPU s", "peak MiB")
 ABOUT = """\
 `peak` is the most resident memory of Spark's JVM, its Python workers and the lane together; the JVM's heap is {heap}
-for all. CPU is that of all processes, the servers' and the session's start included. A slow sink is a proxy before the
-target's server, which hands on so many times fewer bytes a second than at full speed."""
+for all, and resident from the start (it would else fill with what is over, the more the longer a run takes). CPU is
+that of all processes, the servers' and the session's start included. A slow sink is a proxy before the target's server,
+which hands on so many times fewer bytes a second than at full speed."""
 console = Console(width=max(Console().width, report.WIDTH))
 
 
@@ -90,6 +91,7 @@ def staged(source: str, rows: int, wanted: argparse.Namespace) -> Iterator[tuple
             rows=rows,
             warm_rows=min(WARM_ROWS, rows),
             heap=wanted.heap,
+            heap_from_start=True,
             credits=wanted.credits,
             range_rows=wanted.range_rows,
         )

@@ -53,6 +53,7 @@ COMPARISON = Comparison(
     sides={"mysql": "ours", "mysql-jdbc": "Spark JDBC, tuned"},
     ours=("mysql",),
     parts={"spark": "Spark", "mysql": "MySQL", "postgres": "PostgreSQL", "client": "client"},
+    steady=("mysql", "mysql-jdbc"),
     speed_against="mysql-jdbc",
     cpu_against="mysql-jdbc",
     goals=(

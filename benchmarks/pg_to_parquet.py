@@ -48,6 +48,7 @@ COMPARISON = Comparison(
     },
     ours=("parquet",),
     parts={"spark": "Spark", "postgres": "PostgreSQL", "client": "client"},
+    steady=("parquet", "parquet-jdbc", "parquet-jdbc-zstd"),
     speed_against="parquet-jdbc",
     cpu_against="parquet-jdbc",
     goals=(

@@ -19,7 +19,7 @@ SETTINGS = {"postgres": {"autovacuum": "off", "checkpoint_timeout": "1h", "max_w
 
 WORKERS = {"spark.python.daemon.module": "airflow_provider_backpressure.runners.daemon"}
 """As is advised for servers whose executors have this package. Sides without Python workers have no daemon either."""
-LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+LIGHT = "-XX:TieredStopAtLevel=1"
 """As is advised where rows go through Python workers alone; where the JVM handles them it costs more than it saves."""
 
 
@@ -47,6 +47,9 @@ class Stage(ABC):
     """Rows of the source beside the main one, by which the steady cost of a row is found; 0: there is none."""
     heap: str
     """Heap of every Spark Connect server, as Java spells it."""
+    heap_from_start: bool = False
+    """Whether all of the heap is resident from the start: else it fills with what is over before that is cleaned, and
+    whoever runs longer seems to need more."""
     credits: int
     range_rows: int
     ours: tuple[str, ...] = ()
@@ -139,7 +142,10 @@ class Stage(ABC):
     def _start(self, *sides: str) -> dict[str, Server]:
         started: dict[str, Server] = {}
         for side in sides:
-            conf = WORKERS | (LIGHT if side in self.ours else {})
+            words = [LIGHT] if side in self.ours else []
+            if self.heap_from_start:
+                words += [f"-Xms{self.heap}", "-XX:+AlwaysPreTouch"]
+            conf = WORKERS | ({"spark.driver.extraJavaOptions": " ".join(words)} if words else {})
             started |= self.services.up(f"connect:{side}", driver_memory=self.heap, jars=self.jars, spark_conf=conf)
         return started
 
