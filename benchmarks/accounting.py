@@ -152,11 +152,15 @@ def resident_bytes(root: int) -> int:
     return sum(map(held_bytes, descendants(processes(), root)))
 
 
-def held_bytes(process: Process) -> int:
-    """Return a process's part of resident memory; where the kernel does not tell it, all that is resident."""
+def held_bytes(process: Process, kind: str = "Pss") -> int:
+    """Return a process's part of resident memory; where the kernel does not tell it, all that is resident.
+
+    ``kind``: a line of ``smaps_rollup``. ``Pss_Anon`` leaves out the pages of files, such as libraries: its part of
+    those grows when others that have them too end.
+    """
     try:
         lines = Path(f"/proc/{process.key[0]}/smaps_rollup").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{kind}:"))
     except PermissionError:
         return process.resident_bytes
     except (OSError, StopIteration):
