@@ -24,7 +24,7 @@ LAST_SECONDS = 600.0
 """Longest time for what is left when nothing happens any more."""
 LONG_MINUTES = 30.0
 PICTURES = {
-    "memory": "Resident memory of whole process trees, without files that are mapped",
+    "memory": "Memory of whole process trees, without mapped files",
     "connections": "Connections of the product",
     "slots": "Replication slots of the source",
     "handles": "Threads, file handles and Python workers",
