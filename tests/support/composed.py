@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -37,15 +38,19 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES: dict[str, Any] = {"mysql": MySQLSource, "postgres": PostgresSource}
 
 
-_idle: dict[str, list[tuple[ConnectRunner, dict[str, Endpoint]]]] = {}
-"""Runners that nobody uses, with their logins, by the address of their server."""
+_idle: dict[str, list[tuple[ConnectRunner, dict[str, Endpoint], float]]] = {}
+"""Runners that nobody uses, with their logins and when they were used last, by the address of their server."""
+IDLE_SECONDS = 1_800.0
+"""After which a runner is not used again: Spark ends a session of which it has heard nothing for an hour."""
 
 
 @contextmanager
 def warm_runner(remote: str, ui_url: str | None, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
     """Give a runner to one user at a time, for opening a session takes seconds; after an error it is closed."""
     idle = _idle.setdefault(remote, [])
-    runner, known = idle.pop() if idle else opened_runner(remote, ui_url)
+    while idle and time.monotonic() - idle[-1][2] > IDLE_SECONDS:
+        idle.pop()[0].close()
+    runner, known = idle.pop()[:2] if idle else opened_runner(remote, ui_url)
     known.clear()
     known.update(logins)
     try:
@@ -53,7 +58,7 @@ def warm_runner(remote: str, ui_url: str | None, logins: dict[str, Endpoint]) ->
     except BaseException:
         runner.close()
         raise
-    idle.append((runner, known))
+    idle.append((runner, known, time.monotonic()))
 
 
 def opened_runner(remote: str, ui_url: str | None) -> tuple[ConnectRunner, dict[str, Endpoint]]:
@@ -65,7 +70,7 @@ def opened_runner(remote: str, ui_url: str | None) -> tuple[ConnectRunner, dict[
 def close_runners() -> None:
     """Close all that are kept warm, while their servers are still there."""
     for idle in _idle.values():
-        for runner, _ in idle:
+        for runner, *_ in idle:
             runner.close()
     _idle.clear()
 
