@@ -48,6 +48,7 @@ ELSEWHERE = {
     r"(pip|make) ": "installs packages, builds, tests",
     r"(read|eval) ": "the shell's own",
     r"python -m benchmarks\.": "takes minutes to hours: the tests of benchmarks run them small",
+    r"python -m tests\.soak ": "takes half an hour",
 }
 """Lines that are not run here, and why."""
 SQL = re.compile(r"(SELECT|GRANT|ALTER|CREATE|DROP|SET|INSERT|DELETE|UPDATE|REVOKE) \S+ .*", re.DOTALL)
@@ -182,13 +183,17 @@ def _declared(page: Path, argument: str) -> Iterator[str]:
     [pytest.param(page, text, id=f"{page}: {text}") for page, text in statements() if not OF_MYSQL.search(text)],
 )
 def test_sql_for_postgresql_runs(page: str, text: str, database: Endpoint) -> None:
-    """In a database with the tables that the pages speak of, and with roles of these names but for an ending."""
+    """In a database with the tables that the pages speak of, and with roles of these names but for an ending.
+
+    It stands for Airflow's own too, where a page alters that.
+    """
     own = uuid.uuid4().hex[:8]
     people = [f"{name}_{own}" for name in ("reader", "backpressure")]
     run(database, "CREATE TABLE orders (id bigint PRIMARY KEY, state text)")
     run(database, *(f"CREATE ROLE {name}" for name in people))
     try:
-        run(database, PEOPLE.sub(rf"\1_{own}", text))
+        meant = PEOPLE.sub(rf"\1_{own}", text).replace("DATABASE airflow ", f"DATABASE {database.database} ")
+        run(database, meant)
     finally:
         run(database, *(f"DROP ROLE IF EXISTS {name}" for name in people))
 
