@@ -29,6 +29,7 @@ class KafkaToPg(Stage):
     small = "orders_small"
     beside = ("kafka",)
     jars = ("postgres", "kafka")
+    sparkless = ("kafka-raw",)
 
     def fill(self, table: str, rows: int) -> Fingerprint:
         """Write a topic."""
@@ -55,12 +56,17 @@ COMPARISON = Comparison(
     moved=f"messages of {BYTES} bytes go from a topic into PostgreSQL",
     stage=KafkaToPg,
     rows=2_000_000,
-    sides={"kafka": "ours", "kafka-batch": "Spark, batch", "kafka-stream": "Spark, streaming"},
+    sides={
+        "kafka-raw": "raw client, COPY",
+        "kafka": "ours",
+        "kafka-batch": "Spark, batch",
+        "kafka-stream": "Spark, streaming",
+    },
     ours=("kafka",),
     parts={"spark": "Spark", "kafka": "Kafka", "postgres": "PostgreSQL", "client": "client"},
-    steady=("kafka", "kafka-batch"),
+    steady=("kafka-raw", "kafka", "kafka-batch"),
     speed_against="kafka-batch",
-    cpu_against="kafka-batch",
+    cpu_against="kafka-raw",
     goals=(
         Goal(
             sentence="ours: at least 2 times as fast as Spark's own batch",
@@ -73,6 +79,8 @@ COMPARISON = Comparison(
     target="a new, empty table without a key",
     check="a plain client of the topic and a query, which belong to none of the sides (MD5 of each message)",
     ways="""
+- **raw client, COPY**: one consumer (confluent-kafka) reads all partitions, and one client (asyncpg) hands its messages
+  to a binary COPY, without headers. The floor.
 - **ours**: `KafkaSource` as it comes: every value is one JSON text. It writes headers too; the others leave them out.
 - **Spark, batch**: `read.format("kafka")` from `earliest` to `latest`, `kafka.isolation.level=read_committed`, one task
   for each of the four partitions; `write.jdbc` with `reWriteBatchedInserts=true` and `batchsize` 10,000.

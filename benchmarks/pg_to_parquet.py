@@ -19,7 +19,7 @@ from dev.fingerprints import Fingerprint
 class PgToParquet(PgToPg):
     """The source is a database of PostgreSQL, the target a folder."""
 
-    sparkless = ()
+    sparkless = ("parquet-raw",)
 
     def fill(self, table: str, rows: int) -> Fingerprint:
         """Generate a table; the fingerprint is one that files have too."""
@@ -42,15 +42,16 @@ COMPARISON = Comparison(
     stage=PgToParquet,
     rows=3_000_000,
     sides={
+        "parquet-raw": "raw COPY, Arrow",
         "parquet": "ours",
         "parquet-jdbc": "Spark JDBC to Parquet",
         "parquet-jdbc-zstd": "Spark JDBC to Parquet, zstd",
     },
     ours=("parquet",),
     parts={"spark": "Spark", "postgres": "PostgreSQL", "client": "client"},
-    steady=("parquet", "parquet-jdbc", "parquet-jdbc-zstd"),
+    steady=("parquet-raw", "parquet", "parquet-jdbc", "parquet-jdbc-zstd"),
     speed_against="parquet-jdbc",
-    cpu_against="parquet-jdbc",
+    cpu_against="parquet-raw",
     goals=(
         Goal(
             sentence="ours: at least 1.7 times the rows per CPU second of tuned Spark JDBC to Parquet",
@@ -63,6 +64,8 @@ COMPARISON = Comparison(
     target="a folder that is not there yet",
     check="a reader that belongs to none of the sides (pyarrow, MD5 of each row)",
     ways="""
+- **raw COPY, Arrow**: one client (asyncpg) takes a COPY as CSV, Arrow types it, and one file of Parquet is written,
+  compressed by zstd. The floor.
 - **ours**: `ParquetSink`: the task that reads a range writes its file, compressed by zstd.
 - **Spark JDBC to Parquet**: `read.jdbc` with 8 partitions, bounds and `fetchsize` 10,000, then Spark's own writer as it
   comes: snappy, which takes less CPU than zstd and makes larger files. **zstd**: the same, compressed as ours is.

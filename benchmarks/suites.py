@@ -27,12 +27,11 @@ class Suite:
         return [f"benchmarks.{self.name}", *self.options(rows), *written]
 
 
-def _compared(share: float, rounds: int) -> Callable[[int], list[str]]:
-    """Return the options of a comparison over a part of the rows; a small one needs no second round."""
+def _compared(rounds: int) -> Callable[[int], list[str]]:
+    """Return the options of a comparison. A small one needs no second round."""
 
     def options(rows: int) -> list[str]:
-        own = max(int(rows * share), 1)
-        return ["--rows", str(own), "--rounds", str(rounds if rows >= ROWS / 10 else 1)]
+        return ["--rows", str(rows), "--rounds", str(rounds if rows >= ROWS / 10 else 1)]
 
     return options
 
@@ -40,7 +39,7 @@ def _compared(share: float, rounds: int) -> Callable[[int], list[str]]:
 def _between_postgres(rows: int) -> list[str]:
     """Return the options of the largest comparison, without default JDBC where the table does not fit into its heap."""
     sides = [] if rows <= FITS_IN_A_HEAP else ["--sides", BESIDE_DEFAULT_JDBC]
-    return [*_compared(1, 2)(rows), *sides]
+    return [*_compared(2)(rows), *sides]
 
 
 def _memory(rows: int) -> list[str]:
@@ -69,21 +68,21 @@ SUITES = (
     Suite(name="memory", about="ours over three sizes, and with a sink ten times slower", minutes=20, options=_memory),
     Suite(
         name="kafka_to_pg",
-        about="Kafka to PostgreSQL: Spark's batch, Structured Streaming (AvailableNow) and ours",
-        minutes=8,
-        options=_compared(0.2, 2),
+        about="Kafka to PostgreSQL: ours, raw COPY, Spark's batch, Structured Streaming; total and steady",
+        minutes=12,
+        options=_compared(1),
     ),
     Suite(
         name="mysql_to_pg",
-        about="MySQL to PostgreSQL: tuned Spark JDBC and ours",
-        minutes=8,
-        options=_compared(0.2, 2),
+        about="MySQL to PostgreSQL: ours, raw COPY, tuned Spark JDBC; total and steady",
+        minutes=12,
+        options=_compared(1),
     ),
     Suite(
         name="pg_to_parquet",
-        about="PostgreSQL to Parquet: Spark JDBC and ours",
-        minutes=6,
-        options=_compared(0.3, 2),
+        about="PostgreSQL to Parquet: ours, raw COPY with Arrow, Spark JDBC; total and steady",
+        minutes=12,
+        options=_compared(1),
     ),
     Suite(
         name="copy_loop",

@@ -12,10 +12,10 @@ from benchmarks.sides.side import Order, Side, read
 def side(name: str, order: Order) -> Side:
     """Return the side of a name. Its libraries are loaded here, which no figure counts."""
     match name:
-        case "raw":
-            from benchmarks.sides.raw import Raw
+        case "raw" | "mysql-raw" | "kafka-raw" | "parquet-raw":
+            from benchmarks.sides import raw
 
-            return Raw(order)
+            return raw.SIDES[name](order)
         case "jdbc-default" | "jdbc-tuned" | "jdbc-overwrite" | "mysql-jdbc" | "parquet-jdbc" | "parquet-jdbc-zstd":
             from benchmarks.sides import jdbc
 

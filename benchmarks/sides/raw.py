@@ -1,41 +1,50 @@
-"""The floor: one client hands a binary COPY from one connection to the other.
+"""The floors: for each pair of source and target one plain client, without Spark and without any guarantee.
 
-asyncpg, since of four ways its client took the least CPU (psql | psql, psycopg's ``Copy`` and libpq row by row took
-more): a floor that is too high would flatter all others.
+A floor that is too high would flatter all others. So asyncpg is the client of PostgreSQL, since of four ways it took
+the least CPU (psql | psql, psycopg's ``Copy`` and libpq row by row took more), and what a server writes by itself in a
+form that the other one takes goes through no client's hands.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import struct
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 
 from benchmarks.sides.side import SCHEMA, Order
+from dev import tpch
 
 BLOCKS = 8
-"""Most blocks between the two connections."""
+"""Most blocks between two connections."""
+MESSAGES = 10_000
+"""Most that are asked of a topic's client at once."""
 
 
 class Raw:
-    """``COPY … TO STDOUT | COPY … FROM STDIN``."""
+    """``COPY … TO STDOUT | COPY … FROM STDIN`` in binary form."""
 
     def __init__(self, order: Order) -> None:
-        self._order = order
+        self.order = order
 
     def open(self) -> None:
         """Nothing is kept between two tables."""
 
     def run(self) -> dict[str, Any]:
         """Copy in one transaction."""
-        asyncio.run(self._copy())
+        asyncio.run(self.copy())
         return {}
 
     def close(self) -> None:
         """Nothing is kept."""
 
-    async def _copy(self) -> None:
-        order = self._order
-        source, sink = [await asyncpg.connect(order.url(name)) for name in (order.source, order.sink)]
+    async def copy(self) -> None:
+        """Hand block after block from one connection to the other."""
+        order = self.order
+        source = await asyncpg.connect(order.url(order.source))
         blocks: asyncio.Queue[bytes] = asyncio.Queue(BLOCKS)
 
         async def read() -> None:
@@ -46,9 +55,133 @@ class Raw:
             while block := await blocks.get():
                 yield block
 
-        write = sink.copy_to_table(order.table, schema_name=SCHEMA, source=written(), format="binary")
         try:
-            await asyncio.gather(read(), write)
+            await asyncio.gather(read(), self.write(written(), "binary"))
         finally:
             await source.close()
+
+    async def write(self, source: AsyncIterator[bytes] | Path, form: str) -> None:
+        """Copy into the target."""
+        sink = await asyncpg.connect(self.order.url(self.order.sink))
+        try:
+            await sink.copy_to_table(self.order.table, schema_name=SCHEMA, source=source, format=form)
+        finally:
             await sink.close()
+
+
+class FromMysql(Raw):
+    """``SELECT … INTO OUTFILE``, which has the form of COPY's text, and ``COPY … FROM STDIN`` of that file."""
+
+    async def copy(self) -> None:
+        """One after the other: MySQL cannot write into a pipe."""
+        import pymysql
+
+        order, folder = self.order, Path(self.order.folder)
+        folder.mkdir()
+        file, login = folder / order.table, order.mysql
+        assert login is not None
+        server = pymysql.connect(
+            host=login.host, port=login.port, user=login.user, password=login.password, database=order.source
+        )
+        with server, server.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {order.table} INTO OUTFILE %s CHARACTER SET utf8mb4", (str(file),))
+        await self.write(file, "text")
+
+
+class FromKafka(Raw):
+    """One consumer, whose messages go into a binary COPY."""
+
+    async def copy(self) -> None:
+        """Read up to the ends that the partitions have now."""
+        await self.write(self._rows(), "binary")
+
+    async def _rows(self) -> AsyncIterator[bytes]:
+        from confluent_kafka import Consumer, TopicPartition
+
+        topic = self.order.table
+        consumer = Consumer({"bootstrap.servers": self.order.brokers, "group.id": "raw", "enable.auto.commit": False})
+        try:
+            partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            places = [TopicPartition(topic, number, 0) for number in partitions]
+            left = sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
+            consumer.assign(places)
+            yield b"PGCOPY\n\xff\r\n\0" + bytes(8)
+            while left > 0:
+                messages = await asyncio.to_thread(consumer.consume, MESSAGES, 30)
+                if not messages:
+                    raise TimeoutError(f"{topic} gave no further message.")
+                left -= len(messages)
+                yield b"".join(map(row_of(topic), messages))
+            yield b"\xff\xff"
+        finally:
+            consumer.close()
+
+
+def row_of(topic: str) -> Callable[[Any], bytes]:
+    """Return what makes a row of binary COPY of a message: topic, partition, offset, timestamp, key, headers, value."""
+    name = topic.encode()
+    head = struct.pack("!hi", 7, len(name)) + name
+    middle, tail = struct.Struct("!iiiqiqi"), struct.Struct("!ii")
+    # PostgreSQL counts microseconds from 2000 on.
+    epoch = 946_684_800_000
+
+    def row(message: Any) -> bytes:
+        key, value = message.key(), message.value()
+        moment = (message.timestamp()[1] - epoch) * 1000
+        fixed = middle.pack(4, message.partition(), 8, message.offset(), 8, moment, len(key))
+        return b"".join((head, fixed, key, tail.pack(-1, len(value)), value))
+
+    return row
+
+
+class IntoParquet(Raw):
+    """``COPY … TO STDOUT`` as CSV, typed by Arrow and written as one file of Parquet."""
+
+    async def copy(self) -> None:
+        """Read in one thread, and write in another."""
+        order = self.order
+        reading, writing = os.pipe()
+        writer = threading.Thread(target=_to_parquet, args=(reading, Path(order.folder)))
+        writer.start()
+        source = await asyncpg.connect(order.url(order.source))
+        try:
+            with os.fdopen(writing, "wb") as output:
+                await source.copy_from_table(order.table, output=output, format="csv")
+        finally:
+            await source.close()
+            writer.join()
+
+
+def _to_parquet(reading: int, folder: Path) -> None:
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    types = {
+        "bigint": pyarrow.int64(),
+        "integer": pyarrow.int32(),
+        "numeric": pyarrow.decimal128(15, 2),
+        "date": pyarrow.date32(),
+    }
+    words = f"{tpch.GENERATED}, l_id bigint".replace("(15,2)", "").split(",")
+    columns = {name: types.get(kind, pyarrow.string()) for name, kind, *_ in map(str.split, words)}
+    folder.mkdir()
+    with os.fdopen(reading, "rb") as file:
+        rows = csv.open_csv(
+            file,
+            read_options=csv.ReadOptions(column_names=[*columns]),
+            convert_options=csv.ConvertOptions(column_types=columns),
+        )
+        few = [name for name in columns if name not in ("l_orderkey", "l_partkey", "l_suppkey", "l_comment", "l_id")]
+        with parquet.ParquetWriter(
+            folder / "all.parquet", rows.schema, compression="zstd", use_dictionary=few
+        ) as written:
+            for batch in rows:
+                written.write_batch(batch)
+
+
+SIDES: dict[str, Callable[[Order], Raw]] = {
+    "raw": Raw,
+    "mysql-raw": FromMysql,
+    "kafka-raw": FromKafka,
+    "parquet-raw": IntoParquet,
+}
