@@ -1,9 +1,7 @@
 """Runs of a lane in this process, again and again as Airflow would try them."""
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.hydrator import Outcome
@@ -12,8 +10,8 @@ from airflow_provider_backpressure.exceptions import Transient
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests.support.composed import Composed, difference
+from tests.support.waiting import until
 
-TRIES, RETRY_SECONDS = 8, 1.0
 Session = Callable[[Composed], ConnectRunner]
 """Gives the way to Spark for a hydration."""
 
@@ -32,15 +30,15 @@ class Drained:
 
     def run(self) -> None:
         """Try until nothing is left."""
-        for _ in range(TRIES):
-            try:
-                with self.composed.open(self.runner) as ports:
-                    if ports.hydrator().run().outcome is Outcome.DONE:
-                        return
-            except Transient as error:
-                self.errors.append(error)
-                time.sleep(RETRY_SECONDS)
-        raise AssertionError(f"{TRIES} tries were not enough: {self.errors}")
+        until(self._done, timeout=120, pause=1.0, told=lambda: self.errors)
+
+    def _done(self) -> bool:
+        try:
+            with self.composed.open(self.runner) as ports:
+                return ports.hydrator().run().outcome is Outcome.DONE
+        except Transient as error:
+            self.errors.append(error)
+            return False
 
     def committed(self) -> int:
         """Count the ranges that the ledger has as committed."""
@@ -86,23 +84,3 @@ def planned(composed: Composed, runner: ConnectRunner, *, direct: str | None = N
         plan_id=made.plan.plan_id,
         ranges=made.ranges,
     )
-
-
-@contextmanager
-def meanwhile(work: Callable[[], None]) -> Iterator[None]:
-    """Do something beside the block; what goes wrong there fails the test at the end of the block."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - told below
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield
-    thread.join(120)
-    assert not thread.is_alive()
-    if failed:
-        raise failed[0]

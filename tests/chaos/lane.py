@@ -1,4 +1,4 @@
-"""Lives of a lane, each in a process of its own.
+"""A lane in a process of its own.
 
 Importing PySpark takes seconds, so the processes are forked from one that has imported everything and opened nothing.
 """
@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +31,10 @@ def live(config: str, log: str) -> None:
     sys.exit(0 if result.outcome is Outcome.DONE else 1)
 
 
-@dataclass(kw_only=True)
-class Lives:
-    """The lives of one lane."""
-
-    config: Path
-    log: Path
-    number: int = 0
-
-    def begin(self) -> Any:
-        """Start the next life and return its process."""
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, "pandas", "pyarrow", "airflow_provider_backpressure.spark.job"])
-        process = context.Process(target=live, args=(str(self.config), str(self.log)))
-        process.start()
-        self.number += 1
-        return process
-
-    def said(self) -> str:
-        """Return the end of the log."""
-        return self.log.read_text()[-4000:] if self.log.exists() else ""
+def begun(config: Path, log: Path) -> Any:
+    """Return the process of a lane that has just begun."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "pandas", "pyarrow", "airflow_provider_backpressure.spark.job"])
+    process = context.Process(target=live, args=(str(config), str(log)))
+    process.start()
+    return process

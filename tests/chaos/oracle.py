@@ -12,9 +12,9 @@ from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from tests.chaos.stage import Pass, Stage
-from tests.integration.attempts import until
 from tests.support.composed import Composed
 from tests.support.postgres import run
+from tests.support.waiting import until
 
 
 def fingerprint(endpoint: Endpoint, table: str) -> tuple[int, int, int]:

@@ -15,9 +15,9 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.ledger.store import SqlLedger
-from tests.integration.attempts import until
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault(11), pytest.mark.timeout(300)]
 

@@ -11,10 +11,9 @@ from sqlalchemy.engine import make_url
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Action, Step
 from tests.chaos import oracle
-from tests.chaos.lane import Lives
+from tests.chaos.lives import living
 from tests.chaos.matrix import Case, Victim
 from tests.chaos.stage import Stage
-from tests.chaos.test_kills import clear, reached, to_the_end, until
 from tests.support.postgres import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -57,18 +56,14 @@ def test_a_commit_without_an_answer_counts(
     endpoint = stage.sink if victim is Victim.SINK else ledger_at(stage)
     composed = stage.hydration(replace(case.draw, credits=1))
     planned = stage.plan(composed)
-    lives = Lives(config=composed.write(folder), log=folder / "lane.log")
     stage.arm(case.step, Action.WAIT, case.draw.number)
-    lane = lives.begin()
-    try:
-        held = reached(stage, case, lane, lives)
+    with living(stage, composed, folder) as lives:
+        held = lives.reached(case.step, case.draw.number)
         with silent(endpoint):
             stage.disarm()
-            until(lambda: unanswered(endpoint), lives.said)
+            lives.until(lambda: unanswered(endpoint))
             stage.kill(victim, held)
             stage.restart(victim)
-        to_the_end(lane, lives)
-    finally:
-        clear(stage, lane)
+        lives.to_the_end()
     oracle.check(stage, composed, planned, flying=set())
     assert held.slice_id not in oracle.read_again(stage.journal())

@@ -14,7 +14,8 @@ from airflow_provider_backpressure.core.messages import SliceResult
 from airflow_provider_backpressure.exceptions import SinkUnavailable, SourceUnavailable
 from airflow_provider_backpressure.spark.paths.copy import run_slice
 from tests.chaos.matrix import SEEDS
-from tests.integration.attempts import begin, columns_of, difference, execute, in_process, until
+from tests.integration.attempts import begin, columns_of, difference, execute, in_process
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 

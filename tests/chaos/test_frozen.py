@@ -9,10 +9,9 @@ import pytest
 
 from airflow_provider_backpressure.core.failpoints import Action, Step
 from tests.chaos import oracle
-from tests.chaos.lane import Lives
+from tests.chaos.lives import living
 from tests.chaos.matrix import Case, Victim
 from tests.chaos.stage import Stage
-from tests.chaos.test_kills import clear, reached, to_the_end
 
 
 @pytest.mark.integration
@@ -24,20 +23,15 @@ def test_a_frozen_task_does_not_hold_the_next_life(stage: Stage, folder: Path) -
     case = Case(victim=Victim.LANE, step=Step.BEFORE_SINK_COMMIT, seed=0)
     composed = stage.hydration(case.draw)
     planned = stage.plan(composed)
-    lives = Lives(config=composed.write(folder), log=folder / "lane.log")
     stage.arm(case.step, Action.FREEZE, case.draw.number)
-    lane = lives.begin()
-    try:
-        held = reached(stage, case, lane, lives)
-        lane.kill()
-        lane.join()
+    with living(stage, composed, folder) as lives:
+        held = lives.reached(case.step, case.draw.number)
+        lives.kill()
         flying = oracle.in_flight(stage.journal())
         stage.disarm()
-        lane = lives.begin()
-        to_the_end(lane, lives)
+        lives.begin()
+        lives.to_the_end()
         oracle.check(stage, composed, planned, flying=flying)
         with contextlib.suppress(ProcessLookupError):  # Spark has ended it
             os.kill(held.pid, signal.SIGCONT)
         oracle.check(stage, composed, planned, flying=flying)
-    finally:
-        clear(stage, lane)

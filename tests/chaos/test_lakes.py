@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_backpressure.core.failpoints import Action, Step
-from tests.chaos.lane import Lives
+from tests.chaos.lives import living
 from tests.chaos.matrix import SEEDS, SIZES, Draw, Victim
 from tests.chaos.stage import Stage
-from tests.chaos.test_kills import clear, to_the_end, until
 from tests.support import lakes
 from tests.support.postgres import run
 
@@ -30,18 +29,14 @@ def test_a_worker_is_killed_at_its_commit(stage: Stage, kind: str, step: Step, f
     """X1, X2: its range is there once, with its marker, and so is every other."""
     composed = replace(stage.hydration(DRAW), into=lakes.place(kind, folder))
     planned = stage.plan(composed)
-    lives = Lives(config=composed.write(folder), log=folder / "lane.log")
     stage.arm(step, Action.WAIT, DRAW.number)
-    lane = lives.begin()
-    try:
-        held = until(lambda: stage.passed(step, DRAW.number), lives.said)
+    with living(stage, composed, folder) as lives:
+        held = lives.reached(step, DRAW.number)
         stage.kill(Victim.WORKER, held)
         stage.disarm()
-        to_the_end(lane, lives)
+        lives.to_the_end()
         commits = [one.slice_id for one in stage.journal() if one.step is BEFORE]
         assert commits.count(held.slice_id) == (2 if step is BEFORE else 1)
-    finally:
-        clear(stage, lane)
     assert lakes.rows(composed.into) == run(stage.source, f"SELECT * FROM t{DRAW.rows} ORDER BY id")
     with composed.open() as ports:
         markers = ports.sink.markers(planned.plan.plan_id)

@@ -1,5 +1,6 @@
 """Fault 9: one of the three links is reset again and again, half-open, or slow."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,10 +17,10 @@ from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from dev.proxy import Proxy
 from dev.services import Server
-from tests.chaos.drained import Drained, Session, meanwhile, planned
-from tests.integration.attempts import until
+from tests.chaos.drained import Drained, Session, planned
 from tests.support.composed import Composed
 from tests.support.postgres import run
+from tests.support.waiting import beside, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault(9), pytest.mark.timeout(300)]
 
@@ -86,24 +87,19 @@ def test_a_link_that_fails_loses_and_doubles_nothing(
         ui_url=connect.ui_url,
         budget=Budget(credits=CREDITS, range_rows=RANGE_ROWS),
     )
-    composed, most, over = through(plain, link, proxy), 0, False
+    composed, most = through(plain, link, proxy), 0
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         nonlocal most
         with closing(SqlLedger(ledger_url)) as ledger:
             (found,) = ledger.hydrations()
-            while not over:
+            while not over.wait(0.02):
                 most = max(most, ledger.gate(found.id).in_flight)
-                time.sleep(0.02)
 
     runner = session(composed)
     drained = planned(composed, runner, direct=ledger_url)
-    with meanwhile(watch):
-        try:
-            with meanwhile(lambda: disturb(proxy, way, drained)):
-                drained.run()
-        finally:
-            over = True
+    with beside(watch), beside(lambda _: disturb(proxy, way, drained)):
+        drained.run()
     drained.check()
     assert 1 <= most <= CREDITS
 

@@ -10,10 +10,9 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.failpoints import Action, Step
 from airflow_provider_backpressure.core.ranges import seq_of
 from dev.services import Server
-from tests.chaos.lane import Lives
+from tests.chaos.lives import living
 from tests.chaos.matrix import SEEDS, SIZES, Draw, Victim
 from tests.chaos.stage import Stage
-from tests.chaos.test_kills import clear, to_the_end, until
 from tests.support import kafka as on_kafka
 from tests.support import lakes
 
@@ -68,18 +67,14 @@ def test_an_ordered_range_arrives_once_and_in_its_turn(
     )
     planned = stage.plan(composed)
     assert planned.ranges >= 4
-    lives = Lives(config=composed.write(folder), log=folder / "lane.log")
     stage.arm(step, Action.WAIT, DRAW.number)
-    lane = lives.begin()
-    try:
-        held = until(lambda: stage.passed(step, DRAW.number), lives.said)
+    with living(stage, composed, folder) as lives:
+        held = lives.reached(step, DRAW.number)
         stage.kill(victim, held)
         stage.disarm()
         stage.restart(victim)
-        to_the_end(lane, lives)
+        lives.to_the_end()
         tried = [one.slice_id for one in stage.journal() if one.step is BEFORE]
-    finally:
-        clear(stage, lane)
     assert tried.count(held.slice_id) == (2 if step is BEFORE else 1)
     assert len(tried) == planned.ranges + (step is BEFORE)
     assert [seq_of(each) for each in tried] == sorted(map(seq_of, tried))

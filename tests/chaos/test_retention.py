@@ -10,13 +10,12 @@ from airflow_provider_backpressure.core.hydrator import Outcome
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.exceptions import SourceRefused
 from dev.services import Server
-from tests.chaos.drained import meanwhile
 from tests.chaos.matrix import SIZES, Draw
 from tests.chaos.stage import Stage
-from tests.integration.attempts import until
 from tests.support.composed import Composed
 from tests.support.kafka import Topic, endpoint_of
 from tests.support.postgres import run
+from tests.support.waiting import beside, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault(17), pytest.mark.timeout(300)]
 
@@ -58,7 +57,7 @@ def test_a_log_cut_off_in_mid_range_stops_by_name(stage: Stage, topic: Topic, co
     plan = composed.plan().plan
     stage.arm(Step.IN_COPY, Action.WAIT, 1)
     sentence = rf"Offsets \[\d+, {CUT}\) of partition 0 of topic {topic.name} are gone"
-    with composed.open() as ports, meanwhile(lambda: cut_in_mid_range(stage, topic)):
+    with composed.open() as ports, beside(lambda _: cut_in_mid_range(stage, topic)):
         with pytest.raises(SourceRefused, match=sentence):
             ports.hydrator().run()
         (record,) = ports.ledger.ranges(plan.plan_id)
@@ -74,7 +73,7 @@ def test_a_loss_in_mid_range_that_is_accepted(stage: Stage, topic: Topic, compos
     composed = replace(composed, reading={"accept_loss": True})
     composed.plan()
     stage.arm(Step.IN_COPY, Action.WAIT, 1)
-    with composed.open() as ports, meanwhile(lambda: cut_in_mid_range(stage, topic)):
+    with composed.open() as ports, beside(lambda _: cut_in_mid_range(stage, topic)):
         assert ports.hydrator().run().outcome is Outcome.DONE
     found = run(composed.sink, f"SELECT \"offset\", value#>>'{{}}' FROM {composed.target} ORDER BY 1")
     read = sum(offset < CUT for offset, _ in found)

@@ -6,16 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_provider_backpressure.core.failpoints import Step
 from tests.chaos import oracle
-from tests.chaos.lane import Lives
+from tests.chaos.lives import LIVES, Lives, living
 from tests.chaos.matrix import SEEDS, SIZES, Draw, Victim
 from tests.chaos.stage import Stage
-from tests.chaos.test_kills import LIVES, clear, to_the_end, until
 
 VICTIMS = (Victim.LANE, Victim.DRIVER, Victim.SINK, Victim.LEDGER)
 RANGES = 20
@@ -43,30 +41,30 @@ def strikes(chance: random.Random) -> list[Strike]:
     ]
 
 
-def struck(stage: Stage, strike: Strike, lane: Any, lives: Lives) -> tuple[Any, set[str]]:
-    """Kill a victim when it is time and bring it back; return the lane's life and what was in flight."""
+def struck(strike: Strike, lives: Lives) -> set[str]:
+    """Kill a victim when it is time and bring it back; return what was in flight."""
+    stage = lives.stage
 
     def due() -> bool:
-        nonlocal lane
-        if lane.exitcode is not None:
-            assert lane.exitcode != 0, "there is something left to do"
+        if lives.process.exitcode is not None:
+            assert lives.process.exitcode != 0, "there is something left to do"
             assert lives.number < LIVES * 2, lives.said()
-            lane = lives.begin()
+            lives.begin()
         return sum(one.step is Step.AFTER_LEDGER_COMMIT for one in stage.journal()) >= strike.after
 
-    until(due, lives.said)
+    lives.until(due)
     time.sleep(strike.pauses[0])
     if strike.victim is Victim.LANE:
-        lane.kill()
-        lane.join()
+        lives.kill()
     else:
         stage.kill(strike.victim)
     flying = oracle.in_flight(stage.journal())
     time.sleep(strike.pauses[1])
     if strike.victim is Victim.LANE:
-        return lives.begin(), flying
-    stage.restart(strike.victim)
-    return lane, flying
+        lives.begin()
+    else:
+        stage.restart(strike.victim)
+    return flying
 
 
 @pytest.mark.integration
@@ -86,15 +84,9 @@ def test_several_are_killed_at_any_time(
     record_property("killed", " ".join(f"{strike.victim}@{strike.after}" for strike in order))
     composed = stage.hydration(draw)
     planned = stage.plan(composed)
-    lives = Lives(config=composed.write(folder), log=folder / "lane.log")
     stage.begin()
-    lane, flying = lives.begin(), set()
-    try:
-        for strike in order:
-            lane, more = struck(stage, strike, lane, lives)
-            flying |= more
-        to_the_end(lane, lives, most=LIVES * 2)
+    with living(stage, composed, folder) as lives:
+        flying = set().union(*[struck(strike, lives) for strike in order])
+        lives.to_the_end(most=LIVES * 2)
         oracle.check(stage, composed, planned, flying=flying)
-    finally:
-        clear(stage, lane)
     assert flying, "none was killed for nothing"

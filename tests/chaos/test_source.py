@@ -10,14 +10,14 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from dev.services import Services
-from tests.chaos.drained import Drained, Session, meanwhile, planned
+from tests.chaos.drained import Drained, Session, planned
 from tests.conftest import endpoint_of
-from tests.integration.attempts import until
 from tests.support import mysql as on_mysql
 from tests.support.composed import Composed, difference
 from tests.support.kafka import Topic
 from tests.support.kafka import endpoint_of as on_kafka
 from tests.support.postgres import run
+from tests.support.waiting import beside, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault(7), pytest.mark.timeout(300)]
 
@@ -57,12 +57,12 @@ def struck(services: Services, name: str = NAME) -> None:
 def drained_through(drained: Drained, services: Services, name: str) -> None:
     """Drain, and kill the server while ranges are being read from it."""
 
-    def strike() -> None:
+    def strike(_: object) -> None:
         until(lambda: drained.committed() >= 3 and drained.in_flight())
         struck(services, name)
         assert drained.committed() < drained.ranges, "it is killed in mid-run"
 
-    with meanwhile(strike):
+    with beside(strike):
         drained.run()
 
 
@@ -132,11 +132,11 @@ def test_two_snapshots_are_not_mixed(composed: Composed, services: Services, ses
     runner = session(kept)
     drained = planned(kept, runner)
 
-    def strike() -> None:
+    def strike(_: object) -> None:
         until(lambda: drained.committed() >= 3)
         struck(services)
 
-    with meanwhile(strike), kept.open(runner) as ports, pytest.raises(SnapshotLost):
+    with beside(strike), kept.open(runner) as ports, pytest.raises(SnapshotLost):
         ports.hydrator().run()
     with kept.open(runner) as ports:
         if ports.ledger.counts(drained.plan_id).open:

@@ -9,10 +9,9 @@ import pytest
 
 from airflow_provider_backpressure.core.failpoints import Action, Step
 from tests.chaos import oracle
-from tests.chaos.lane import Lives
+from tests.chaos.lives import living
 from tests.chaos.matrix import Case, Victim
 from tests.chaos.stage import Stage
-from tests.chaos.test_kills import clear, reached, to_the_end
 
 SECONDS = 3.0
 
@@ -26,11 +25,9 @@ def test_while_the_ledger_stands_still_nothing_is_submitted(stage: Stage, folder
     case = Case(victim=Victim.LEDGER, step=Step.AFTER_LEDGER_COMMIT, seed=0)
     composed = stage.hydration(replace(case.draw, credits=2))
     planned = stage.plan(composed)
-    lives = Lives(config=composed.write(folder), log=folder / "lane.log")
     stage.arm(case.step, Action.WAIT, case.draw.number)
-    lane = lives.begin()
-    try:
-        reached(stage, case, lane, lives)
+    with living(stage, composed, folder) as lives:
+        lives.reached(case.step, case.draw.number)
         stage.services.kill("postgres:ledger", signal.SIGSTOP)
         try:
             flying = oracle.in_flight(stage.journal())
@@ -40,7 +37,5 @@ def test_while_the_ledger_stands_still_nothing_is_submitted(stage: Stage, folder
             assert [one for one in stage.journal() if one.step is Step.BEFORE_SUBMIT] == submitted
         finally:
             stage.services.kill("postgres:ledger", signal.SIGCONT)
-        to_the_end(lane, lives)
+        lives.to_the_end()
         oracle.check(stage, composed, planned, flying=flying)
-    finally:
-        clear(stage, lane)

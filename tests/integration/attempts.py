@@ -4,10 +4,9 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -251,15 +250,6 @@ def _attempt(pipe: Any, begun: Begun, spec: RangeSpec) -> None:
         pipe.send(run_slice(spec, spec.slices[0], begun.source, begun.sink))
     except BackpressureError as error:
         pipe.send(error)
-
-
-def until(found: Callable[[], T], *, timeout: float = 30.0) -> T:
-    """Return what ``found`` gives as soon as it is true; fail after the deadline."""
-    deadline = time.monotonic() + timeout
-    while not (value := found()):
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
-    return value
 
 
 def backends(endpoint: Endpoint, prefix: str, condition: str = "true") -> list[int]:

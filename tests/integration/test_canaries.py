@@ -171,7 +171,7 @@ def test_no_login_is_left_anywhere(
     lake = {"kind": "parquet", "path": "s3://lake/t", "conn_id": "sink"}
     run(sink, "CREATE SCHEMA raw", "CREATE TABLE raw.checked (id bigint PRIMARY KEY, name varchar(40) CHECK (id < 7))")
     refused = canary("refused")
-    with caplog.at_level(logging.DEBUG), Processes() as processes:
+    with caplog.at_level(logging.DEBUG), Processes().looking() as processes:
         hydrated(Composed(source=sink, sink=sink, **of_table), server)
         hydrated(Composed(source=erp, sink=sink, kind="mysql", table="t", target="raw.of_mysql", **rest), server)
         hydrated(ComposedKafka(source=broker, sink=sink, table=topic.name, target="raw.of_kafka", **rest), server)

@@ -26,9 +26,10 @@ from airflow_provider_backpressure.exceptions import (
 )
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.services import Server, Services
-from tests.integration.attempts import Begun, backends, begin, columns_of, difference, execute, until
+from tests.integration.attempts import Begun, backends, begin, columns_of, difference, execute
 from tests.support.kept import stands_in
 from tests.support.processes import Processes
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -222,7 +223,7 @@ def test_no_secret_is_shown_by_spark(services: Services, begun: Begun, tmp_path:
     server = services.up("connect:logged", spark_conf=options)["connect:logged"]
     password = begun.sink.password
     try:
-        with Processes() as processes, closing(ConnectRunner(server.url, begun.endpoints)) as runner:
+        with Processes().looking() as processes, closing(ConnectRunner(server.url, begun.endpoints)) as runner:
             job = runner.run(begun.spec(SLOW))
             until(lambda: backends(begun.sink, "bp:"), timeout=60)
             runner.interrupt(runner.session_id, begun.spec(SLOW).tag)

@@ -29,8 +29,8 @@ from tests.integration.attempts import (
     in_process,
     opened,
     typed,
-    until,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 

@@ -15,16 +15,12 @@ from dev.services import Server, Services
 from tests.support.composed import Composed, difference
 from tests.support.postgres import connected
 from tests.support.sampler import Sampler
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
-
-def until(found: Callable[[], object], *, timeout: float = 600.0) -> None:
-    """Wait until ``found`` is true; fail after the deadline."""
-    deadline = time.monotonic() + timeout
-    while not found():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
+SECONDS = 600.0
+"""In which what is waited for comes."""
 
 
 def fill(endpoint: Endpoint, rows: int) -> None:
@@ -69,14 +65,14 @@ def test_no_sample_of_a_thousand_ranges_shows_more_than_the_credits(
     def committed(least: int) -> Callable[[], bool]:
         return lambda: ledger.counts(planned.plan.plan_id).committed >= least or lane.poll() is not None
 
-    with sampler_of(composed) as sampler:
+    with sampler_of(composed).looking() as sampler:
         for least in (150, 350):
             lane = composed.process(tmp_path)
-            until(committed(least))
+            until(committed(least), SECONDS)
             lane.kill()
             lane.wait()
         lane = composed.process(tmp_path)
-        until(committed(550))
+        until(committed(550), SECONDS)
         services.kill("connect")
         lane.wait(timeout=300)
         services.restart("connect")
@@ -114,12 +110,12 @@ def test_with_the_target_locked_exactly_w_jobs_are_submitted(composed: Composed,
         with connection.transaction():
             connection.execute("LOCK TABLE raw.t IN ACCESS EXCLUSIVE MODE")
             lane = composed.process(tmp_path)
-            until(lambda: waiting() == 2)
+            until(lambda: waiting() == 2, SECONDS)
             for _ in range(30):
                 assert (attempts(), waiting()) == (2, 2)
                 time.sleep(0.1)
         released = time.monotonic()
-        until(lambda: attempts() > 2)
+        until(lambda: attempts() > 2, SECONDS)
         assert time.monotonic() - released < 5
     assert lane.wait(timeout=120) == 0, (tmp_path / "lane.log").read_text()[-3000:]
     assert difference(composed.source, "public.t", composed.sink, "raw.t") == (0, 0)

@@ -16,12 +16,12 @@ from airflow_provider_backpressure.core.verification import Verify
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.services import Server
-from tests.integration.attempts import until
 from tests.support import kafka as on_kafka
 from tests.support import lakes
 from tests.support import mysql as on_mysql
 from tests.support.composed import Composed
 from tests.support.postgres import connected, run
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 

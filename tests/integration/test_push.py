@@ -38,6 +38,7 @@ from dev.services import Services
 from tests.conformance.ledger.support import address, commit, eventually, planned, take
 from tests.conftest import endpoint_of
 from tests.support.kafka import endpoint_of as broker
+from tests.support.waiting import beside
 
 pytestmark = pytest.mark.integration
 
@@ -470,21 +471,15 @@ def test_another_generation_on_the_same_channel_is_harmless(url: str, opening: O
     hydration = Hydration(url=url)
     with ends(opening, 2) as made:
 
-        def shout() -> None:
+        def shout(over: threading.Event) -> None:
             while not over.wait(0.02):
                 for each in made:
                     each.heard(
                         encode(Diff(hydration_id=hydration.id, number=1, moment=0.0)).replace(b'"v":1', b'"v":9')
                     )
 
-        over = threading.Event()
-        shouting = threading.Thread(target=shout)
-        shouting.start()
-        try:
+        with beside(shout):
             hydration.drain([*made])
-        finally:
-            over.set()
-            shouting.join()
         assert sum(each.counts["ignored"] for each in made) > 0
     assert all(record.state is RangeState.COMMITTED for record in hydration.ledger.ranges(hydration.plan_id))
     hydration.ledger.close()

@@ -11,9 +11,9 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planner import Verdict
 from airflow_provider_backpressure.exceptions import VerificationFailed
-from tests.integration.attempts import until
 from tests.support.composed import Composed, difference
 from tests.support.postgres import connected, run
+from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.integration
 
@@ -44,23 +44,17 @@ def composed(database: Endpoint, hydration: Composed) -> Composed:
 def counted(database: Endpoint) -> Iterator[list[int]]:
     """Count the rows of table and view all the time; every new count is kept."""
     counts: list[int] = []
-    done = threading.Event()
 
-    def count() -> None:
+    def count(over: threading.Event) -> None:
         with connected(database) as connection:
-            while not done.wait(0.01):  # one that never rests would take a core from the others
+            while not over.wait(0.01):  # one that never rests would take a core from the others
                 for name in ("raw.v", "raw.t"):
                     counted = connection.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0]
                     if [counted] != counts[-1:]:
                         counts.append(counted)
 
-    thread = threading.Thread(target=count)
-    thread.start()
-    try:
+    with beside(count):
         yield counts
-    finally:
-        done.set()
-        thread.join(30)
 
 
 @pytest.mark.statement("X4")

@@ -2,9 +2,8 @@
 
 import json
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import pairwise
@@ -19,22 +18,17 @@ from airflow_provider_backpressure.runners.executors import slots
 from dev.services import Server, Services
 from tests.support.composed import Composed, difference
 from tests.support.postgres import connected, run
+from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.integration
 
+SECONDS = 120.0
+"""In which what is waited for comes."""
 CLUSTER = {"master": "standalone", "worker_cores": 1, "worker_memory": "1g", "jars": ()}
 SLOW = """
 CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN PERFORM pg_sleep(0.005); RETURN NEW; END'
 """
-
-
-def until(found: Callable[[], object], *, timeout: float = 120.0) -> None:
-    """Wait until ``found`` is true; fail after the deadline."""
-    deadline = time.monotonic() + timeout
-    while not found():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.05)
 
 
 def fill(endpoint: Endpoint, table: str, rows: int) -> None:
@@ -92,16 +86,16 @@ def test_workers_come_and_go_while_ranges_move(
         lane.start()
 
         def follows(wanted: int) -> None:
-            until(lambda: running(growing) == wanted)
+            until(lambda: running(growing) == wanted, SECONDS)
             before = ledger.counts(plan.plan.plan_id).committed
-            until(lambda: ledger.hydration(plan.hydration.id).credits_max == min(6, 2 * wanted))
+            until(lambda: ledger.hydration(plan.hydration.id).credits_max == min(6, 2 * wanted), SECONDS)
             assert ledger.counts(plan.plan.plan_id).committed - before <= 3
 
-        until(lambda: ledger.counts(plan.plan.plan_id).committed >= 2)
+        until(lambda: ledger.counts(plan.plan.plan_id).committed >= 2, SECONDS)
         follows(1)
         services.up("worker:2", "worker:3", workers=3, **CLUSTER)
         follows(3)
-        until(lambda: ledger.gate(plan.hydration.id).in_flight > 2)
+        until(lambda: ledger.gate(plan.hydration.id).in_flight > 2, SECONDS)
         services.down("worker:2", "worker:3")
         follows(1)
         run(database, "ALTER TABLE raw.t DISABLE TRIGGER linger")
@@ -118,20 +112,14 @@ def test_workers_come_and_go_while_ranges_move(
 @contextmanager
 def looking(ledger: SqlLedger, hydration_id: str, seen: list[tuple[int, int]]) -> Iterator[None]:
     """Keep in flight and credits at short intervals."""
-    done = threading.Event()
 
-    def work() -> None:
-        while not done.wait(0.1):
+    def work(over: threading.Event) -> None:
+        while not over.wait(0.1):
             state = ledger.gate(hydration_id)
             seen.append((state.in_flight, state.credits))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with beside(work):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 @pytest.mark.long
@@ -159,22 +147,16 @@ def test_four_hydrations_into_one_server_share_its_connections(
     for composed in every:
         composed.plan()
         hold(database, composed.target)
-    most, done = [0], threading.Event()
+    most = [0]
 
-    def sample() -> None:
+    def sample(over: threading.Event) -> None:
         with connected(database) as connection:
-            while not done.wait(0.02):
+            while not over.wait(0.02):
                 query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'bp:%'"
                 most.append(connection.execute(query).fetchone()[0])
 
-    watch = threading.Thread(target=sample)
-    watch.start()
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(drained, every))
-    finally:
-        done.set()
-        watch.join()
+    with beside(sample), ThreadPoolExecutor(4) as pool:
+        list(pool.map(drained, every))
     for composed in every:
         assert difference(database, composed.table, database, composed.target) == (0, 0)
     assert max(most) == 3

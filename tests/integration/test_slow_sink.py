@@ -16,9 +16,12 @@ from dev.proxy import Proxy
 from dev.services import Server
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
+SECONDS = 120.0
+"""In which what is waited for comes."""
 ROWS, RANGE_ROWS, ROW_BYTES = 400_000, 2_000, 110
 FAST = 8_000_000.0
 """Bytes per second that count as the target's full speed."""
@@ -32,13 +35,6 @@ def proxy(database: Endpoint) -> Iterator[Proxy]:
     made = Proxy(database.host, database.port)
     yield made
     made.close()
-
-
-def until(found, *, timeout: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not found():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.05)
 
 
 @pytest.mark.statement("T4", "F2")
@@ -87,8 +83,8 @@ def test_memory_does_not_grow_while_the_sink_slows_down(
         at(0.1, 10)
         at(0.02, 4)
         proxy.bytes_per_second = 0
-        until(lambda: (ledger.gate(plan.hydration.id).oldest_seconds or 0) > DROWNED)
-        until(lambda: "s >= 5 s" in str(ledger.hydration(plan.hydration.id).decision))
+        until(lambda: (ledger.gate(plan.hydration.id).oldest_seconds or 0) > DROWNED, SECONDS)
+        until(lambda: "s >= 5 s" in str(ledger.hydration(plan.hydration.id).decision), SECONDS)
         before, began = ledger.gate(plan.hydration.id), time.monotonic()
         while time.monotonic() - began < HELD:
             now = ledger.gate(plan.hydration.id)

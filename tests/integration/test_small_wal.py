@@ -28,6 +28,7 @@ from tests.conftest import fresh_database
 from tests.support.catching_up import FILL, TABLE, Followed
 from tests.support.composed import Composed
 from tests.support.postgres import connected
+from tests.support.waiting import beside, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -89,26 +90,18 @@ class Flood:
     """Writes log into a server that keeps it for a slot, and sees how the slot fares."""
 
     endpoint: Endpoint
-    write: Callable[["Flood", psycopg.Connection], None]
-    """One step of it."""
+    write: Callable[["Flood", psycopg.Connection], float]
+    """One step of it, which returns the seconds to the next."""
     written: int = 0
     statuses: set[str | None] = field(default_factory=set)
     least: int | None = None
     """Fewest bytes that were left until the server would have given the slot up."""
 
-    def __post_init__(self) -> None:
-        self._stop = threading.Event()
-
     @contextmanager
     def rising(self) -> Iterator["Flood"]:
         """Write until the block is left."""
-        thread = threading.Thread(target=self._run)
-        thread.start()
-        try:
+        with beside(self._run):
             yield self
-        finally:
-            self._stop.set()
-            thread.join()
 
     def room(self, connection: psycopg.Connection) -> tuple[int, int]:
         """Return the bytes that are left and those that are kept; 0 of both where there is no slot."""
@@ -120,33 +113,35 @@ class Flood:
         self.least = safe if self.least is None else min(self.least, safe)
         return safe, held
 
-    def pour(self, connection: psycopg.Connection, size: int, *, pause: float = 0.0) -> None:
+    def pour(self, connection: psycopg.Connection, size: int) -> None:
         """Write so many bytes of log that no slot has to tell of."""
         connection.execute("SELECT pg_logical_emit_message(false, 'flood', repeat('x', %s))", (size,))
         self.written += size
-        self._stop.wait(pause)
 
-    def _run(self) -> None:
+    def _run(self, over: threading.Event) -> None:
+        pause = 0.0
         with connected(self.endpoint) as connection:
-            while not self._stop.is_set():
-                self.write(self, connection)
+            while not over.wait(pause):
+                pause = self.write(self, connection)
 
 
-def up_to_the_brim(flood: Flood, connection: psycopg.Connection) -> None:
+def up_to_the_brim(flood: Flood, connection: psycopg.Connection) -> float:
     """Write fast, and near the limit so slowly that two looks of a lane are less apart than what is left."""
     safe, held = flood.room(connection)
     if not held:
-        flood.pour(connection, 1, pause=0.25)
-        return
+        flood.pour(connection, 1)
+        return 0.25
     near = safe < 0.15 * (safe + held)
-    flood.pour(connection, 100_000 if near else MIB, pause=0.25 if near else 0.02)
+    flood.pour(connection, 100_000 if near else MIB)
+    return 0.25 if near else 0.02
 
 
-def beside_the_table(flood: Flood, connection: psycopg.Connection) -> None:
+def beside_the_table(flood: Flood, connection: psycopg.Connection) -> float:
     """Write 3 MB of log a second, of which some kilobytes are changes of the table."""
     flood.room(connection)
     connection.execute("UPDATE t SET v = v + 1, doc = repeat('d', 1000) WHERE id %% 100 = %s", (flood.written % 97,))
-    flood.pour(connection, 600_000, pause=0.2)
+    flood.pour(connection, 600_000)
+    return 0.2
 
 
 @pytest.mark.long
@@ -206,10 +201,10 @@ def allowed_more(followed: Followed) -> Iterator[None]:
     setting = "SHOW max_slot_wal_keep_size"
     before = followed.source(setting)
     followed.source("ALTER SYSTEM SET max_slot_wal_keep_size = '1GB'", "SELECT pg_reload_conf()")
-    until(lambda: followed.source(setting) != before)
+    until(lambda: followed.source(setting) != before, SECONDS)
     yield
     followed.source("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
-    until(lambda: followed.source(setting) == before)
+    until(lambda: followed.source(setting) == before, SECONDS)
 
 
 def test_a_slot_that_the_server_gave_up_is_named_and_nothing_is_skipped(followed: Followed) -> None:
@@ -330,17 +325,9 @@ def connection_of(endpoint: Endpoint) -> dict[str, Any]:
 
 def give_up(followed: Followed) -> None:
     """Write more than the server keeps, and let it remove what is too much."""
-    flood = Flood(followed.composed.source, lambda flood, connection: None)
+    flood = Flood(followed.composed.source, up_to_the_brim)
     with connected(followed.composed.source) as connection:
         for _ in range(2 * KEPT // MIB):
             flood.pour(connection, MIB)
     status = "SELECT wal_status FROM pg_replication_slots WHERE database = current_database()"
-    until(lambda: followed.source("CHECKPOINT", status) == [("lost",)])
-
-
-def until(found: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + SECONDS
-    while not found():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.05)
+    until(lambda: followed.source("CHECKPOINT", status) == [("lost",)], SECONDS)

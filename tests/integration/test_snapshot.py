@@ -18,6 +18,7 @@ from airflow_provider_backpressure.core.verification import Verify
 from airflow_provider_backpressure.exceptions import SinkRefused, SnapshotLost
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import connected, run
+from tests.support.waiting import beside
 
 pytestmark = pytest.mark.integration
 
@@ -44,27 +45,21 @@ def fill(endpoint: Endpoint, table: str) -> None:
 @contextmanager
 def churning(endpoint: Endpoint) -> Iterator[None]:
     """Change, move, add and remove rows all the while."""
-    stop = threading.Event()
 
-    def churn() -> None:
+    def churn(over: threading.Event) -> None:
         with connected(endpoint) as connection:
             number = 20000
-            while not stop.is_set():
+            while not over.is_set():
                 number += 1
                 connection.execute("UPDATE t SET v = v + 1 WHERE id %% 97 = %s", (number % 97,))
                 connection.execute("UPDATE t SET id = id + 50000 WHERE id = %s", (number - 20000,))
                 connection.execute("INSERT INTO t VALUES (%s, 0, 'new')", (number + 100000,))
                 connection.execute("DELETE FROM t WHERE id = %s", (number + 99990,))
                 connection.execute("DELETE FROM t WHERE id = %s", (20000 - number % 2000,))
-                stop.wait(0.005)
+                over.wait(0.005)
 
-    thread = threading.Thread(target=churn)
-    thread.start()
-    try:
+    with beside(churn):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def remembering(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,9 +28,10 @@ from airflow_provider_backpressure.runners.target import safe
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from dev.services import Services
-from tests.integration.attempts import Begun, backends, begin, columns_of, difference, execute, until
+from tests.integration.attempts import Begun, backends, begin, columns_of, difference, execute
 from tests.support.kept import stands_in
 from tests.support.processes import Processes
+from tests.support.waiting import until
 from tests.support.world import context
 
 pytestmark = pytest.mark.integration
@@ -89,7 +90,7 @@ def test_a_range_is_an_application_and_its_password_is_nowhere(
     logged = {"spark.eventLog.enabled": True, "spark.eventLog.dir": events.as_uri(), "spark.eventLog.compress": False}
     runner = submit("local[2]", **logged)
     spec = begun.spec("SELECT * FROM t WHERE id <> 7 OR pg_sleep(2) IS NOT NULL", "SELECT * FROM t WHERE false")
-    with Processes() as shown:
+    with Processes().looking() as shown:
         job = runner.run(spec)
         until(lambda: job.done() or backends(begun.sink, spec.tag), timeout=90)
         running = processes.of(safe(spec.tag))

@@ -25,13 +25,13 @@ from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, Post
 from dev.servers.server import HOST
 from dev.services import Server, Services
 from tests.conftest import endpoint_of
-from tests.integration.attempts import until
 from tests.support import mysql as on_mysql
 from tests.support.certificates import Authority, Signed
 from tests.support.composed import Composed
 from tests.support.kafka import ComposedKafka, Topic
 from tests.support.kept import stands_in
 from tests.support.postgres import new_role, run
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from tests.soak.stage import ACCOUNT, KILLED, LEDGER, SINK, SOURCE, Stage
 from tests.support import mysql
 from tests.support.postgres import run
+from tests.support.waiting import beside
 
 STANDS_STILL = 4.0
 """Seconds for which the broker is stopped."""
@@ -29,8 +30,6 @@ class Faults:
     """Of the whole soak."""
     done: list[tuple[float, str]] = field(default_factory=list)
     """Seconds since the beginning, and what happened."""
-    failed: list[BaseException] = field(default_factory=list)
-    """What went wrong with the faults themselves."""
 
     @property
     def pause(self) -> tuple[float, float]:
@@ -40,29 +39,18 @@ class Faults:
     @contextmanager
     def happening(self) -> Iterator[None]:
         """Let them happen until the block is left, and everything is up again."""
-        over, began = threading.Event(), time.monotonic()
-        thread = threading.Thread(target=self._happen, args=(over, began))
-        thread.start()
-        try:
+        with beside(self._happen):
             yield
-        finally:
-            over.set()
-            thread.join()
-        if self.failed:
-            raise self.failed[0]
 
-    def _happen(self, over: threading.Event, began: float) -> None:
-        draw = random.Random(self.seed)
-        try:
-            while not over.wait(draw.uniform(*self.pause)):
-                at = time.monotonic() - began
-                name = draw.choice([*self._kinds])
-                if name in EARLY and at > self.seconds / 2:
-                    name = draw.choice([other for other in self._kinds if other not in EARLY])
-                self._kinds[name]()
-                self.done.append((at, name))
-        except BaseException as error:  # noqa: BLE001 - told at the end of the block
-            self.failed.append(error)
+    def _happen(self, over: threading.Event) -> None:
+        draw, began = random.Random(self.seed), time.monotonic()
+        while not over.wait(draw.uniform(*self.pause)):
+            at = time.monotonic() - began
+            name = draw.choice([*self._kinds])
+            if name in EARLY and at > self.seconds / 2:
+                name = draw.choice([other for other in self._kinds if other not in EARLY])
+            self._kinds[name]()
+            self.done.append((at, name))
 
     @property
     def _kinds(self) -> dict[str, Callable[[], None]]:

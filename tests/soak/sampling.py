@@ -15,6 +15,7 @@ from tests.soak.stage import ACCOUNT, KEPT, KILLED, LEDGER, SINK, SOURCE, Stage
 from tests.soak.verdict import Series
 from tests.support import mysql
 from tests.support.postgres import connected
+from tests.support.waiting import beside
 
 PERIOD = 2.0
 MEBIBYTE = 1024 * 1024
@@ -58,9 +59,6 @@ class Samples:
         )
     )
 
-    failed: list[BaseException] = field(default_factory=list)
-    """What went wrong with the looks themselves."""
-
     @property
     def every(self) -> tuple[Series, ...]:
         """All of them."""
@@ -69,26 +67,15 @@ class Samples:
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Take samples until the block is left."""
-        over = threading.Event()
-        thread = threading.Thread(target=self._take, args=(over,))
-        thread.start()
-        try:
+        with beside(self._take):
             yield
-        finally:
-            over.set()
-            thread.join()
-        if self.failed:
-            raise self.failed[0]
 
     def _take(self, over: threading.Event) -> None:
         began = time.monotonic()
-        try:
-            while not over.wait(PERIOD):
-                at = time.monotonic() - began
-                self._look_at_processes(at)
-                self._look_at_servers(at)
-        except BaseException as error:  # noqa: BLE001 - told at the end of the block
-            self.failed.append(error)
+        while not over.wait(PERIOD):
+            at = time.monotonic() - began
+            self._look_at_processes(at)
+            self._look_at_servers(at)
 
     def _look_at_processes(self, at: float) -> None:
         every, lanes = processes(), self.stage.lanes

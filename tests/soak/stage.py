@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tests.support.composed import ROOT, Composed, difference
 from tests.support.kafka import ComposedKafka, Topic
 from tests.support.kafka import endpoint_of as broker_of
 from tests.support.postgres import connected, run
+from tests.support.waiting import beside
 
 SOURCE, SINK, LEDGER = "postgres", "postgres:sink", "postgres:ledger"
 SERVERS = (SOURCE, SINK, LEDGER, "mysql", "kafka", "connect")
@@ -179,20 +180,11 @@ class Stage:
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Let sources change until the block is left."""
-        over = threading.Event()
         shop, erp = self.endpoint(SOURCE), self.endpoint("mysql", "soak")
-        threads = [threading.Thread(target=work, args=(over,)) for work in (self._send, self._grow)]
-        with ExitStack() as stack:
-            stack.enter_context(catching_up.Writer(shop, self.seed, KEYS, every=0.05).writing())
-            stack.enter_context(mysql_catching_up.MySQLWriter(erp, self.seed % 1_000, KEYS, every=0.05).writing())
-            for thread in threads:
-                thread.start()
-            try:
-                yield
-            finally:
-                over.set()
-                for thread in threads:
-                    thread.join()
+        changes = catching_up.Writer(shop, self.seed, KEYS, every=0.05).writing()
+        others = mysql_catching_up.MySQLWriter(erp, self.seed % 1_000, KEYS, every=0.05).writing()
+        with changes, others, beside(self._send), beside(self._grow):
+            yield
 
     def _send(self, over: threading.Event) -> None:
         topic = self.topic

@@ -23,6 +23,7 @@ from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import connected, run
+from tests.support.waiting import beside
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v int, doc text, note varchar(20))"
 FILL = "INSERT INTO t SELECT g, 0, repeat(md5(g::text), 2), 'n' || g FROM generate_series(1, {}) g"
@@ -161,23 +162,17 @@ class Writer:
     def __post_init__(self) -> None:
         self._draw = random.Random(self.seed)
         self._next = self.keys * 10
-        self._stop = threading.Event()
         self._turns = threading.Lock(), threading.Lock()
 
     @contextmanager
     def writing(self) -> Iterator["Writer"]:
         """Write until the block is left."""
-        threads = [threading.Thread(target=work) for work in (self._short, self._long)]
-        for thread in threads:
-            thread.start()
-        self.seconds -= time.monotonic()
-        try:
-            yield self
-        finally:
-            self.seconds += time.monotonic()
-            self._stop.set()
-            for thread in threads:
-                thread.join()
+        with beside(self._short), beside(self._long):
+            self.seconds -= time.monotonic()
+            try:
+                yield self
+            finally:
+                self.seconds += time.monotonic()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -188,26 +183,26 @@ class Writer:
             yield
             self.seconds -= time.monotonic()
 
-    def _short(self) -> None:
+    def _short(self, over: threading.Event) -> None:
         with connected(self.endpoint) as connection:
-            for _ in beats(self._stop, self.every):
+            for _ in beats(over, self.every):
                 with self._turns[0]:
                     self._change(connection)
 
-    def _long(self) -> None:
+    def _long(self, over: threading.Event) -> None:
         """Change much in transactions that stay open for a while, half of which are rolled back."""
         draw = random.Random(self.seed + 1)
         with connected(self.endpoint, autocommit=False) as connection:
-            while not self._stop.wait(0.01):
+            while not over.wait(0.01):
                 with self._turns[1]:
-                    self._transaction(connection, draw)
+                    self._transaction(connection, draw, over)
 
-    def _transaction(self, connection: psycopg.Connection[Any], draw: random.Random) -> None:
+    def _transaction(self, connection: psycopg.Connection[Any], draw: random.Random, over: threading.Event) -> None:
         first = draw.randint(1, self.keys)
         try:
             connection.execute("UPDATE t SET v = v + 1000 WHERE id BETWEEN %s AND %s", (first, first + 50))
             connection.execute("DELETE FROM t WHERE id BETWEEN %s AND %s", (first + 60, first + 63))
-            self._stop.wait(draw.uniform(0.05, 0.5))
+            over.wait(draw.uniform(0.05, 0.5))
             connection.commit() if draw.random() < 0.5 else connection.rollback()
         except psycopg.errors.DeadlockDetected:
             connection.rollback()
@@ -253,23 +248,17 @@ class Watch:
     @contextmanager
     def watching(self) -> Iterator["Watch"]:
         """Look until the block is left."""
-        stop = threading.Event()
 
-        def look() -> None:
+        def look(over: threading.Event) -> None:
             with connected(self.endpoint) as connection:
-                while not stop.wait(0.1):
+                while not over.wait(0.1):
                     row = connection.execute(_OURS).fetchone()
                     assert row is not None
                     self.longest, self.snapshot = max(self.longest, float(row[0])), max(self.snapshot, row[1])
                     self.locks = max(self.locks, row[2])
 
-        thread = threading.Thread(target=look)
-        thread.start()
-        try:
+        with beside(look):
             yield self
-        finally:
-            stop.set()
-            thread.join()
 
     def check(self, *, seconds: float) -> None:
         """Fail unless every transaction was shorter, and no lock stood in a writer's way."""

@@ -14,12 +14,14 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from tests.support import mysql
 from tests.support.catching_up import Followed, beats
 from tests.support.postgres import run
+from tests.support.waiting import beside
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v int, doc longtext, note varchar(20))"
 FILL = (
     "INSERT INTO t WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < {})"
     " SELECT i, 0, REPEAT(MD5(i), 2), CONCAT('n', i) FROM n"
 )
+
 _OURS = """
     SELECT TIMESTAMPDIFF(MICROSECOND, trx_started, NOW(6)) / 1e6, trx_rows_locked
     FROM information_schema.INNODB_TRX WHERE trx_query LIKE '/* bp-read:%'
@@ -70,22 +72,14 @@ class Watch:
     locked: int = 0
     """Rows that ours had locked."""
 
-    def __post_init__(self) -> None:
-        self._stop = threading.Event()
-
     @contextmanager
     def watching(self) -> Iterator["Watch"]:
         """Look until the block is left."""
-        thread = threading.Thread(target=self._look)
-        thread.start()
-        try:
+        with beside(self._look):
             yield self
-        finally:
-            self._stop.set()
-            thread.join()
 
-    def _look(self) -> None:
-        while not self._stop.wait(0.1):
+    def _look(self, over: threading.Event) -> None:
+        while not over.wait(0.1):
             for seconds, locked in mysql.run(self.endpoint, _OURS):
                 self.longest = max(self.longest, float(seconds))
                 self.locked = max(self.locked, int(locked))
@@ -107,40 +101,34 @@ class MySQLWriter:
     def __post_init__(self) -> None:
         self._draw = random.Random(self.seed)
         self._next = self.keys * 10 + self.seed * 100_000
-        self._stop = threading.Event()
 
     @contextmanager
     def writing(self) -> Iterator["MySQLWriter"]:
         """Write until the block is left."""
-        threads = [threading.Thread(target=work) for work in (self._short, self._long)]
-        for thread in threads:
-            thread.start()
-        began = time.monotonic()
-        try:
-            yield self
-        finally:
-            self.seconds = time.monotonic() - began
-            self._stop.set()
-            for thread in threads:
-                thread.join()
+        with beside(self._short), beside(self._long):
+            began = time.monotonic()
+            try:
+                yield self
+            finally:
+                self.seconds = time.monotonic() - began
 
-    def _short(self) -> None:
+    def _short(self, over: threading.Event) -> None:
         with self._connected(autocommit=True) as cursor:
-            for _ in beats(self._stop, self.every):
+            for _ in beats(over, self.every):
                 self._tried(cursor, *self._change())
 
-    def _long(self) -> None:
+    def _long(self, over: threading.Event) -> None:
         """Change much in transactions that stay open for a while, half of which are rolled back."""
         draw = random.Random(self.seed + 1)
         with self._connected(autocommit=False) as cursor:
-            while not self._stop.is_set():
+            while not over.is_set():
                 first = draw.randint(1, self.keys)
                 self._tried(cursor, "UPDATE t SET v = v + 1000 WHERE id BETWEEN %s AND %s", (first, first + 50))
                 self._tried(cursor, "SAVEPOINT here", ())
                 self._tried(cursor, "DELETE FROM t WHERE id BETWEEN %s AND %s", (first + 60, first + 63))
                 if draw.random() < 0.2:
                     self._tried(cursor, "ROLLBACK TO here", ())
-                self._stop.wait(draw.uniform(0.05, 0.3))
+                over.wait(draw.uniform(0.05, 0.3))
                 cursor.execute("COMMIT" if draw.random() < 0.5 else "ROLLBACK")
 
     def _change(self) -> tuple[str, tuple[Any, ...]]:

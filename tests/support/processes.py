@@ -3,11 +3,13 @@
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.kept import stands_in
+from tests.support.waiting import beside
 
 PERIOD = 0.05
 """Seconds between two looks. What starts and ends between them is not seen."""
@@ -16,8 +18,7 @@ COMMAND, ENVIRONMENT = "cmdline", "environ"
 
 @dataclass(kw_only=True)
 class Processes:
-    """Looks at all command lines, and at the environments of this process and of those that it started, while its block
-    lasts.
+    """Looks at all command lines, and at the environments of this process and of those that it started.
 
     Everybody on a machine may read command lines: a secret there is a leak, were it for a moment only. Environments are
     read by the same account and root alone, who could as well read the memory; but each child inherits them, and crash
@@ -33,19 +34,12 @@ class Processes:
     _family: set[int] = field(default_factory=set)
     _sessions: set[int] = field(default_factory=set)
     """Those that family members lead or led: by them one is found whose parent has ended."""
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread = field(init=False)
 
-    def __enter__(self) -> "Processes":
-        """Begin."""
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End, after a last look."""
-        self._stop.set()
-        self._thread.join()
+    @contextmanager
+    def looking(self) -> Iterator["Processes"]:
+        """Look until the block is left, and once more then."""
+        with beside(self._look_on):
+            yield self
 
     def commands(self, word: str) -> int:
         """Return in how many looks there was a command line with a word, each of several counted by itself."""
@@ -59,8 +53,8 @@ class Processes:
                 found.setdefault(f"{each[0]} of {self._programs[each]}", set()).update(names)
         return found
 
-    def _run(self) -> None:
-        while not self._stop.wait(PERIOD):
+    def _look_on(self, over: threading.Event) -> None:
+        while not over.wait(PERIOD):
             self._look()
         self._look()
 

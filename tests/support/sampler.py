@@ -3,6 +3,8 @@
 import json
 import threading
 import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPException
 
@@ -10,6 +12,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from tests.support.postgres import connected
+from tests.support.waiting import beside
 
 PERIOD = 0.1
 """Seconds between two samples."""
@@ -17,7 +20,7 @@ PERIOD = 0.1
 
 @dataclass(kw_only=True)
 class Sampler:
-    """Looks at one hydration every 100 ms while its block lasts; ``violations`` names what was above the limit."""
+    """Looks at one hydration every 100 ms; ``violations`` names what was above the limit."""
 
     ledger_url: str
     sink: Endpoint
@@ -30,24 +33,16 @@ class Sampler:
     most: int = 0
     """Most ranges that were seen in flight."""
     violations: list[str] = field(default_factory=list)
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread = field(init=False)
 
-    def __enter__(self) -> "Sampler":
-        """Begin."""
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        return self
+    @contextmanager
+    def looking(self) -> Iterator["Sampler"]:
+        """Look until the block is left."""
+        with beside(self._look):
+            yield self
 
-    def __exit__(self, *_: object) -> None:
-        """End."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        ledger = SqlLedger(self.ledger_url)
-        with connected(self.sink) as connection:
-            while not self._stop.wait(PERIOD):
+    def _look(self, over: threading.Event) -> None:
+        with closing(SqlLedger(self.ledger_url)) as ledger, connected(self.sink) as connection:
+            while not over.wait(PERIOD):
                 found = next((one for one in ledger.hydrations() if one.sink_identity.endswith(self.target)), None)
                 if found is None or found.plan is None:
                     continue
@@ -68,7 +63,6 @@ class Sampler:
                 self.samples += 1
                 self.most = max(self.most, len(flying))
                 self.violations += [f"{name} {value}" for name, value in seen.items() if value > self.limit]
-        ledger.close()
 
 
 def running_jobs(ui_url: str | None, plan_id: str) -> list[int]:

@@ -23,6 +23,7 @@ from airflow_provider_backpressure.ledger.store import SqlLedger
 from dev import erp
 from dev.airflow import Airflow, free_port
 from dev.services import Server
+from tests.support import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = Path(__file__).resolve().parent / "dags"
@@ -39,6 +40,7 @@ EARLY = (
     "mapped_operators",
     "ten_thousand",
 )
+
 QUICK = {
     # How soon a task hears that a person has ended it.
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
@@ -393,9 +395,5 @@ class Run:
 
 
 def until(look: Callable[[], Any], timeout: float) -> Any:
-    """Return what ``look`` gives as soon as it is true."""
-    deadline = time.monotonic() + timeout
-    while not (found := look()):
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.3)
-    return found
+    """Return what ``look`` gives as soon as it is true. It may ask Airflow, which has other things to do."""
+    return waiting.until(look, timeout, pause=0.3)

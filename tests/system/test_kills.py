@@ -30,7 +30,7 @@ def test_scheduler_and_triggerer_are_killed(installation: Installation):
         limit=CREDITS,
         range_bytes=Budget().range_bytes,
     )
-    with sampler:
+    with sampler.looking():
         for part in ("scheduler", "triggerer"):
             before = installation.committed(target)
             until(lambda before=before: installation.committed(target) >= before + 10, 600)

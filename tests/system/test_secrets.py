@@ -22,7 +22,7 @@ def test_no_password_is_left_in_what_airflow_keeps(installation: Installation):
     """X5: XCom, rendered fields, DAGs, triggers, events, states, logs, `ps`. Only Airflow's table of connections has
     the one that ``setup`` made, which shows that encrypted ones are found; the planted ones, that the others would be.
     """
-    with Processes() as processes:
+    with Processes().looking() as processes:
         copied, refused = installation.run("looked_at"), installation.run("locked_out")
         assert copied.ends() == "success", copied.states()
         assert refused.ends() == "failed", "so that a driver's error was logged"

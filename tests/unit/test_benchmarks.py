@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +24,7 @@ from benchmarks.plots import Panel, bars
 from benchmarks.results import Measurement, Requirement, Summary, ratio, requirements, steady, summaries, total
 from benchmarks.suites import SUITES, Suite
 from benchmarks.turns import rounds
+from tests.support.waiting import until
 
 BURN = "import time\nwhile time.process_time() < 0.4: pass"
 CHILD = f"{BURN}\nprint(flush=True)\ninput()"
@@ -66,14 +66,6 @@ def program(text: str) -> Iterator[Callable[[], None]]:
 
         yield go_on
         process.kill()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def turn(side: str, number: int, *, wall: float, cpu: float) -> Measurement:

@@ -67,7 +67,7 @@ def test_processes_are_seen_while_they_live() -> None:
     nap = "import time; time.sleep(0.5)"
     start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {nap!r}, 'in-' + 'the-line'])"
     parent = f"{start}; import time; time.sleep(0.2)"
-    with Processes() as seen:
+    with Processes().looking() as seen:
         subprocess.run([sys.executable, "-c", parent], env={"A": SECRET}, start_new_session=True, check=True)
         time.sleep(0.5)
     found = seen.leaks({"line": "in-the-line", "word": SECRET})

@@ -24,6 +24,7 @@ from tests.conformance.ledger.support import (
     replan,
     take,
 )
+from tests.support.waiting import beside
 
 
 def test_ranges_are_admitted_in_order_and_written_down_first(subject):
@@ -75,7 +76,6 @@ def test_admission_never_exceeds_the_credits_however_many_ask(subject):
     hydration_id, plan_id = planned(subject.ledger, number, credits=credits)
     ledgers = [subject.another() for _ in range(3)]
     lock, flying, most, admitted = threading.Lock(), set(), [0], []
-    done = threading.Event()
 
     def lane(index: int) -> None:
         ledger = ledgers[index % 3]
@@ -96,19 +96,14 @@ def test_admission_never_exceeds_the_credits_however_many_ask(subject):
 
     seen: list[int] = []
 
-    def sampler() -> None:
+    def sampler(over: threading.Event) -> None:
         while True:
             seen.append(subject.ledger.gate(hydration_id).in_flight)
-            if done.wait(0.005):
+            if over.wait(0.005):
                 return
 
-    watch = threading.Thread(target=sampler)
-    watch.start()
-    try:
+    with beside(sampler):
         in_threads(6, lane)
-    finally:
-        done.set()
-        watch.join()
     assert sorted(admitted) == list(range(number))
     assert max(seen) <= credits
     assert most[0] <= credits

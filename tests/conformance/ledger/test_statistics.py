@@ -10,6 +10,7 @@ from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.statistics import WorkerStatistics, total_progress
 from tests.conformance.ledger.support import commit, eventually, in_threads, planned, planned_log, replan, take
+from tests.support.waiting import beside
 
 
 @pytest.mark.statement("M2")
@@ -107,20 +108,15 @@ def test_progress_is_monotone_under_concurrent_commits(subject):
     for _ in range(number):
         take(subject.ledger, hydration_id)
     ledgers = [subject.another() for _ in range(4)]
-    seen, done = [], threading.Event()
+    seen = []
 
-    def look() -> None:
-        while not done.wait(0.002):
+    def look(over: threading.Event) -> None:
+        while not over.wait(0.002):
             progress = total_progress(subject.ledger.statistics(hydration_id))
             seen.append((progress.committed, progress.read))
 
-    watch = threading.Thread(target=look)
-    watch.start()
-    try:
+    with beside(look):
         in_threads(4, lambda index: [commit(ledgers[index], plan_id, seq) for seq in range(index, number, 4)])
-    finally:
-        done.set()
-        watch.join()
     assert seen == sorted(seen)
     assert all(committed <= read for committed, read in seen)
     assert total_progress(subject.ledger.statistics(hydration_id)).committed == 10 * number

@@ -6,9 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import timeit
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from airflow_provider_backpressure.core.failpoints import VARIABLE, Action, Fold
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed
 from airflow_provider_backpressure.spark.paths import copy
 from airflow_provider_backpressure.spark.writers import frame, postgres
+from tests.support.waiting import until
 
 TAG = "bp:plan:0.0:1"
 
@@ -38,14 +37,6 @@ def said(program: str, **environment: str) -> str:
     with child(program, **environment) as process:
         output, _ = process.communicate(timeout=60)
     return output.strip()
-
-
-def until(found: Callable[[], object]) -> None:
-    """Wait until it is true, for a minute at most."""
-    deadline = time.monotonic() + 60
-    while not found():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.01)
 
 
 def test_they_are_off_and_cost_nothing_but_a_call() -> None:
