@@ -1,8 +1,14 @@
 """Airflow's own processes die while a hydration is at work."""
 
+import os
+import random
+import time
+from collections.abc import Callable
+
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget
+from tests.chaos.matrix import SEEDS
 from tests.support.sampler import Sampler
 from tests.system.installation import SMALL_ROWS, TABLES, Installation, until
 
@@ -15,13 +21,23 @@ RANGES = TABLES["killed"] // 100
 @pytest.mark.statement("T1", "X2")
 @pytest.mark.timeout(900)
 @pytest.mark.fault(1, 2)
-def test_scheduler_and_triggerer_are_killed(installation: Installation):
+@pytest.mark.parametrize("seed", range(1, int(os.environ.get(SEEDS, 1)) + 1))
+def test_scheduler_and_triggerer_are_killed(
+    installation: Installation, seed: int, record_property: Callable[[str, object], None]
+):
     """T1, X2: a lane at work and one that waits reach their end; never more in flight than credits, each once."""
+    chance = random.Random(f"airflow {seed}")
+    moments = {part: chance.randint(1, 20) for part in chance.sample(("scheduler", "triggerer"), 2)}
+    opened, pause = chance.random() < 0.5, chance.uniform(0, 1)
+    record_property("killed", f"{moments}, gate opened {pause if opened else 'later'}")
     airflow, target = installation.airflow, "raw.killed"
+    with installation.open("warehouse") as link:
+        link.execute(f"DROP TABLE IF EXISTS {target}, raw.waiting")
     held = installation.paused("waiting", "small", "raw.waiting")
-    waiting = installation.run("waiting")
+    waiting = installation.run("waiting", backpressure="restart")
     waiting.reaches(LANE, ["deferred"])
-    run = installation.run("killed")
+    run = installation.run("killed", backpressure="restart")
+    run.reaches("hydrate.plan_snapshot", ["success"])
     sampler = Sampler(
         ledger_url=installation.url("airflow"),
         sink=installation.endpoint("warehouse"),
@@ -31,13 +47,18 @@ def test_scheduler_and_triggerer_are_killed(installation: Installation):
         range_bytes=Budget().range_bytes,
     )
     with sampler.looking():
-        for part in ("scheduler", "triggerer"):
-            before = installation.committed(target)
-            until(lambda before=before: installation.committed(target) >= before + 10, 600)
+        for part, ranges in moments.items():
+            wanted = installation.committed(target) + ranges
+            until(lambda wanted=wanted: installation.committed(target) >= wanted, 600)
+            if part == "triggerer" and opened:
+                # It dies while it has just seen, or is just telling, that the waiting lane may go on.
+                installation.ledger.resume(held.id, who="ada")
+                time.sleep(pause)
             airflow.kill(part)
             airflow.restart(part)
         assert installation.committed(target) < RANGES, "they were killed while it was at work"
-        installation.ledger.resume(held.id, who="ada")
+        if not opened:
+            installation.ledger.resume(held.id, who="ada")
         assert run.ends() == "success", run.states()
         assert waiting.ends() == "success", waiting.states()
     assert sampler.violations == []
