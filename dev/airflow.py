@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dev import processes
+from dev.servers.process import end_below
 
 USER = "admin"
 PID_FILE = "standalone.pid"
@@ -141,6 +142,7 @@ class Airflow:
             pid_file=self.home / PID_FILE,
             log=log,
             environment=self.environment,
+            cwd=self.home,
         )
         self._processes[command] = process
         deadline = time.monotonic() + timeout
@@ -164,11 +166,12 @@ class Airflow:
             pid_file=self.home / f"{part}.pid",
             log=self.home / "standalone.log",
             environment=self.environment,
+            cwd=self.home,
         )
 
     def stop(self) -> int:
         """End every process of this home; return how many there were."""
-        ended = sum(processes.end(file) for file in self.home.glob("*.pid"))
+        ended = sum(processes.end(file) for file in self.home.glob("*.pid")) + end_below(self.home)
         while self._processes:
             self._processes.popitem()[1].wait(timeout=10)
         return ended

@@ -19,13 +19,14 @@ def _facts(pid: int) -> tuple[str, int, int, str] | None:
 
 
 def start(
-    command: Sequence[str], *, pid_file: Path, log: Path, environment: Mapping[str, str]
+    command: Sequence[str], *, pid_file: Path, log: Path, environment: Mapping[str, str], cwd: Path
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own and note its pid and start time."""
     with log.open("ab") as sink:
         process = subprocess.Popen(
             command,
             env=environment,
+            cwd=cwd,
             stdout=sink,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

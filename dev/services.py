@@ -38,6 +38,7 @@ KINDS: dict[str, Kind] = {
     "standalone": Master(),
     "worker": Worker(),
 }
+GUESTS = "guests"
 NAME = re.compile(r"([a-z]+)(:[a-z0-9_-]+)?")
 WHOLE = (signals.SIGKILL, signals.SIGSTOP, signals.SIGCONT)
 
@@ -77,12 +78,18 @@ class Services:
         """
         known = self._records.names()
         with_workers = [name for name in known if name.startswith("worker:")] if "standalone" in names else []
+        if not names:
+            process.end_below(self.home / GUESTS)
         self._all([*names, *with_workers] if names else known, lambda name: self._end(name, remove=remove))
         if not self._records.marked():
             owned = bool(self.owner or self._records.watchers())
             watcher.end(self._records)
             if not names and (owned or remove):
                 account.remove_outside(self.home)
+
+    def guest(self, name: str) -> Path:
+        """Return a folder for something else: what works in it or below it ends with the servers."""
+        return self.home / GUESTS / name
 
     def status(self) -> dict[str, Server]:
         """Return every server of this home, running or not."""

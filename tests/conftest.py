@@ -82,11 +82,11 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="session")
-def page(tmp_path_factory: pytest.TempPathFactory, postgres: Server) -> Iterator[PageServer]:
+def page(services: Services, postgres: Server) -> Iterator[PageServer]:
     """An API server of Airflow with the page, over made-up hydrations on PostgreSQL."""
     with (
         fresh_database(postgres) as database,
-        page_server(tmp_path_factory.mktemp("page"), database) as made,
+        page_server(services.guest("page"), database) as made,
     ):
         yield made
 

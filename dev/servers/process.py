@@ -124,6 +124,30 @@ def working_in(folder: Path, command: str) -> Iterator[Process]:
                 yield found
 
 
+def end_below(folder: Path) -> int:
+    """Kill whatever works in a folder or below it, and return how many there were.
+
+    So those are found too whose parents are gone and who have overwritten their marks.
+    """
+    seen: set[Process] = set()
+
+    def ended() -> bool:
+        left = [one for pid in _pids() if _works_below(pid, folder) and (one := Process.of(pid))]
+        for one in left:
+            one.send(signal.SIGKILL)
+        seen.update(left)
+        return not left
+
+    until(ended, timeout=10.0, pause=0.05)
+    return len(seen)
+
+
+def _works_below(pid: int, folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(os.readlink(f"/proc/{pid}/cwd")).is_relative_to(folder.resolve())
+    return False
+
+
 def _pids() -> Iterator[int]:
     own = os.getpid()
     return (int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != own)

@@ -138,8 +138,10 @@ def test_down_leaves_no_process(everything: Services) -> None:
 
 
 def test_all_ends_with_its_owner(tmp_path: Path) -> None:
-    """The owner is killed: server and watcher are gone soon."""
+    """The owner is killed: server, guest and watcher are gone soon."""
     owner = subprocess.Popen(["sleep", "600"])
+    (folder := Services(tmp_path).guest("other")).mkdir(parents=True)
+    guest = subprocess.Popen(["sleep", "600"], cwd=folder, start_new_session=True)
     try:
         server = command("up", "postgres", "--owner-pid", str(owner.pid), home=tmp_path)
         assert server.returncode == 0, server.stderr
@@ -151,6 +153,7 @@ def test_all_ends_with_its_owner(tmp_path: Path) -> None:
         owner.wait()
     assert until(lambda: not any(one.alive for one in every), timeout=20)
     assert not records.marked()
+    assert guest.wait(20) == -signal.SIGKILL
 
 
 def test_a_starter_killed_half_way_leaves_nothing_that_down_does_not_find(tmp_path: Path) -> None:

@@ -9,16 +9,14 @@ from tests.system.installation import Installation
 
 
 @pytest.fixture(scope="session")
-def installation(
-    tmp_path_factory: pytest.TempPathFactory, services: Services, postgres: Server, kafka: Server
-) -> Iterator[Installation]:
+def installation(services: Services, postgres: Server, kafka: Server) -> Iterator[Installation]:
     """A real Airflow over real services, with every DAG of the tests.
 
     Many DAGs share its Spark at once, each with Python workers of its own: it has the memory for that.
     """
     mysql = services.up("mysql")["mysql"]
     connect = services.up("connect:system", driver_memory="6g")["connect:system"]
-    home = tmp_path_factory.mktemp("installation")
+    home = services.guest("installation")
     made = Installation(home=home, postgres=postgres, connect=connect, kafka=kafka, mysql=mysql)
     made.create()
     try:
