@@ -27,7 +27,7 @@ from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
-from benchmarks import page
+from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from dev.databases import open_database
 from dev.services import Server, Services
@@ -145,7 +145,7 @@ def hydrate(url: str, server: Server, spark: Server, table: int, range_rows: int
     return time.monotonic()
 
 
-def section(command: str, turns: list[Turn]) -> str:
+def section(command: str, turns: list[Turn], about: dict[str, str]) -> str:
     """Return the figures as Markdown: the median of each side."""
     lines = []
     for at_once in SIDES:
@@ -161,6 +161,8 @@ def section(command: str, turns: list[Turn]) -> str:
             "| at once | total s | half of them complete after s | Spark's peak MiB |",
             "|---|---|---|---|",
             *lines,
+            "",
+            report.machine(about),
         ]
     )
 
@@ -173,6 +175,7 @@ def main() -> int:
     parser.add_argument("--range-rows", type=int, default=100_000)
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args()
+    about = machine.describe(jars=())
     turns: list[Turn] = []
     with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
         services = Services(Path(folder), owner_pid=os.getpid())
@@ -191,7 +194,7 @@ def main() -> int:
         finally:
             services.down(remove=True)
     command = f"python -m benchmarks.at_once --rows {wanted.rows} --rounds {wanted.rounds}"
-    text = section(command, turns)
+    text = section(command, turns, about)
     console.print(text)
     if wanted.write_docs:
         page.write(HEADING, text)

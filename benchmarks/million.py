@@ -36,7 +36,7 @@ from airflow_provider_backpressure.ledger.models import hydration, range_
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
-from benchmarks import page
+from benchmarks import machine, page, report
 from benchmarks.orchestration import url
 from dev.services import Services
 
@@ -264,7 +264,7 @@ def promises(found: Figures) -> list[tuple[str, str, bool]]:
     ]
 
 
-def section(found: Figures) -> str:
+def section(found: Figures, about: dict[str, str]) -> str:
     """Return the figures as Markdown."""
     held = [f"- {text}: {figure}, {'held' if ok else 'MISSED'}" for text, figure, ok in promises(found)]
     return "\n".join(
@@ -280,6 +280,8 @@ def section(found: Figures) -> str:
             f"| the last of a million | {found.last_ms:.1f} | {found.last_cpu_ms:.1f} |",
             "",
             *held,
+            "",
+            report.machine(about),
         ]
     )
 
@@ -291,6 +293,7 @@ def main() -> int:
     parser.add_argument("--measured", type=int, default=4_000)
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args()
+    about = machine.describe(jars=())
     with tempfile.TemporaryDirectory(prefix="million-") as home:
         services = Services(Path(home), owner_pid=os.getpid())
         try:
@@ -299,9 +302,9 @@ def main() -> int:
             found = measure(address, wanted.ranges, wanted.measured, say=console.print)
         finally:
             services.down(remove=True)
-    console.print(section(found))
+    console.print(section(found, about))
     if wanted.write_docs:
-        page.write(HEADING, section(found))
+        page.write(HEADING, section(found, about))
     return 0 if all(ok for _, _, ok in promises(found)) else 1
 
 

@@ -38,7 +38,7 @@ from airflow_provider_backpressure.core.watch import Watch, Watcher
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.triggers.waiting import Bench
-from benchmarks import page
+from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from dev.databases import open_database
 from dev.services import Server, Services
@@ -277,7 +277,7 @@ def statements(told: Connection) -> int:
     return heard(told, "statements")[1]
 
 
-def section(command: str, found: list[Found]) -> str:
+def section(command: str, found: list[Found], about: dict[str, str]) -> str:
     """Return the figures as Markdown."""
     lines = [_line(each) for each in found]
     cpu = {(each.side, each.waiters): each.cpu for each in found}
@@ -307,6 +307,8 @@ def section(command: str, found: list[Found]) -> str:
             f"- 99 % with push within 50 ms: {late * 1000:.1f} ms, {'held' if late <= 0.05 else 'MISSED'}",
             f"- CPU of push against polling every 0.3 s, by the number that waits: {ratios}",
             f"- CPU of push against polling that is as soon, where one waits: {same}",
+            "",
+            report.machine(about),
         ]
     )
 
@@ -335,6 +337,7 @@ def main() -> int:
     parser.add_argument("--idle", type=float, default=20.0, help="seconds of waiting without a commit")
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args()
+    about = machine.describe(jars=())
     found: list[Found] = []
     with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
         services = Services(Path(folder), owner_pid=os.getpid())
@@ -361,7 +364,7 @@ def main() -> int:
         finally:
             services.down(remove=True)
     command = f"python -m benchmarks.push --samples {wanted.samples} --seconds {wanted.seconds:g}"
-    text = section(command, found)
+    text = section(command, found, about)
     console.print(text)
     if wanted.write_docs:
         page.write(HEADING, text)
