@@ -1,4 +1,4 @@
-"""MySQL to PostgreSQL: this product against Spark's own JDBC source and sink, both tuned.
+"""MySQL to PostgreSQL: this product, a plain client, and Spark's own JDBC source and sink, both tuned.
 
 ``python -m benchmarks.mysql_to_pg --rows 2000000 --rounds 3``. Every round gives each side one turn, in another order;
 the table shows medians over the rounds, and where the CPU time goes.
@@ -70,8 +70,7 @@ COMPARISON = Comparison(
     target="a new, empty table without a key",
     check="queries that belong to none of the sides (MD5 of each row, on either server)",
     ways="""
-- **raw OUTFILE, COPY**: MySQL writes a file as COPY takes it, and one client (asyncpg) hands that on. The floor: no
-  reader that is not the server itself makes text of rows for less.
+- **raw OUTFILE, COPY**: MySQL writes a file as COPY takes it, and one client (asyncpg) hands that on. The floor.
 - **ours**: no transform. MySQL makes text of the rows, which goes into COPY.
 - **Spark JDBC, tuned**: `read.jdbc` with 8 partitions and bounds, `useCursorFetch=true` and `fetchsize` 10,000;
   `write.jdbc` with `reWriteBatchedInserts=true` and `batchsize` 10,000.

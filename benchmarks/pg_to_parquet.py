@@ -1,4 +1,4 @@
-"""PostgreSQL to a folder of Parquet: this product against Spark's own JDBC source and Parquet writer.
+"""PostgreSQL to a folder of Parquet: this product, a plain client, and Spark's own JDBC source and Parquet writer.
 
 ``python -m benchmarks.pg_to_parquet --rows 3000000 --rounds 3``. The figure that counts is CPU time: where cores are
 free both sides wait for the same server.

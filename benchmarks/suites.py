@@ -27,19 +27,16 @@ class Suite:
         return [f"benchmarks.{self.name}", *self.options(rows), *written]
 
 
-def _compared(rounds: int) -> Callable[[int], list[str]]:
-    """Return the options of a comparison. A small one needs no second round."""
-
-    def options(rows: int) -> list[str]:
-        return ["--rows", str(rows), "--rounds", str(rounds if rows >= ROWS / 10 else 1)]
-
-    return options
+def _once(rows: int) -> list[str]:
+    return ["--rows", str(rows), "--rounds", "1"]
 
 
 def _between_postgres(rows: int) -> list[str]:
-    """Return the options of the largest comparison, without default JDBC where the table does not fit into its heap."""
+    """Return the options of the largest comparison: a small one needs no second round, and only a small table fits
+    into the heap of default JDBC.
+    """
     sides = [] if rows <= FITS_IN_A_HEAP else ["--sides", BESIDE_DEFAULT_JDBC]
-    return [*_compared(2)(rows), *sides]
+    return ["--rows", str(rows), "--rounds", "2" if rows >= ROWS / 10 else "1", *sides]
 
 
 def _memory(rows: int) -> list[str]:
@@ -70,19 +67,19 @@ SUITES = (
         name="kafka_to_pg",
         about="Kafka to PostgreSQL: ours, raw COPY, Spark's batch, Structured Streaming; total and steady",
         minutes=12,
-        options=_compared(1),
+        options=_once,
     ),
     Suite(
         name="mysql_to_pg",
         about="MySQL to PostgreSQL: ours, raw COPY, tuned Spark JDBC; total and steady",
         minutes=12,
-        options=_compared(1),
+        options=_once,
     ),
     Suite(
         name="pg_to_parquet",
         about="PostgreSQL to Parquet: ours, raw COPY with Arrow, Spark JDBC; total and steady",
         minutes=12,
-        options=_compared(1),
+        options=_once,
     ),
     Suite(
         name="copy_loop",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dev import processes
-from dev.servers.process import end_below
+from dev.servers.process import kill_all, working_below
 
 USER = "admin"
 PID_FILE = "standalone.pid"
@@ -169,12 +169,13 @@ class Airflow:
             cwd=self.home,
         )
 
-    def stop(self) -> int:
-        """End every process of this home; return how many there were."""
-        ended = sum(processes.end(file) for file in self.home.glob("*.pid")) + end_below(self.home)
+    def stop(self) -> None:
+        """End every process of this home."""
+        for file in self.home.glob("*.pid"):
+            processes.end(file)
+        kill_all(lambda: working_below(self.home))
         while self._processes:
             self._processes.popitem()[1].wait(timeout=10)
-        return ended
 
     def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """Ask the REST API as the administrator and return its JSON."""

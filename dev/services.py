@@ -79,7 +79,7 @@ class Services:
         known = self._records.names()
         with_workers = [name for name in known if name.startswith("worker:")] if "standalone" in names else []
         if not names:
-            process.end_below(self.home / GUESTS)
+            _killed(GUESTS, lambda: process.working_below(self.home / GUESTS))
         self._all([*names, *with_workers] if names else known, lambda name: self._end(name, remove=remove))
         if not self._records.marked():
             owned = bool(self.owner or self._records.watchers())
@@ -231,16 +231,7 @@ class Services:
 
     def _kill_all(self, name: str) -> None:
         """Kill until no process of a server is left, also what appears meanwhile."""
-
-        def ended() -> bool:
-            left = self._records.processes(name)
-            for one in left:
-                one.send(signals.SIGKILL)
-            return not left
-
-        if not until(ended, timeout=10.0, pause=0.05):
-            left = [one.pid for one in self._records.processes(name)]
-            raise ServiceError(f"Processes of {name} do not end: {left}.")
+        _killed(name, lambda: self._records.processes(name))
 
     def _all(self, names: Iterable[str], act: Callable[[str], Any]) -> dict[str, Any]:
         """Do it to all of them at once; the first failure is raised when all are done."""
@@ -254,6 +245,11 @@ class Services:
             except KeyboardInterrupt:
                 self._interrupted.set()
                 raise
+
+
+def _killed(name: str, find: Callable[[], Iterable[Process]]) -> None:
+    if left := process.kill_all(find):
+        raise ServiceError(f"Processes of {name} do not end: {[one.pid for one in left]}.")
 
 
 def _kind(name: str) -> str:

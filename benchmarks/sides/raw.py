@@ -1,14 +1,13 @@
 """The floors: for each pair of source and target one plain client, without Spark and without any guarantee.
 
 A floor that is too high would flatter all others. So asyncpg is the client of PostgreSQL, since of four ways it took
-the least CPU (psql | psql, psycopg's ``Copy`` and libpq row by row took more), and what a server writes by itself in a
-form that the other one takes goes through no client's hands.
+the least CPU (psql | psql, psycopg's ``Copy`` and libpq row by row took more), and MySQL itself makes text of its rows.
 """
 
 import asyncio
+import gc
 import os
 import struct
-import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -72,15 +71,19 @@ class Raw:
 class FromMysql(Raw):
     """``SELECT … INTO OUTFILE``, which has the form of COPY's text, and ``COPY … FROM STDIN`` of that file."""
 
-    async def copy(self) -> None:
-        """One after the other: MySQL cannot write into a pipe."""
+    def __init__(self, order: Order) -> None:
         import pymysql
 
+        super().__init__(order)
+        self._connect = pymysql.connect
+
+    async def copy(self) -> None:
+        """One after the other: MySQL cannot write into a pipe."""
         order, folder = self.order, Path(self.order.folder)
         folder.mkdir()
         file, login = folder / order.table, order.mysql
         assert login is not None
-        server = pymysql.connect(
+        server = self._connect(
             host=login.host, port=login.port, user=login.user, password=login.password, database=order.source
         )
         with server, server.cursor() as cursor:
@@ -91,27 +94,42 @@ class FromMysql(Raw):
 class FromKafka(Raw):
     """One consumer, whose messages go into a binary COPY."""
 
+    def __init__(self, order: Order) -> None:
+        import confluent_kafka
+
+        super().__init__(order)
+        self._client = confluent_kafka
+        # It takes a third of all where so many messages are made, and finds nothing.
+        gc.disable()
+
     async def copy(self) -> None:
         """Read up to the ends that the partitions have now."""
         await self.write(self._rows(), "binary")
 
     async def _rows(self) -> AsyncIterator[bytes]:
-        from confluent_kafka import Consumer, TopicPartition
-
         topic = self.order.table
-        consumer = Consumer({"bootstrap.servers": self.order.brokers, "group.id": "raw", "enable.auto.commit": False})
+        consumer = self._client.Consumer(
+            {
+                "bootstrap.servers": self.order.brokers,
+                "group.id": "raw",
+                "enable.auto.commit": False,
+                # Else it rests for a second whenever it has read far enough ahead.
+                "fetch.queue.backoff.ms": 10,
+            }
+        )
         try:
             partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-            places = [TopicPartition(topic, number, 0) for number in partitions]
+            places = [self._client.TopicPartition(topic, number, 0) for number in partitions]
             left = sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
             consumer.assign(places)
             yield b"PGCOPY\n\xff\r\n\0" + bytes(8)
+            row = row_of(topic)
             while left > 0:
-                messages = await asyncio.to_thread(consumer.consume, MESSAGES, 30)
+                messages = await asyncio.to_thread(consumer.consume, min(MESSAGES, left), 30)
                 if not messages:
                     raise TimeoutError(f"{topic} gave no further message.")
                 left -= len(messages)
-                yield b"".join(map(row_of(topic), messages))
+                yield b"".join(map(row, messages))
             yield b"\xff\xff"
         finally:
             consumer.close()
@@ -137,46 +155,50 @@ def row_of(topic: str) -> Callable[[Any], bytes]:
 class IntoParquet(Raw):
     """``COPY … TO STDOUT`` as CSV, typed by Arrow and written as one file of Parquet."""
 
+    def __init__(self, order: Order) -> None:
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.parquet
+
+        super().__init__(order)
+        types = {
+            "bigint": pyarrow.int64(),
+            "integer": pyarrow.int32(),
+            "numeric": pyarrow.decimal128(15, 2),
+            "date": pyarrow.date32(),
+        }
+        words = f"{tpch.GENERATED}, l_id bigint".replace("(15,2)", "").split(",")
+        self._columns = {name: types.get(kind, pyarrow.string()) for name, kind, *_ in map(str.split, words)}
+        self._arrow = pyarrow
+
     async def copy(self) -> None:
         """Read in one thread, and write in another."""
-        order = self.order
+        source = await asyncpg.connect(self.order.url(self.order.source))
         reading, writing = os.pipe()
-        writer = threading.Thread(target=_to_parquet, args=(reading, Path(order.folder)))
-        writer.start()
-        source = await asyncpg.connect(order.url(order.source))
         try:
+            written = asyncio.create_task(asyncio.to_thread(self._write, reading))
             with os.fdopen(writing, "wb") as output:
-                await source.copy_from_table(order.table, output=output, format="csv")
+                await source.copy_from_table(self.order.table, output=output, format="csv")
+            await written
         finally:
             await source.close()
-            writer.join()
 
-
-def _to_parquet(reading: int, folder: Path) -> None:
-    import pyarrow
-    from pyarrow import csv, parquet
-
-    types = {
-        "bigint": pyarrow.int64(),
-        "integer": pyarrow.int32(),
-        "numeric": pyarrow.decimal128(15, 2),
-        "date": pyarrow.date32(),
-    }
-    words = f"{tpch.GENERATED}, l_id bigint".replace("(15,2)", "").split(",")
-    columns = {name: types.get(kind, pyarrow.string()) for name, kind, *_ in map(str.split, words)}
-    folder.mkdir()
-    with os.fdopen(reading, "rb") as file:
-        rows = csv.open_csv(
-            file,
-            read_options=csv.ReadOptions(column_names=[*columns]),
-            convert_options=csv.ConvertOptions(column_types=columns),
-        )
-        few = [name for name in columns if name not in ("l_orderkey", "l_partkey", "l_suppkey", "l_comment", "l_id")]
-        with parquet.ParquetWriter(
-            folder / "all.parquet", rows.schema, compression="zstd", use_dictionary=few
-        ) as written:
-            for batch in rows:
-                written.write_batch(batch)
+    def _write(self, reading: int) -> None:
+        # Closed in any case: whoever writes into the pipe then hears of it.
+        with os.fdopen(reading, "rb") as file:
+            folder, csv = Path(self.order.folder), self._arrow.csv
+            folder.mkdir()
+            rows = csv.open_csv(
+                file,
+                read_options=csv.ReadOptions(column_names=[*self._columns]),
+                convert_options=csv.ConvertOptions(column_types=self._columns),
+            )
+            many = {"l_orderkey", "l_partkey", "l_suppkey", "l_comment", "l_id"}
+            few = [name for name in self._columns if name not in many]
+            writer = self._arrow.parquet.ParquetWriter
+            with writer(folder / "all.parquet", rows.schema, compression="zstd", use_dictionary=few) as made:
+                for batch in rows:
+                    made.write_batch(batch)
 
 
 SIDES: dict[str, Callable[[Order], Raw]] = {

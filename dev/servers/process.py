@@ -6,7 +6,7 @@ import pwd
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,28 +124,25 @@ def working_in(folder: Path, command: str) -> Iterator[Process]:
                 yield found
 
 
-def end_below(folder: Path) -> int:
-    """Kill whatever works in a folder or below it, and return how many there were.
+def working_below(folder: Path) -> Iterator[Process]:
+    """Yield whatever works in a folder or below it: so those are found who have overwritten their marks."""
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            below = Path(os.readlink(f"/proc/{pid}/cwd")).is_relative_to(folder.resolve())
+            if below and (found := Process.of(pid)):
+                yield found
 
-    So those are found too whose parents are gone and who have overwritten their marks.
-    """
-    seen: set[Process] = set()
+
+def kill_all(find: Callable[[], Iterable[Process]]) -> list[Process]:
+    """Kill until none is found, also what appears meanwhile; return those that do not end."""
 
     def ended() -> bool:
-        left = [one for pid in _pids() if _works_below(pid, folder) and (one := Process.of(pid))]
+        left = [*find()]
         for one in left:
             one.send(signal.SIGKILL)
-        seen.update(left)
         return not left
 
-    until(ended, timeout=10.0, pause=0.05)
-    return len(seen)
-
-
-def _works_below(pid: int, folder: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(os.readlink(f"/proc/{pid}/cwd")).is_relative_to(folder.resolve())
-    return False
+    return [] if until(ended, timeout=10.0, pause=0.05) else [*find()]
 
 
 def _pids() -> Iterator[int]:

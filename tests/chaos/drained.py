@@ -12,6 +12,7 @@ from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests.support.composed import Composed, difference
 from tests.support.waiting import until
 
+TRIES = 8
 Session = Callable[[Composed], ConnectRunner]
 """Gives the way to Spark for a hydration."""
 
@@ -30,7 +31,7 @@ class Drained:
 
     def run(self) -> None:
         """Try until nothing is left."""
-        until(self._done, timeout=120, pause=1.0, told=lambda: self.errors)
+        until(self._done, timeout=240, pause=1.0, told=lambda: self.errors)
 
     def _done(self) -> bool:
         try:
@@ -38,6 +39,7 @@ class Drained:
                 return ports.hydrator().run().outcome is Outcome.DONE
         except Transient as error:
             self.errors.append(error)
+            assert len(self.errors) < TRIES, self.errors
             return False
 
     def committed(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 
@@ -33,8 +33,6 @@ from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.spark.paths.copy import run_slice
 from tests import types_postgres
-
-T = TypeVar("T")
 
 
 @contextmanager

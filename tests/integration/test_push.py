@@ -35,10 +35,10 @@ from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from airflow_provider_backpressure.triggers import AdmissionTrigger
 from dev.services import Services
-from tests.conformance.ledger.support import address, commit, eventually, planned, take
+from tests.conformance.ledger.support import address, commit, planned, take
 from tests.conftest import endpoint_of
 from tests.support.kafka import endpoint_of as broker
-from tests.support.waiting import beside
+from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.integration
 
@@ -279,23 +279,23 @@ def test_a_server_that_goes_and_comes_back_is_only_noticed(
         hydration.ledger.pause(hydration.id, who="test")
         draining = threading.Thread(target=hydration.drain, args=([*made],))
         draining.start()
-        eventually(lambda: all(each.healthy(hydration.id) for each in made), timeout=60)
+        until(lambda: all(each.healthy(hydration.id) for each in made), timeout=60)
         before = fallbacks()
         elsewhere.end()
-        eventually(lambda: not any(each.healthy(hydration.id) for each in made), timeout=60)
-        eventually(lambda: fallbacks() > before, timeout=60)
+        until(lambda: not any(each.healthy(hydration.id) for each in made), timeout=60)
+        until(lambda: fallbacks() > before, timeout=60)
         hydration.ledger.resume(hydration.id, who="test")
-        eventually(lambda: hydration.ledger.counts(hydration.plan_id).committed >= 3, timeout=60)
+        until(lambda: hydration.ledger.counts(hydration.plan_id).committed >= 3, timeout=60)
         hydration.ledger.pause(hydration.id, who="test")
         threading.Event().wait(down)
         elsewhere.begin()
-        eventually(lambda: all(each.healthy(hydration.id) for each in made), timeout=60)
+        until(lambda: all(each.healthy(hydration.id) for each in made), timeout=60)
         heard = clean()
         # Published by an end of its own: those of the lanes may still hold back after their failures.
         other = Push(elsewhere.opening, paces=QUICK)
         with closing(other), closing(SqlLedger(url, publish=other.publish)) as ledger:
             ledger.resume(hydration.id, who="test")
-            eventually(lambda: clean() > heard, timeout=60)
+            until(lambda: clean() > heard, timeout=60)
         draining.join(120)
         assert not draining.is_alive()
     assert hydration.essence() == without
@@ -322,11 +322,11 @@ def test_a_connection_that_is_half_dead_is_noticed(url: str, services: Services,
         return push.healthy(hydration_id)
 
     try:
-        eventually(hears)
+        until(hears)
         services.kill("postgres:push", signal.SIGSTOP)
-        eventually(lambda: not push.healthy(hydration_id))
+        until(lambda: not push.healthy(hydration_id))
         services.kill("postgres:push", signal.SIGCONT)
-        eventually(hears, timeout=40)
+        until(hears, timeout=40)
         assert push.counts["connected"] >= 2
     finally:
         services.kill("postgres:push", signal.SIGCONT)
@@ -358,7 +358,7 @@ def test_a_full_queue_and_a_listener_that_never_reads_hold_nobody_up(url: str, s
             if push.counts["send_failures"]:
                 break
             push.channel.flush(5.0)
-        eventually(lambda: push.counts["send_failures"])
+        until(lambda: push.counts["send_failures"])
         began = time.monotonic()
         for _ in range(20):
             ledger.pause(known, who="test")
@@ -374,7 +374,7 @@ def test_a_full_queue_and_a_listener_that_never_reads_hold_nobody_up(url: str, s
             push.flush()
             return push.counts["dropped"] == before
 
-        eventually(sent, timeout=40)
+        until(sent, timeout=40)
     finally:
         deaf.close()
         push.close()

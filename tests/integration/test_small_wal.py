@@ -325,7 +325,7 @@ def connection_of(endpoint: Endpoint) -> dict[str, Any]:
 
 def give_up(followed: Followed) -> None:
     """Write more than the server keeps, and let it remove what is too much."""
-    flood = Flood(followed.composed.source, up_to_the_brim)
+    flood = Flood(followed.composed.source, lambda flood, connection: 0.0)
     with connected(followed.composed.source) as connection:
         for _ in range(2 * KEPT // MIB):
             flood.pour(connection, MIB)

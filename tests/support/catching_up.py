@@ -167,7 +167,7 @@ class Writer:
     @contextmanager
     def writing(self) -> Iterator["Writer"]:
         """Write until the block is left."""
-        with beside(self._short), beside(self._long):
+        with beside(self._long), beside(self._short):
             self.seconds -= time.monotonic()
             try:
                 yield self

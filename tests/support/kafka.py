@@ -1,10 +1,9 @@
 """Doing things to a real Kafka directly, past the product."""
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,6 +22,7 @@ from confluent_kafka.admin import (
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.sources import KafkaSource
 from dev.services import Server
+from tests.support import waiting
 from tests.support.composed import Composed
 
 PASSWORD = "hunter2-is-secret"
@@ -168,15 +168,13 @@ class ComposedKafka(Composed):
 
 def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if condition():
-                return
-        except KafkaException:
-            pass
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.05)
+
+    def told() -> bool:
+        with suppress(KafkaException):
+            return condition()
+        return False
+
+    waiting.until(told, seconds)
 
 
 def _bytes(value: Any) -> bytes | None:

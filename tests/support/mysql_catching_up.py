@@ -105,7 +105,7 @@ class MySQLWriter:
     @contextmanager
     def writing(self) -> Iterator["MySQLWriter"]:
         """Write until the block is left."""
-        with beside(self._short), beside(self._long):
+        with beside(self._long), beside(self._short):
             began = time.monotonic()
             try:
                 yield self

@@ -30,13 +30,17 @@ def until(
 def beside(work: Callable[[threading.Event], object]) -> Iterator[None]:
     """Do something in a thread while the block lasts. Its end sets the event, and waits for the work to be done.
 
-    What goes wrong in the thread is raised at the end of a block in which nothing did.
+    What goes wrong in the thread is raised at the end of the block, or told with what went wrong there.
     """
     over = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(work, over)
         try:
             yield
-        finally:
+        except BaseException as error:
             over.set()
+            if beside := done.exception():
+                error.add_note(f"Beside it: {beside!r}")
+            raise
+        over.set()
         done.result()

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from dev.airflow import Airflow
-from dev.services import Server
+from dev.services import Server, Services
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
@@ -38,7 +38,7 @@ def database(server: Server, name: str) -> "psycopg.Connection[tuple[object, ...
 
 
 @pytest.fixture
-def airflow(tmp_path: Path, postgres: Server) -> Iterator[Airflow]:
+def airflow(tmp_path: Path, services: Services, postgres: Server) -> Iterator[Airflow]:
     """An Airflow on its own SQLite file that nobody has set up yet, and two databases.
 
     Connections of type postgres are in its secrets backend: the provider of that type is not installed with the tests.
@@ -56,7 +56,7 @@ def airflow(tmp_path: Path, postgres: Server) -> Iterator[Airflow]:
     (code,) = (block for language, block in BLOCKS if language == "python")
     (dags / "orders.py").write_text(code)
     made = Airflow(
-        home=tmp_path / "airflow",
+        home=services.guest("quickstart"),
         dags=dags,
         metadata_url=f"sqlite:///{tmp_path}/airflow.db",
         connections={conn_id: {**login, "schema": name} for conn_id, name in DATABASES.items()},

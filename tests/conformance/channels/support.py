@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_provider_backpressure.core.diffs import Diff, Unreadable, decode
 from airflow_provider_backpressure.core.ports import Channel, Receiver
 from airflow_provider_backpressure.core.push_counts import PushCounts
-from tests.conformance.ledger.support import eventually
+from tests.support.waiting import until
 
 Open = Callable[[Receiver, PushCounts], Channel]
 
@@ -62,7 +62,7 @@ class Ends:
     def subscribe(self, hydration_id: str) -> None:
         """Subscribe here, and wait until it is in force."""
         self.here.subscribe(hydration_id)
-        eventually(lambda: hydration_id in self.heard.ready)
+        until(lambda: hydration_id in self.heard.ready)
 
 
 def diff(hydration_id: str, number: int, **values: object) -> Diff:

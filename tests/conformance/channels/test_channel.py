@@ -3,7 +3,7 @@
 import pytest
 
 from tests.conformance.channels.support import Ends, diff, new_id
-from tests.conformance.ledger.support import eventually
+from tests.support.waiting import until
 
 
 @pytest.mark.statement("P3")
@@ -18,7 +18,7 @@ def test_diffs_come_as_they_were_sent(ends: Ends) -> None:
     ]
     for each in sent:
         ends.there.publish(hydration, each)
-    eventually(lambda: len(ends.heard.frames) == len(sent))
+    until(lambda: len(ends.heard.frames) == len(sent))
     assert ends.heard.diffs == sent
     assert ends.here.healthy
 
@@ -29,7 +29,7 @@ def test_one_hears_oneself(ends: Ends) -> None:
     hydration = new_id()
     ends.subscribe(hydration)
     ends.here.publish(hydration, diff(hydration, 1))
-    eventually(lambda: ends.heard.numbers(hydration) == [1])
+    until(lambda: ends.heard.numbers(hydration) == [1])
 
 
 @pytest.mark.statement("P3", "P4")
@@ -42,7 +42,7 @@ def test_subscribing_is_idempotent_and_so_is_the_way_back(ends: Ends) -> None:
     ends.there.publish(never, diff(never, 1))
     ends.there.publish(mine, diff(mine, 1))
     ends.there.publish(other, diff(other, 1))
-    eventually(lambda: ends.heard.numbers(other) == [1])
+    until(lambda: ends.heard.numbers(other) == [1])
     assert ends.heard.numbers(mine) == [1]
     assert ends.heard.numbers(never) == []
     ends.here.unsubscribe(mine)
@@ -52,7 +52,7 @@ def test_subscribing_is_idempotent_and_so_is_the_way_back(ends: Ends) -> None:
     ends.subscribe(later)
     ends.there.publish(mine, diff(mine, 2))
     ends.there.publish(later, diff(later, 1))
-    eventually(lambda: ends.heard.numbers(later) == [1])
+    until(lambda: ends.heard.numbers(later) == [1])
     assert ends.heard.numbers(mine) == [1]
     ends.here.unsubscribe(never)
 
@@ -64,9 +64,9 @@ def test_who_leaves_and_comes_back_at_once_is_told_again(ends: Ends) -> None:
     ends.subscribe(hydration)
     ends.here.unsubscribe(hydration)
     ends.here.subscribe(hydration)
-    eventually(lambda: ends.heard.ready == [hydration] * 2)
+    until(lambda: ends.heard.ready == [hydration] * 2)
     ends.there.publish(hydration, diff(hydration, 1))
-    eventually(lambda: ends.heard.numbers(hydration) == [1])
+    until(lambda: ends.heard.numbers(hydration) == [1])
 
 
 @pytest.mark.statement("P9")
@@ -75,7 +75,7 @@ def test_a_diff_too_big_for_the_transport_tells_its_number(ends: Ends) -> None:
     hydration = new_id()
     ends.subscribe(hydration)
     ends.there.publish(hydration, diff(hydration, 5, changes={"paused_why": "x" * 200_000}))
-    (found,) = eventually(lambda: ends.heard.diffs)
+    (found,) = until(lambda: ends.heard.diffs)
     assert found.number == 5
     assert found.changes is None or ends.transport == "local"
 
@@ -87,7 +87,7 @@ def test_anything_else_on_the_channel_is_handed_on_as_it_is(ends: Ends) -> None:
     ends.subscribe(hydration)
     ends.inject(hydration, b"hello, not for you")
     ends.there.publish(hydration, diff(hydration, 1))
-    eventually(lambda: len(ends.heard.frames) == 2)
+    until(lambda: len(ends.heard.frames) == 2)
     assert ends.heard.numbers(hydration) == [1]
 
 
@@ -99,7 +99,7 @@ def test_what_was_flushed_is_on_its_way(ends: Ends) -> None:
         ends.there.publish(hydration, diff(hydration, number))
     assert ends.there.flush(20.0)
     ends.there.close()
-    eventually(lambda: len(ends.heard.frames) == 300)
+    until(lambda: len(ends.heard.frames) == 300)
     assert ends.heard.numbers(hydration) == list(range(300))
 
 

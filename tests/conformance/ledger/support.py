@@ -1,7 +1,6 @@
 """What every test of a ledger needs: the subject, a plan, and short ways to take and to commit a range."""
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -168,15 +167,6 @@ def commit(ledger: Ledger, plan_id: str, seq: int, **changes: Any) -> bool:
         "pressure": 0.5,
     }
     return ledger.commit(plan_id, seq, **{**values, **changes})
-
-
-def eventually(found: Callable[[], Any], *, timeout: float = 20.0) -> Any:
-    """Return what ``found`` gives as soon as it is true; fail after the deadline."""
-    deadline = time.monotonic() + timeout
-    while not (value := found()):
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
-    return value
 
 
 def in_threads(number: int, act: Callable[[int], Any]) -> list[Any]:

@@ -16,7 +16,6 @@ from tests.conformance.ledger.support import (
     admit,
     commit,
     drain,
-    eventually,
     in_threads,
     planned,
     planned_log,
@@ -24,7 +23,7 @@ from tests.conformance.ledger.support import (
     replan,
     take,
 )
-from tests.support.waiting import beside
+from tests.support.waiting import beside, until
 
 
 def test_ranges_are_admitted_in_order_and_written_down_first(subject):
@@ -170,7 +169,7 @@ def test_a_reservation_becomes_the_permit_of_the_same_attempt(ledger):
 def test_a_reservation_that_ran_out_has_to_be_settled_first(ledger):
     hydration_id, plan_id = planned(ledger)
     take(ledger, hydration_id, session_id="", seq=0, lease_seconds=0.001)
-    eventually(lambda: ledger.abandoned(hydration_id))
+    until(lambda: ledger.abandoned(hydration_id))
     assert admit(ledger, hydration_id, seq=0) is None
     ledger.release(plan_id, 0, attempt=1, error="its reservation ran out")
     assert take(ledger, hydration_id, seq=0).attempt == 2
@@ -181,7 +180,7 @@ def test_a_lease_runs_out_by_the_ledgers_clock(ledger):
     hydration_id, _ = planned(ledger, credits=1)
     take(ledger, hydration_id, lease_seconds=1.0)
     assert ledger.abandoned(hydration_id) == []
-    found = eventually(lambda: ledger.abandoned(hydration_id))
+    found = until(lambda: ledger.abandoned(hydration_id))
     assert [(record.seq, record.session_id, record.attempt) for record in found] == [(0, "session", 1)]
     assert ledger.gate(hydration_id).in_flight == 1
     assert admit(ledger, hydration_id) is None
@@ -192,7 +191,7 @@ def test_a_renewed_lease_runs_on(ledger):
     take(ledger, hydration_id, lane="a", lease_seconds=0.001)
     take(ledger, hydration_id, lane="a", lease_seconds=0.001)
     take(ledger, hydration_id, lane="b", lease_seconds=0.001)
-    eventually(lambda: len(ledger.abandoned(hydration_id)) == 3)
+    until(lambda: len(ledger.abandoned(hydration_id)) == 3)
     assert ledger.renew(hydration_id, lane="a", lease_seconds=LEASE) == 2
     assert [record.lane for record in ledger.abandoned(hydration_id)] == ["b"]
     assert ledger.renew(hydration_id, lane="c", lease_seconds=LEASE) == 0

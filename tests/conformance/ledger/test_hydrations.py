@@ -8,18 +8,8 @@ from airflow_provider_backpressure.core.limits import GradedLimit
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.signals import Decision, Signal
 from airflow_provider_backpressure.exceptions import LedgerRefused
-from tests.conformance.ledger.support import (
-    admit,
-    commit,
-    cut,
-    eventually,
-    in_threads,
-    make_plan,
-    planned,
-    register,
-    replan,
-    take,
-)
+from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, planned, register, replan, take
+from tests.support.waiting import until
 
 
 def test_a_hydration_is_bound_to_environment_source_and_sink(ledger):
@@ -61,7 +51,7 @@ def test_a_hydration_is_found_by_its_identities(ledger):
 
 def test_the_latest_changed_hydration_comes_first(ledger):
     one, two = register(ledger, source_identity="1"), register(ledger, source_identity="2")
-    eventually(lambda: replan(ledger, one) and [found.id for found in ledger.hydrations()] == [one, two])
+    until(lambda: replan(ledger, one) and [found.id for found in ledger.hydrations()] == [one, two])
 
 
 def test_a_second_owner_is_refused_by_name(ledger):
@@ -142,7 +132,7 @@ def test_the_gate_tells_everything_in_one_read(ledger):
     state = ledger.gate(hydration_id)
     assert (state.in_flight, state.waiting, state.reserved_bytes) == (3, 0, 123)
     first = state.oldest_seconds
-    eventually(lambda: ledger.gate(hydration_id).oldest_seconds > first)
+    until(lambda: ledger.gate(hydration_id).oldest_seconds > first)
     commit(ledger, plan_id, 0)
     assert ledger.gate(hydration_id).reserved_bytes == 23
     ledger.release(plan_id, 1, attempt=1, error="again")

@@ -16,8 +16,9 @@ from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavai
 from airflow_provider_backpressure.ledger.database import WAIT_SECONDS, Database
 from airflow_provider_backpressure.ledger.rights import TABLES, granted_on_mysql, missing
 from airflow_provider_backpressure.ledger.store import SqlLedger
-from tests.conformance.ledger.support import admit, eventually, planned, register, take
+from tests.conformance.ledger.support import admit, planned, register, take
 from tests.support.mysql import address, new_role, run
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -54,7 +55,7 @@ def test_a_transaction_that_a_deadlock_undid_is_begun_again(ledger, other, mysql
     other.execute("SELECT seq FROM backpressure_range WHERE plan_id = %s AND seq = 0 FOR UPDATE", (plan_id,))
     with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.DEBUG):
         permit = pool.submit(admit, ledger, hydration_id)
-        eventually(lambda: run(mysql_ledger, WAITING)[0][0] == 1)
+        until(lambda: run(mysql_ledger, WAITING)[0][0] == 1)
         other.execute("SELECT id FROM backpressure_hydration WHERE id = %s FOR UPDATE", (hydration_id,))
         other.execute("ROLLBACK")
         assert permit.result(timeout=30).range.seq == 0
@@ -122,7 +123,7 @@ def test_a_lost_connection_is_unavailable_and_the_next_call_goes_well(ledger, my
     with closing(link), link.cursor() as holder, ThreadPoolExecutor(1) as pool:
         holder.execute(f"SELECT seq FROM `{mysql_ledger.database}`.backpressure_range FOR UPDATE")
         permit = pool.submit(admit, ledger, hydration_id)
-        eventually(lambda: run(mysql_ledger, WAITING)[0][0] == 1)
+        until(lambda: run(mysql_ledger, WAITING)[0][0] == 1)
         end()
         with pytest.raises(LedgerUnavailable, match="does not answer"):
             permit.result(timeout=30)

@@ -10,7 +10,8 @@ from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.core.upstream import Unit, Upstream
 from airflow_provider_backpressure.exceptions import LedgerRefused
-from tests.conformance.ledger.support import commit, eventually, in_threads, planned, register, replan, take
+from tests.conformance.ledger.support import commit, in_threads, planned, register, replan, take
+from tests.support.waiting import until
 
 SOURCE = "postgres://shop:5432/shop/public.orders"
 READING = MemoryReading(used_bytes=600, limit_bytes=1000, age_seconds=0.1)
@@ -28,7 +29,7 @@ def test_a_source_is_asked_by_one_at_a_time(subject):
     claims = in_threads(4, lambda index: ledgers[index].claim_look(SOURCE, seconds=60))
     assert sorted(claims) == [False, False, False, True]
     assert ledgers[0].claim_look("another source", seconds=60)
-    assert eventually(lambda: subject.ledger.claim_look(SOURCE, seconds=0.05))
+    assert until(lambda: subject.ledger.claim_look(SOURCE, seconds=0.05))
     assert not subject.ledger.claim_look(SOURCE, seconds=60)
 
 

@@ -8,16 +8,8 @@ import pytest
 from airflow_provider_backpressure.core.limits import FixedLimit
 from airflow_provider_backpressure.core.messages import Window
 from airflow_provider_backpressure.core.steering import Change, Shared
-from tests.conformance.ledger.support import (
-    admit,
-    commit,
-    cut,
-    eventually,
-    in_threads,
-    make_plan,
-    register,
-    take,
-)
+from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, register, take
+from tests.support.waiting import until
 
 CLUSTER = "spark_default"
 
@@ -94,7 +86,7 @@ def test_who_is_gone_uses_no_token(ledger):
     assert ask(ledger, every[0], lease_seconds=2.0).granted
     assert not ask(ledger, every[1], lease_seconds=2.0).granted
     # Both are gone: the one that asks next gets the token, though it came later.
-    eventually(lambda: ask(ledger, every[2]).granted)
+    until(lambda: ask(ledger, every[2]).granted)
     assert tokens(ledger) == [every[2]]
     ledger.leave(every[2])
     assert tokens(ledger) == []
@@ -177,7 +169,7 @@ def test_many_that_ask_at_once_see_one_order(subject):
     def run(index):
         ledger = subject.another()
         mine = every[index]
-        eventually(lambda: ask(ledger, mine).granted, timeout=60)
+        until(lambda: ask(ledger, mine).granted, timeout=60)
         most.append(len(tokens(ledger)))
         complete(ledger, mine)
 

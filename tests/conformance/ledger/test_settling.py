@@ -7,7 +7,8 @@ from airflow_provider_backpressure.core.limits import GradedLimit
 from airflow_provider_backpressure.core.ranges import RangeState, attempt_tag
 from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.exceptions import LedgerRefused
-from tests.conformance.ledger.support import admit, commit, eventually, in_threads, planned, replan, take
+from tests.conformance.ledger.support import admit, commit, in_threads, planned, replan, take
+from tests.support.waiting import until
 
 
 def test_a_commit_is_written_down_and_gives_the_credit_back(ledger):
@@ -126,7 +127,7 @@ def test_commit_latency_is_learned_as_a_moving_mean(ledger):
     hydration_id, plan_id = planned(ledger)
     assert ledger.gate(hydration_id).commit_seconds is None
     take(ledger, hydration_id)
-    eventually(lambda: ledger.gate(hydration_id).oldest_seconds >= 0.2)
+    until(lambda: ledger.gate(hydration_id).oldest_seconds >= 0.2)
     commit(ledger, plan_id, 0)
     slow = ledger.gate(hydration_id).commit_seconds
     assert slow >= 0.2
@@ -140,7 +141,7 @@ def test_commit_latency_is_learned_as_a_moving_mean(ledger):
 def test_a_commit_found_after_its_lease_teaches_nothing_about_the_sink(ledger):
     hydration_id, plan_id = planned(ledger)
     take(ledger, hydration_id, lease_seconds=0.001)
-    eventually(lambda: ledger.abandoned(hydration_id))
+    until(lambda: ledger.abandoned(hydration_id))
     commit(ledger, plan_id, 0)
     assert ledger.gate(hydration_id).commit_seconds is None
 

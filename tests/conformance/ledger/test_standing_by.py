@@ -8,8 +8,9 @@ from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.database import make_engine
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger
-from tests.conformance.ledger.support import admit, commit, eventually, take
+from tests.conformance.ledger.support import admit, commit, take
 from tests.conformance.ledger.test_steering import sharing
+from tests.support.waiting import until
 
 
 def waiting(ledger, names, *, connections=1):
@@ -79,7 +80,7 @@ def test_who_is_silent_or_paused_or_elsewhere_holds_nobody_up(ledger):
     ledger.stand_by(two)
     ledger.stand_by(three, lease_seconds=0.05)
     ledger.pause(two, who="ada")
-    eventually(lambda: ledger.gate(one).connections_before == 0)
+    until(lambda: ledger.gate(one).connections_before == 0)
     commit(ledger, first, 0)
     take(ledger, one)
     ledger.resume(two, who="ada")
@@ -89,7 +90,7 @@ def test_who_is_silent_or_paused_or_elsewhere_holds_nobody_up(ledger):
 def test_who_was_silent_begins_behind_the_others(ledger):
     (one, _), (two, _), (three, _) = waiting(ledger, "abc")
     ledger.stand_by(two, lease_seconds=0.05)
-    eventually(lambda: ledger.gate(one).connections_before == 0)
+    until(lambda: ledger.gate(one).connections_before == 0)
     ledger.stand_by(three)
     ledger.stand_by(two)
     assert [ledger.gate(each).connections_before for each in (two, three)] == [1, 0]

@@ -9,8 +9,8 @@ from airflow_provider_backpressure.core.flow import Stage, StageTime
 from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.statistics import WorkerStatistics, total_progress
-from tests.conformance.ledger.support import commit, eventually, in_threads, planned, planned_log, replan, take
-from tests.support.waiting import beside
+from tests.conformance.ledger.support import commit, in_threads, planned, planned_log, replan, take
+from tests.support.waiting import beside, until
 
 
 @pytest.mark.statement("M2")
@@ -136,7 +136,7 @@ def test_the_rate_is_known_from_two_samples_on(ledger):
         time.sleep(0.05)
         return ledger.rate(hydration_id)
 
-    rate = eventually(one_more)
+    rate = until(one_more)
     # The first sample is at the first admission and the second at the first commit a second later.
     assert 10 / (time.monotonic() - begun) < rate <= 10 / 0.05
     replan(ledger, hydration_id, 2)
@@ -171,4 +171,4 @@ def test_what_the_stages_did_is_summed_over_workers_and_time(ledger):
         Stage.ADMIT: StageTime(busy=1, idle=2, backpressured=3),
         Stage.SINK: StageTime(busy=0.5),
     }
-    eventually(lambda: ledger.flow(hydration_id, seconds=0.01) == {})
+    until(lambda: ledger.flow(hydration_id, seconds=0.01) == {})

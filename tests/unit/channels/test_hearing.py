@@ -9,7 +9,7 @@ from airflow_provider_backpressure.channels.hearing import Ear, Pulse
 from airflow_provider_backpressure.core.polling import PollPolicy
 from airflow_provider_backpressure.core.push_counts import PushCounts
 from tests.conformance.channels.support import Recorder
-from tests.conformance.ledger.support import eventually
+from tests.support.waiting import until
 
 
 class Line(Ear):
@@ -42,7 +42,7 @@ def line(monkeypatch):
     made = Line()
     yield made
     made.close()
-    eventually(lambda: not any(each.is_alive() for each in made.threads))
+    until(lambda: not any(each.is_alive() for each in made.threads))
     assert not made.healthy
 
 
@@ -55,16 +55,16 @@ def test_failures_are_told_once_and_end_by_themselves(line, caplog):
 
     line.failure = ZeroDivisionError("a mistake in a transport")
     line.add("h")
-    eventually(lambda: len(line.threads) >= 5)
+    until(lambda: len(line.threads) >= 5)
     assert (warnings(), line.heard.losses, line.healthy) == (1, 0, False)
     line.failure = None
-    eventually(lambda: line.heard.ready == ["h"])
+    until(lambda: line.heard.ready == ["h"])
     line.failure = ConnectionResetError("gone")
     tries = len(line.threads)
-    eventually(lambda: len(line.threads) >= tries + 5)
+    until(lambda: len(line.threads) >= tries + 5)
     assert (warnings(), line.heard.losses, line.healthy) == (2, 1, False)
     line.failure = None
-    eventually(lambda: line.heard.ready == ["h", "h"])
+    until(lambda: line.heard.ready == ["h", "h"])
     assert (line.counts["connected"], line.counts["lost"]) == (2, 1)
 
 
@@ -74,9 +74,9 @@ def test_it_ends_when_nobody_waits_and_begins_anew(line, monkeypatch):
     monkeypatch.setattr(hearing, "IDLE_SECONDS", 0.05)
     for time in (1, 2):
         line.add("h")
-        eventually(lambda time=time: line.heard.ready == ["h"] * time)
+        until(lambda time=time: line.heard.ready == ["h"] * time)
         line.remove("h")
-        eventually(lambda: not line.threads[-1].is_alive())
+        until(lambda: not line.threads[-1].is_alive())
     assert line.counts["connected"] == 2
     assert line.heard.losses == 0
 

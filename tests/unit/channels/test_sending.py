@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_backpressure.channels import sending
 from airflow_provider_backpressure.channels.sending import MOST, Message, Sender
 from airflow_provider_backpressure.core.push_counts import PushCounts
-from tests.conformance.ledger.support import eventually
+from tests.support.waiting import until
 
 
 class Wire:
@@ -92,5 +92,5 @@ def test_failures_are_told_once_and_end_by_themselves(wire, caplog, monkeypatch)
         sender.flush(10)
         return ("h", b"2") in wire.sent
 
-    eventually(comes_through)
+    until(comes_through)
     sender.close()

@@ -127,7 +127,7 @@ def test_a_kill_and_a_freeze_happen_to_the_process_itself(tmp_path: Path) -> Non
     (tmp_path / "points").write_text("in_copy=freeze@2")
     with child(WALK, **{VARIABLE: str(tmp_path)}) as process:
         stat = Path(f"/proc/{process.pid}/stat")
-        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 60)
         process.send_signal(signal.SIGCONT)
         output, _ = process.communicate(timeout=60)
     assert (output.split(), process.returncode) == (["0", "1", "2"], 0)

@@ -20,7 +20,8 @@ from airflow_provider_backpressure.core.replay import ReplayWindow, numbered
 from airflow_provider_backpressure.core.upstream import Unit, Upstream
 from airflow_provider_backpressure.exceptions import SourceUnavailable
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySource
-from tests.conformance.ledger.support import commit, eventually, make_plan, register, replan, take
+from tests.conformance.ledger.support import commit, make_plan, register, replan, take
+from tests.support.waiting import until
 
 COLUMNS = (Column(name="id", type="bigint", nullable=False),)
 GTID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -134,7 +135,7 @@ def test_a_run_that_ends_between_two_looks_is_not_behind_by_what_it_brought():
     hydration_id, plan_id = planned_topic(ledger, end=20)
     ledger.hold(hydration_id, run="run")
     with Observation(observer=Observer(ledger=ledger, hydration_id=hydration_id, open=lambda: source)) as observation:
-        eventually(lambda: ledger.course(hydration_id) is not None)
+        until(lambda: ledger.course(hydration_id) is not None)
         for seq in range(2):
             take(ledger, hydration_id)
             commit(ledger, plan_id, seq)
@@ -252,7 +253,7 @@ def test_a_source_that_fails_or_hangs_is_nobodys_error(caplog):
         stack.pop_all().close()
     assert time.monotonic() - began < 5
     released.set()
-    eventually(lambda: "It does not answer." in caplog.text)
+    until(lambda: "It does not answer." in caplog.text)
 
 
 def test_an_observation_keeps_statistics_fresh_and_forgets_old_samples():
@@ -261,7 +262,7 @@ def test_an_observation_keeps_statistics_fresh_and_forgets_old_samples():
     replan(ledger, hydration_id)
     observer = Observer(ledger=ledger, hydration_id=hydration_id, open=lambda: source, interval=0.02)
     with Observation(observer=observer, kept=Kept(seconds=3600, rows=1)):
-        eventually(lambda: ledger.course(hydration_id))
-        eventually(lambda: source.asked > 2)
+        until(lambda: ledger.course(hydration_id))
+        until(lambda: source.asked > 2)
     (row,) = ledger.statistics(hydration_id)
     assert (row.offset_known, row.offset_committed) == (7, None)

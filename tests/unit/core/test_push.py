@@ -21,7 +21,8 @@ from airflow_provider_backpressure.core.switches import Switch, turn
 from airflow_provider_backpressure.core.waiting import Changes, Parked
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.testing import MemoryLedger
-from tests.conformance.ledger.support import admit, commit, eventually, planned, take
+from tests.conformance.ledger.support import admit, commit, planned, take
+from tests.support.waiting import until
 from tests.unit.core.test_mirror import GATE
 
 ROOMY = MemoryReading(used_bytes=0, limit_bytes=2**30, age_seconds=0.0)
@@ -137,16 +138,16 @@ def test_each_credit_lets_one_through(exchange):
     threads = [threading.Thread(target=wait, args=(number,), daemon=True) for number in range(6)]
     for thread in threads:
         thread.start()
-    eventually(lambda: here.healthy(hydration_id))
+    until(lambda: here.healthy(hydration_id))
     assert through == []
     for record in held[:2]:
         commit(ledger, plan_id, record.seq)
-    eventually(lambda: len(through) == 2)
+    until(lambda: len(through) == 2)
     assert ledger.gate(hydration_id).in_flight == 3
     for record in [held[2], *ledger.ranges(plan_id)]:
         if ledger.range(plan_id, record.seq).lane and not ledger.range(plan_id, record.seq).committed_at:
             commit(ledger, plan_id, record.seq)
-    eventually(lambda: len(through) == 5)
+    until(lambda: len(through) == 5)
     assert ledger.gate(hydration_id).in_flight == 3
     here.close()
 
@@ -221,16 +222,16 @@ def test_one_of_them_polls_at_the_pace_that_health_allows(exchange, there):
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    eventually(lambda: here.counts["fallbacks"] >= 3)
+    until(lambda: here.counts["fallbacks"] >= 3)
     channel[0].healthy = True
-    eventually(lambda: here.healthy(hydration_id))
+    until(lambda: here.healthy(hydration_id))
     time.sleep(0.2)
     before = here.counts["fallbacks"]
     time.sleep(0.5)
     assert here.counts["fallbacks"] == before
     channel[0].healthy = False
     here.lost()
-    eventually(lambda: here.counts["fallbacks"] > before)
+    until(lambda: here.counts["fallbacks"] > before)
     stop.set()
     thread.join(5)
     here.close()
@@ -247,18 +248,18 @@ def test_both_switches_bind_without_a_restart(exchange, there, monkeypatch):
         paces=Paces(normal=0.05, generous=30.0),
     )
     waiter, woken = waiting(here, ledger, hydration_id)
-    eventually(lambda: exchange.subscribers(hydration_id) == [here])
+    until(lambda: exchange.subscribers(hydration_id) == [here])
     turn(ledger, Switch.SUBSCRIBE, on=False, who="ada")
-    eventually(lambda: exchange.subscribers(hydration_id) == [])
+    until(lambda: exchange.subscribers(hydration_id) == [])
     assert not here.healthy(hydration_id)
     here.park(waiter)
     before = here.counts["fallbacks"]
-    eventually(lambda: woken.is_set())
-    eventually(lambda: (woken.clear(), here.park(waiter), here.counts["fallbacks"] > before)[2])
+    until(lambda: woken.is_set())
+    until(lambda: (woken.clear(), here.park(waiter), here.counts["fallbacks"] > before)[2])
     turn(ledger, Switch.SUBSCRIBE, on=True, who="ada")
-    eventually(lambda: exchange.subscribers(hydration_id) == [here])
+    until(lambda: exchange.subscribers(hydration_id) == [here])
     turn(ledger, Switch.PUBLISH, on=False, who="ada")
-    eventually(lambda: not here.switches.publish)
+    until(lambda: not here.switches.publish)
     time.sleep(0.06)
     published = there.counts["published"]
     ledger.pause(hydration_id, who="ada")
@@ -317,7 +318,7 @@ def test_a_channel_that_fails_fails_nobody(caplog):
     push.flush()
     waiter, woken = waiting(push, ledger, hydration_id)
     push.park(waiter)
-    eventually(woken.is_set)
+    until(woken.is_set)
     push.leave(waiter)
     assert sum("could not be published" in record.getMessage() for record in caplog.records) == 1
 
