@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -51,21 +51,21 @@ signal.pause()
 
 
 @contextmanager
-def program(text: str) -> Iterator[Callable[[], None]]:
-    """Give a running program, as the way to go on until its next line."""
+def program(text: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Give a running program that has said its first line."""
     with subprocess.Popen([sys.executable, "-c", text], stdin=-1, stdout=-1, bufsize=0) as process:
-        assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-
-        def go_on() -> None:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(b"\n")
-            process.stdout.readline()
-
-        yield go_on
+        yield process
         process.kill()
+
+
+def go_on(process: subprocess.Popen[bytes]) -> None:
+    """Let it go on until its next line."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"\n")
+    process.stdout.readline()
 
 
 def turn(side: str, number: int, *, wall: float, cpu: float) -> Measurement:
@@ -96,16 +96,16 @@ def test_the_time_of_children_is_counted(text: str) -> None:
 
 def test_a_child_of_which_its_parent_does_not_hear_is_not_lost() -> None:
     """Its time was in the books already: when it ends, the sum does not fall."""
-    with program(DEAF) as go_on, Accounts({"all": os.getpid()}) as accounts:
-        go_on()
+    with program(DEAF) as deaf, Accounts({"all": os.getpid()}) as accounts:
+        go_on(deaf)
     assert 0 <= accounts.trees["all"].cpu_seconds < 2
 
 
 def test_a_child_of_which_its_parent_does_not_hear_counts_as_last_seen() -> None:
     """It burned and ended while nobody but us looked."""
-    with Accounts({"all": os.getpid()}) as accounts, program(DEAF) as go_on:
+    with Accounts({"all": os.getpid()}) as accounts, program(DEAF) as deaf:
         until(lambda: accounts.trees["all"].cpu_seconds >= 0.4)
-        go_on()
+        go_on(deaf)
     assert accounts.trees["all"].cpu_seconds >= 0.4
 
 
@@ -211,9 +211,8 @@ def test_a_side_of_one_size_has_no_steady_cost() -> None:
 
 def test_the_memory_of_a_side_is_that_of_its_processes_at_one_moment() -> None:
     """The peak of the sum: not less than any part's, not more than the parts' peaks together."""
-    with program(CHILD) as _, program(CHILD) as _:
-        children = [process.key[0] for process in accounting.descendants(accounting.processes(), os.getpid())][1:]
-        roots = {"client": children[0], "spark": children[1], "postgres": os.getpid()}
+    with program(CHILD) as client, program(CHILD) as spark:
+        roots = {"client": client.pid, "spark": spark.pid, "postgres": os.getpid()}
         with Accounts(roots, own=("client", "spark")) as accounts:
             pass
     peaks = {name: tree.peak_bytes for name, tree in accounts.trees.items()}
@@ -223,11 +222,9 @@ def test_the_memory_of_a_side_is_that_of_its_processes_at_one_moment() -> None:
 
 def test_memory_that_processes_share_counts_once() -> None:
     """Workers forked from one daemon have its pages in common."""
-    with Accounts({"all": os.getpid()}) as alone:
+    with program(FORKED) as family, Accounts({"all": family.pid}) as accounts:
         pass
-    with program(FORKED), Accounts({"all": os.getpid()}) as accounts:
-        pass
-    assert 64 < (accounts.trees["all"].peak_bytes - alone.trees["all"].peak_bytes) / 2**20 < 128
+    assert 64 < accounts.trees["all"].peak_bytes / 2**20 < 128
 
 
 def test_bars_are_drawn_to_scale() -> None:
