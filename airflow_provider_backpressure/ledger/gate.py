@@ -8,12 +8,11 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_backpressure.core.hydration import GateState
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.queue import NOT_QUEUED, QueuePlace
-from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.ledger.decisions import memory_closed
 from airflow_provider_backpressure.ledger.law.refusals import unknown
 from airflow_provider_backpressure.ledger.models import hydration, limit, range_
-from airflow_provider_backpressure.ledger.ranges import BY_STATE, held_by, is_in
+from airflow_provider_backpressure.ledger.ranges import BY_STATE, FIRST_PLANNED, held_by
 from airflow_provider_backpressure.ledger.sqltypes import UtcDateTime, utc_now
 from airflow_provider_backpressure.ledger.turns import stands, waiting_before
 
@@ -53,18 +52,6 @@ _MOST_CONNECTIONS = (
     .where(limit.c.kind == Shared.CONNECTIONS.value, limit.c.name == hydration.c.sink_server)
     .scalar_subquery()
 )
-# Ordered, so that no planner looks for the first planned range among a million committed ones.
-_WAITING = (
-    sa.select(range_.c.seq)
-    .where(
-        range_.c.plan_id == hydration.c.plan_id,
-        range_.c.seq >= hydration.c.next_seq,
-        is_in(RangeState.PLANNED),
-    )
-    .order_by(range_.c.seq)
-    .limit(1)
-    .scalar_subquery()
-)
 _GATE: sa.Select[Any] = (
     sa.select(
         hydration.c.phase,
@@ -79,7 +66,7 @@ _GATE: sa.Select[Any] = (
         hydration.c.decision,
         hydration.c.gate_changes,
         _HELD,
-        _WAITING.label("waiting"),
+        FIRST_PLANNED.label("waiting"),
         _RESERVED.label("reserved_bytes"),
         _LARGEST.label("largest_bytes"),
         _CONNECTIONS.label("connections"),

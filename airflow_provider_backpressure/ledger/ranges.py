@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.hydration import RangeCounts
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.ledger.law.hydrating import Figures
 from airflow_provider_backpressure.ledger.law.refusals import unknown_range
-from airflow_provider_backpressure.ledger.models import UNSETTLED, is_unsettled, range_, unsettled
+from airflow_provider_backpressure.ledger.models import UNSETTLED, hydration, range_, unsettled
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
 
 
@@ -27,9 +27,9 @@ def is_in(state: RangeState, table: sa.FromClause = range_) -> sa.ColumnElement[
     return sa.and_(unsettled(table), condition) if state in UNSETTLED else condition
 
 
-def held_by(hydration: sa.ColumnElement[str], table: sa.FromClause = range_) -> sa.ColumnElement[bool]:
+def held_by(owner: sa.ColumnElement[str], table: sa.FromClause = range_) -> sa.ColumnElement[bool]:
     """Ranges of any of its plans that hold a credit: an older plan's jobs take their place until they are reaped."""
-    return sa.and_(table.c.hydration_id == hydration, is_in(RangeState.ADMITTED, table))
+    return sa.and_(table.c.hydration_id == owner, is_in(RangeState.ADMITTED, table))
 
 
 BY_STATE = "FORCE INDEX (ix_backpressure_range_unsettled)"
@@ -49,6 +49,37 @@ _NEXT = (
 _THIS = _CANDIDATES.where(range_.c.seq == sa.bindparam("seq"))
 _ONE = sa.select(range_, _NOW).where(range_.c.plan_id == sa.bindparam("plan_id"), range_.c.seq == sa.bindparam("seq"))
 _UPDATE = sa.update(range_).where(range_.c.plan_id == sa.bindparam("key_plan"), range_.c.seq == sa.bindparam("key_seq"))
+
+# Ordered, so that no planner looks for it among a million committed ones.
+FIRST_PLANNED = (
+    sa.select(range_.c.seq)
+    .where(
+        range_.c.plan_id == hydration.c.plan_id,
+        range_.c.seq >= hydration.c.next_seq,
+        is_in(RangeState.PLANNED),
+    )
+    .order_by(range_.c.seq)
+    .limit(1)
+    .scalar_subquery()
+)
+"""The plan's next range; ``NULL`` where none is planned."""
+_OTHER = range_.alias("other")
+# One statement: who asks without the hydration's lock would miss, between two of them, a range that was planned at the
+# first and is in flight at the second, or the other way round.
+_OPEN = (
+    sa.select(_OTHER.c.seq, _OTHER.c.state, FIRST_PLANNED.label("waiting"))
+    .select_from(
+        hydration.outerjoin(
+            _OTHER,
+            sa.and_(
+                _OTHER.c.hydration_id == hydration.c.id, unsettled(_OTHER), _OTHER.c.plan_id == hydration.c.plan_id
+            ),
+        )
+    )
+    .with_hint(_OTHER, BY_STATE, "mysql")
+    .where(hydration.c.id == sa.bindparam("id"))
+    .limit(1)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,23 +191,12 @@ def last_seq(connection: Connection, plan_id: str) -> int:
     return last
 
 
-def any_open(
-    connection: Connection, *, hydration_id: str, plan_id: str | None, next_seq: int
-) -> tuple[int, RangeState] | None:
-    """Return a range of the plan that is still to be committed, and its state; reads no more than that one."""
-    unsettled = sa.select(range_.c.seq, range_.c.state).where(
-        range_.c.hydration_id == hydration_id, is_unsettled, range_.c.plan_id == plan_id
-    )
-    planned = (
-        sa.select(range_.c.seq, range_.c.state)
-        .where(range_.c.plan_id == plan_id, range_.c.seq >= next_seq, is_in(RangeState.PLANNED))
-        .order_by(range_.c.seq)
-    )
-    for query in (unsettled, planned):
-        row = connection.execute(query.limit(1)).first()
-        if row is not None:
-            return row.seq, RangeState(row.state)
-    return None
+def any_open(connection: Connection, hydration_id: str) -> tuple[int, RangeState] | None:
+    """Return a range of the hydration's plan that is still to be committed, and its state."""
+    row = connection.execute(_OPEN, {"id": hydration_id}).one_or_none()
+    if row is None or (row.seq is None and row.waiting is None):
+        return None
+    return (row.waiting, RangeState.PLANNED) if row.seq is None else (row.seq, RangeState(row.state))
 
 
 def count(connection: Connection, plan_id: str) -> RangeCounts:

@@ -413,7 +413,7 @@ def _room(connection: Connection, figures: Figures, request: admission.Request) 
 def _finish(connection: Connection, figures: Figures, told: Told) -> None:
     if figures.plan_id is None:
         raise refusals.without_plan(figures.id)
-    found = ranges.any_open(connection, hydration_id=figures.id, plan_id=figures.plan_id, next_seq=figures.next_seq)
+    found = ranges.any_open(connection, figures.id)
     if found is not None:
         raise refusals.still_open(*found)
     totals = tallies.made_exact(statistics.of(connection, figures.id))

@@ -43,7 +43,6 @@ _ENTRIES = (
         hydration.c.cluster,
         hydration.c.priority,
         hydration.c.plan_id,
-        hydration.c.next_seq,
     )
     .join(hydration, hydration.c.id == queue.c.hydration_id)
     .where(queue.c.lease_until > utc_now(), hydration.c.phase != Phase.STEADY_STATE.value)
@@ -77,10 +76,7 @@ def _counts(connection: Connection, row: Any) -> bool:
     """Whether a place counts: a token is in use while there is something to do with it. What only waits for its
     verification holds nobody up.
     """
-    if row.started_at is None or row.plan_id is None:
-        return True
-    found = any_open(connection, hydration_id=row.hydration_id, plan_id=row.plan_id, next_seq=row.next_seq)
-    return found is not None
+    return row.started_at is None or row.plan_id is None or any_open(connection, row.hydration_id) is not None
 
 
 def stands(connection: Connection, hydration_id: str, cluster: str) -> QueuePlace:

@@ -31,6 +31,12 @@ def on_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subjec
     yield from _on_tables(request, tmp_path)
 
 
+@pytest.fixture(params=SERVERS)
+def on_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
+    """Each ledger in which one process may write while another is in a transaction, empty."""
+    yield from _on_tables(request, tmp_path)
+
+
 def _on_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     if request.param == "mysql":
         yield from opened_sql(mysql.address(request.getfixturevalue("mysql_ledger")), migrated=True)

@@ -1,9 +1,11 @@
 """The queue per Spark cluster: H1 to H8 at the ledger, where all who ask see one order."""
 
+import itertools
 import random
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.limits import FixedLimit
 from airflow_provider_backpressure.core.messages import Window
@@ -176,6 +178,37 @@ def test_many_that_ask_at_once_see_one_order(subject):
     in_threads(8, run)
     assert max(most) <= 2
     assert tokens(subject.ledger) == []
+
+
+@pytest.mark.statement("H1")
+def test_a_range_that_moves_while_another_asks_keeps_the_token(on_server):
+    """H1: whichever statement of who asks it comes after, the last range of who runs is planned or in flight."""
+    running, asking = sources(on_server.ledger, 2, at_once=1)
+    assert ask(on_server.ledger, running).granted
+    commit(on_server.ledger, take(on_server.ledger, running).plan_id, 0)
+    another = on_server.another()
+    held = []
+
+    def admitted():
+        held.append(take(on_server.ledger, running))
+
+    def released():
+        record = held.pop()
+        assert on_server.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error="again")
+
+    def tick(*_):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            move()
+
+    ask(another, asking)
+    left = 0
+    sa.event.listen(another._database.engine, "after_cursor_execute", tick)
+    ask(another, asking)
+    for number, move in itertools.product(range(1, 1 - left), (admitted, released)):
+        left = number
+        assert not ask(another, asking).granted, f"{move.__name__} after statement {number}"
 
 
 @pytest.mark.statement("H4")
