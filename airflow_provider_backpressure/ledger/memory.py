@@ -291,6 +291,8 @@ class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, M
             record = attempts.reopened(before) if entry.figures.plan_id == plan_id else None
             if record is None:
                 return False
+            if not self._tables.any_open(entry):
+                self._tables.leave(before.hydration_id)
             self._tables.put(entry, record)
             again = hydrating.planned_again(entry.figures, seq)
             self._tables.save(entry, told.of(entry.figures, again, seq=seq, waiting=1))

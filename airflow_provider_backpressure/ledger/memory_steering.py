@@ -96,9 +96,8 @@ class MemorySteering:
     def leave(self, hydration_id: str) -> None:
         """See ``Queue.leave``."""
         with self._lock:
-            turn = self._tables.turns.get(hydration_id)
-            if turn is not None and not self._tables.held(hydration_id):
-                turn.end(self._tables.now())
+            if not self._tables.held(hydration_id):
+                self._tables.leave(hydration_id)
 
     def queue(self, cluster: str | None = None) -> list[QueueEntry]:
         """See ``Queue.queue``."""

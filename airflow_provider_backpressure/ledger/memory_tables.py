@@ -245,7 +245,7 @@ class Tables:
             if turn.lease_until > self.now()
             and (entry := self.entry(hydration_id)).figures.queues
             and cluster in (None, entry.figures.cluster)
-            and (not turn.running or self._open(entry))
+            and (not turn.running or self.any_open(entry))
         ]
 
     def stands(self, entry: Entry) -> QueuePlace:
@@ -272,7 +272,14 @@ class Tables:
         turn.running = turn.running or may_start(found)
         return NOT_QUEUED if turn.running else found
 
-    def _open(self, entry: Entry) -> bool:
+    def leave(self, hydration_id: str) -> None:
+        """Give the token back, and let the place end with it."""
+        turn = self.turns.get(hydration_id)
+        if turn is not None:
+            turn.end(self.now())
+
+    def any_open(self, entry: Entry) -> bool:
+        """Whether a range of the plan is still to be committed, or there is no plan yet."""
         plan_id = entry.figures.plan_id
         unsettled = any(plan == plan_id for plan, _ in entry.in_flight | entry.failed)
         return plan_id is None or unsettled or self.next_planned(entry.figures) is not None

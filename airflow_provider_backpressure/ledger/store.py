@@ -300,6 +300,9 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             record = attempts.reopened(before) if figures.plan_id == plan_id else None
             if record is None:
                 return False
+            if ranges.any_open(connection, figures.id) is None:
+                # With nothing to do its token was free for others: it takes its turn anew.
+                turns.leave(connection, figures.id)
             ranges.save(connection, record)
             hydrations.save(connection, told.of(figures, hydrating.planned_again(figures, seq), seq=seq, waiting=1))
             for row in tallies.taken_back(statistics.of(connection, figures.id), before.lane, before.rows or 0):

@@ -211,6 +211,22 @@ def test_a_range_that_moves_while_another_asks_keeps_the_token(on_server):
         assert not ask(another, asking).granted, f"{move.__name__} after statement {number}"
 
 
+@pytest.mark.statement("H1")
+def test_a_range_that_is_opened_again_waits_for_its_turn(ledger):
+    """H1: while it had nothing left to do another took the token; a repair does not bring a second one."""
+    first, second = sources(ledger, 2, at_once=1)
+    assert ask(ledger, first).granted
+    while (permit := admit(ledger, first)) is not None:
+        commit(ledger, permit.range.plan_id, permit.range.seq)
+    assert ask(ledger, second).granted
+    assert ledger.reopen(ledger.hydration(first).plan.plan_id, 0, who="ada")
+    assert tokens(ledger) == [second]
+    assert admit(ledger, first) is None
+    complete(ledger, second)
+    assert ask(ledger, first).granted
+    assert take(ledger, first).seq == 0
+
+
 @pytest.mark.statement("H4")
 def test_after_a_hundred_random_ends_tokens_and_sources_that_hydrate_agree(ledger):
     """H4: killed, failed, dropped and completed in random order."""
