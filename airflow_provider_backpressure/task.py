@@ -19,7 +19,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, Termina
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.declared import text
 from airflow_provider_backpressure.hooks.hydration import Declaration, Opened, SinkDeclaration, SourceDeclaration
-from airflow_provider_backpressure.hooks.runs import under_way
+from airflow_provider_backpressure.hooks.runs import running
 from airflow_provider_backpressure.hooks.spark import memory_url
 from airflow_provider_backpressure.links import HydrationLink
 from airflow_provider_backpressure.triggers import AdmissionTrigger, TurnTrigger
@@ -149,7 +149,7 @@ class HydrationTask(BaseOperator):
         instance = context["ti"]
         self._lead_to(hydration_id, instance)
         holder = opened.ledger.hold(hydration_id, run=instance.run_id)
-        if holder != instance.run_id and not under_way(instance.dag_id, holder):
+        if holder != instance.run_id and not running(instance.dag_id, holder):
             holder = opened.ledger.hold(hydration_id, run=instance.run_id, over=holder)
         if holder == instance.run_id:
             return

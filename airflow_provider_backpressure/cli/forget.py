@@ -6,6 +6,7 @@ from contextlib import closing
 from airflow_provider_backpressure.cli.shell import command, named, opened_ledger
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.leases import leased
 from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks.endpoints import endpoint
@@ -33,6 +34,6 @@ def drop_log(hydration: Hydration) -> None:
 
 
 def _check_idle(ledger: Ledger, hydration: Hydration) -> None:
-    held = ledger.gate(hydration.id).in_flight
+    held = leased(ledger, hydration.id)
     if held:
         raise LedgerRefused(f"{held} ranges of {hydration.sink_identity} are in flight: let them end first.")

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.ports import Keeper, Marker, Runner, Sin
 from airflow_provider_backpressure.core.push import Push
 from airflow_provider_backpressure.core.ranges import RangeRecord
 from airflow_provider_backpressure.core.recut import Knife, parts_for
-from airflow_provider_backpressure.core.signals import Decision
+from airflow_provider_backpressure.core.signals import CREDITS, Decision
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.waiting import Parked, Sleeping, Waiting
 from airflow_provider_backpressure.exceptions import (
@@ -61,6 +61,11 @@ class LaneResult:
     """Ranges committed by this lane in this life."""
     decision: Decision | None = None
     """The refusal's decision where the gate was closed."""
+
+    @property
+    def crowded_out(self) -> bool:
+        """Whether it stopped for nothing but the credits that other lanes of the hydration have."""
+        return self.decision is not None and self.decision.closing <= {CREDITS}
 
 
 def spec_for(plan: Plan, record: RangeRecord, source: Source, snapshot: str | None = None) -> RangeSpec:
@@ -135,13 +140,15 @@ class Hydrator:
         A snapshot is taken before the first range is submitted and kept until the lane ends. While it is kept the lane
         waits at a closed gate for as long as it takes.
         """
+        result: LaneResult | None = None
         try:
-            return self._loop()
+            result = self._loop()
+            return result
         finally:
             if self._keeper is not None:
                 self._keeper.close()
                 self._keeper = None
-            self._leave()
+            self._leave(others_work=result is not None and result.crowded_out)
 
     def _loop(self) -> LaneResult:
         self._fence_earlier_snapshots()
@@ -192,12 +199,13 @@ class Hydrator:
                 self._resolve(record, error="cancelled")
         self._leave()
 
-    def _leave(self) -> None:
-        """Write down what is left, and give the token back: nobody need wait for its lease."""
+    def _leave(self, *, others_work: bool = False) -> None:
+        """Write down what is left, and give the token back unless other lanes need it: nobody waits for its lease."""
         self.waiting.done()
         try:
             self._record_flow()
-            self.ledger.leave(self.hydration_id)
+            if not others_work:
+                self.ledger.leave(self.hydration_id)
         except LedgerUnavailable as error:
             log.warning("The place in the cluster's queue ends by its lease: %s", error)
 

@@ -61,6 +61,7 @@ def memory_signals(
         next_bytes=state.range_memory_bytes,
         limit_bytes=reading.limit_bytes if reading else None,
         high=budget.executor_memory,
+        shared=bool(state.reserved_bytes) and not alone,
     )
     live = live_memory(
         reading,
@@ -107,10 +108,9 @@ def stand_in_line(ledger: Ledger, hydration_id: str, decision: Decision, *, run:
 
     ``waiting``: see :func:`hungry`. Who is held back by something else as well gives way to those behind it.
     """
-    closing = {signal.name for signal in decision.signals if signal.closed}
-    if closing == {QUEUE}:
+    if decision.closing == {QUEUE}:
         ledger.enqueue(hydration_id, run=run)
-    elif closing == {CONNECTIONS} and waiting:
+    elif decision.closing == {CONNECTIONS} and waiting:
         ledger.stand_by(hydration_id)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Consistency, NewColumn
 from airflow_provider_backpressure.core.hydration import Hydration, RangeCounts
+from airflow_provider_backpressure.core.leases import leased
 from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.paging import every_range
 from airflow_provider_backpressure.core.ports import PlanRow, Runner, Sink, Source
@@ -13,7 +14,7 @@ from airflow_provider_backpressure.core.reindex import Rebuilt
 from airflow_provider_backpressure.core.schema import RESTART, checked
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
 from airflow_provider_backpressure.core.standing import Comparison, Finding, Standing
-from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded
+from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, PlanSuperseded
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +112,12 @@ class Reindexer:
 
     def _rebuild(self, hydration: Hydration, row: PlanRow, *, who: str, why: str) -> Followed:
         assert row.plan is not None, "checked"
+        held = leased(self.ledger, hydration.id)
+        if held:
+            # Before anything is fenced off: their lanes may be at work, and this comparison be of two moments.
+            raise LedgerUnavailable(
+                f"{held} ranges of {self.sink.identity} are in flight: ask again when they are over."
+            )
         snapshot = None if self._rebuilt(hydration, row.plan).complete() else self._snapshot(row.plan)
         known = list(every_range(self.ledger, row.plan_id, None))
         for record in known:

@@ -14,6 +14,7 @@ from airflow_provider_backpressure.core.watched import Watched
 GIBIBYTE = 1024**3
 QUEUE = "queue"
 CONNECTIONS = "connections"
+CREDITS = "credits"
 SINK_COMMIT = "sink commit"
 """Name of the signal that grows with the number of ranges in flight."""
 
@@ -65,6 +66,11 @@ class Decision:
     pressure: float
     """The highest measured utilisation."""
     signals: tuple[Signal, ...]
+
+    @property
+    def closing(self) -> frozenset[str]:
+        """Names of every signal that closes the gate; empty when open."""
+        return frozenset() if self.open else frozenset(signal.name for signal in self.signals if signal.closed)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -136,12 +142,19 @@ def live_memory(reading: MemoryReading | None, *, high: float, low: float, was_c
 
 
 def predicted_memory(
-    *, baseline_bytes: int, reserved_bytes: int, next_bytes: int | None, limit_bytes: int | None, high: float
+    *,
+    baseline_bytes: int,
+    reserved_bytes: int,
+    next_bytes: int | None,
+    limit_bytes: int | None,
+    high: float,
+    shared: bool = False,
 ) -> Signal:
     """Return the first line: would baseline, what is in flight and the next range fit the budget?
 
     ``next_bytes`` is what finished ranges of that size took, ``None`` before the first; ``limit_bytes`` is one
-    executor's heap and overhead, ``None`` where the cluster does not tell.
+    executor's heap and overhead, ``None`` where the cluster does not tell. ``shared``: others' ranges are in flight on
+    the cluster, so its memory is not kept for a hydration that has none itself.
     """
     name = "predicted memory"
     if next_bytes is None or not limit_bytes:
@@ -154,7 +167,7 @@ def predicted_memory(
         f"({baseline_bytes / GIBIBYTE:.2f} baseline + {reserved_bytes / GIBIBYTE:.2f} in flight "
         f"+ {next_bytes / GIBIBYTE:.2f} next) {'>' if utilisation >= 1 else '<='} {budget / GIBIBYTE:.2f} GiB budget"
     )
-    return Signal(name=name, utilisation=utilisation, sentence=sentence, learned=True)
+    return Signal(name=name, utilisation=utilisation, sentence=sentence, learned=not shared)
 
 
 def sink_commit(latency_seconds: float | None, *, oldest_seconds: float | None, threshold: float) -> Signal:
@@ -232,7 +245,7 @@ def credits_taken(in_flight: int, credits: int) -> Signal:
     """Return the credits as a reason. It tells whether one is left; it is no measure of pressure below that."""
     taken = in_flight >= credits
     return Signal(
-        name="credits",
+        name=CREDITS,
         utilisation=1.0 if taken else 0.0,
         sentence=f"{in_flight} of {credits} credits in flight",
         measured=False,

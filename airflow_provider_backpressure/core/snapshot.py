@@ -106,6 +106,10 @@ class Plan:
             return replayed.unit
         return "offsets" if self.consistency is Consistency.OFFSETS else "rows"
 
+    def takes_over(self, other: "Plan | None") -> bool:
+        """Whether this is the same plan, and its epoch not older: of two lives that go on with it the later counts."""
+        return other is not None and other.plan_id == self.plan_id and other.epoch <= self.epoch
+
     @property
     def replays(self) -> bool:
         """Whether it replays a piece of the source's log, see :mod:`..core.replay`."""

@@ -71,6 +71,11 @@ class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, M
                 raise refusals.owned(
                     source_identity=source_identity, sink_identity=sink_identity, owner=entry.owner, asking=owner
                 )
+            if cluster != entry.figures.cluster:
+                if self._tables.held(entry.figures.id):
+                    cluster = entry.figures.cluster
+                else:
+                    self._tables.leave(entry.figures.id)
             declared = hydrating.rescaled(
                 entry.figures, credits_declared=credits, cluster=cluster, sink_server=sink_server
             )
@@ -103,6 +108,7 @@ class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, M
             entry = self._tables.entry(hydration_id)
             if plan.plan_id in self._tables.ranges:
                 raise LedgerRefused(f"The ledger has the plan {plan.plan_id} already.")
+            self._tables.free_token(entry)
             self._tables.ranges[plan.plan_id] = {record.seq: record for record in records}
             self._tables.order[plan.plan_id] = sorted(self._tables.ranges[plan.plan_id])
             entry.plan, entry.samples = plan, []
@@ -118,9 +124,10 @@ class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, M
         every = list(records)
         with self._writing() as told:
             entry, now = self._tables.entry(hydration_id), self._tables.now()
-            leased = [each for each in self._tables.held(hydration_id) if each.lease_until and each.lease_until > now]
+            leased = self._tables.leased(hydration_id)
             if leased:
-                raise refusals.in_flight_still(hydration_id, len(leased))
+                raise refusals.in_flight_still(hydration_id, leased)
+            self._tables.free_token(entry)
             for key in [key for key in entry.in_flight | entry.failed if key[0] == plan.plan_id]:
                 entry.in_flight.discard(key)
                 entry.failed.discard(key)
@@ -139,7 +146,7 @@ class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, M
         """See ``Ledger.take_over``."""
         with self._lock:
             entry = self._tables.entry(hydration_id)
-            if entry.figures.plan_id == plan.plan_id:
+            if plan.takes_over(entry.plan):
                 entry.plan = plan
 
     def admit(
@@ -291,8 +298,7 @@ class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, M
             record = attempts.reopened(before) if entry.figures.plan_id == plan_id else None
             if record is None:
                 return False
-            if not self._tables.any_open(entry):
-                self._tables.leave(before.hydration_id)
+            self._tables.free_token(entry)
             self._tables.put(entry, record)
             again = hydrating.planned_again(entry.figures, seq)
             self._tables.save(entry, told.of(entry.figures, again, seq=seq, waiting=1))
@@ -356,9 +362,9 @@ class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, M
     def forget(self, hydration_id: str) -> None:
         """See ``Ledger.forget``."""
         with self._lock:
-            held = self._tables.held(hydration_id)
-            if held:
-                raise refusals.still_held(hydration_id, len(held))
+            leased = self._tables.leased(hydration_id)
+            if leased:
+                raise refusals.still_held(hydration_id, leased)
             self._tables.forget(hydration_id)
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ from airflow_provider_backpressure.core.steering import Control, Shared
 from airflow_provider_backpressure.core.upstream import Seen
 from airflow_provider_backpressure.ledger import decisions
 from airflow_provider_backpressure.ledger.law import refusals, tallies, waits
+from airflow_provider_backpressure.ledger.law.admission import lease_runs
 from airflow_provider_backpressure.ledger.law.hydrating import Figures
 
 
@@ -154,6 +155,10 @@ class Tables:
         entry = self.entries.get(hydration_id)
         return [self.ranges[plan_id][seq] for plan_id, seq in sorted(entry.in_flight)] if entry else []
 
+    def leased(self, hydration_id: str) -> int:
+        """Count the ranges in flight whose lease has not run out."""
+        return sum(lease_runs(each, self.now()) for each in self.held(hydration_id))
+
     def next_planned(self, figures: Figures) -> RangeRecord | None:
         """Return the first planned range of the plan."""
         order = self.order.get(figures.plan_id or "", [])
@@ -245,7 +250,7 @@ class Tables:
             if turn.lease_until > self.now()
             and (entry := self.entry(hydration_id)).figures.queues
             and cluster in (None, entry.figures.cluster)
-            and (not turn.running or self.any_open(entry))
+            and (not turn.running or self._any_open(entry))
         ]
 
     def stands(self, entry: Entry) -> QueuePlace:
@@ -278,7 +283,12 @@ class Tables:
         if turn is not None:
             turn.end(self.now())
 
-    def any_open(self, entry: Entry) -> bool:
+    def free_token(self, entry: Entry) -> None:
+        """Let a hydration that is to get ranges take its turn anew where it had none left."""
+        if not self._any_open(entry):
+            self.leave(entry.figures.id)
+
+    def _any_open(self, entry: Entry) -> bool:
         """Whether a range of the plan is still to be committed, or there is no plan yet."""
         plan_id = entry.figures.plan_id
         unsettled = any(plan == plan_id for plan, _ in entry.in_flight | entry.failed)

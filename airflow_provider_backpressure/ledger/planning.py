@@ -9,12 +9,34 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord
+from airflow_provider_backpressure.exceptions import LedgerUnavailable
+from airflow_provider_backpressure.ledger.database import Database
 from airflow_provider_backpressure.ledger.models import range_
 
 T = TypeVar("T")
 
 BATCH = 5_000
 """Ranges per statement, or per piece of a COPY stream (about 1 MiB)."""
+
+
+def store(database: Database, ranges: Iterable[PlannedRange], *, hydration_id: str, plan_id: str) -> Iterator[int]:
+    """Store the ranges of a plan to which no hydration leads yet, and yield how many are in with each transaction.
+
+    A source may take its time between two ranges. MySQL would end a transaction that waits for it, and SQLite let
+    nobody else write; to PostgreSQL it is one COPY.
+    """
+    pieces = (ranges,) if database.engine.dialect.name == "postgresql" else _batches(ranges)
+    for piece in pieces:
+        with database.write() as connection:
+            number = add_ranges(connection, piece, hydration_id=hydration_id, plan_id=plan_id)
+        yield number
+
+
+def check_stored(connection: Connection, plan_id: str, number: int) -> None:
+    """Raise ``LedgerUnavailable`` where ranges are missing. The hydration is locked, so none goes after that."""
+    there = connection.scalar(sa.select(sa.func.count()).where(range_.c.plan_id == plan_id))
+    if there != number:
+        raise LedgerUnavailable(f"{there} of {number} ranges of plan {plan_id} are left: it has to be made anew.")
 
 
 def add_ranges(connection: Connection, ranges: Iterable[PlannedRange], *, hydration_id: str, plan_id: str) -> int:

@@ -7,6 +7,7 @@ register at once, a cluster of them at any commit.
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
@@ -21,6 +22,7 @@ from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord,
 from airflow_provider_backpressure.core.signals import Decision
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.ledger import (
     controls,
     decisions,
@@ -102,6 +104,12 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                     source_identity=source_identity, sink_identity=sink_identity, owner=found.owner, asking=owner
                 )
             figures = hydrations.lock(connection, found.id)
+            if cluster != figures.cluster:
+                if ranges.in_flight(connection, found.id):
+                    # They run where they were admitted: it moves when they are over.
+                    cluster = figures.cluster
+                else:
+                    turns.leave(connection, found.id)
             declared = hydrating.rescaled(figures, credits_declared=credits, cluster=cluster, sink_server=sink_server)
             if declared != figures:
                 hydrations.save(connection, told.of(figures, declared))
@@ -135,16 +143,32 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
         Not repeatable: the ranges come from an iterator.
         """
-        with self._writing() as (connection, told):
+        with self._database.read() as connection:
             hydrations.by_id(connection, hydration_id)
-            number = planning.add_ranges(connection, ranges, hydration_id=hydration_id, plan_id=plan.plan_id)
+        number = 0
+        try:
+            for stored in planning.store(self._database, ranges, hydration_id=hydration_id, plan_id=plan.plan_id):
+                number += stored
+            self._lead_to(hydration_id, plan, number)
+        except BaseException:
+            if number:
+                # Not those of a plan that the hydration leads to: the answer to the commit may have been lost.
+                with suppress(BackpressureError):
+                    self.prune_plan(plan.plan_id, most=number)
+            raise
+        return number
+
+    @repeatable
+    def _lead_to(self, hydration_id: str, plan: Plan, number: int) -> None:
+        with self._writing() as (connection, told):
             before = hydrations.lock(connection, hydration_id)
+            planning.check_stored(connection, plan.plan_id, number)
+            _free_token(connection, before)
             _save_moved(
                 connection, before, told.of(before, hydrating.planned_anew(before, plan), waiting=int(number > 0))
             )
             hydrations.change(connection, hydration_id, plan=plan.to_json())
             statistics.begin(connection, tallies.totals(hydration_id, plan, statistics.of(connection, hydration_id)))
-        return number
 
     @repeatable
     def restore(self, hydration_id: str, plan: Plan, records: Iterable[RangeRecord], *, who: str, why: str) -> None:
@@ -155,6 +179,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             leased = ranges.leased(connection, hydration_id)
             if leased:
                 raise refusals.in_flight_still(hydration_id, leased)
+            _free_token(connection, before)
             planning.put_records(connection, every, plan_id=plan.plan_id)
             _save_moved(connection, before, told.of(before, hydrating.restored(before, plan), known=False))
             hydrations.change(connection, hydration_id, plan=plan.to_json())
@@ -168,7 +193,8 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     def take_over(self, hydration_id: str, plan: Plan) -> None:
         """See ``Ledger.take_over``."""
         with self._database.write() as connection:
-            if hydrations.lock(connection, hydration_id).plan_id == plan.plan_id:
+            hydrations.lock(connection, hydration_id)
+            if plan.takes_over(hydrations.by_id(connection, hydration_id).plan):
                 hydrations.change(connection, hydration_id, plan=plan.to_json())
 
     @repeatable
@@ -300,9 +326,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             record = attempts.reopened(before) if figures.plan_id == plan_id else None
             if record is None:
                 return False
-            if ranges.any_open(connection, figures.id) is None:
-                # With nothing to do its token was free for others: it takes its turn anew.
-                turns.leave(connection, figures.id)
+            _free_token(connection, figures)
             ranges.save(connection, record)
             hydrations.save(connection, told.of(figures, hydrating.planned_again(figures, seq), seq=seq, waiting=1))
             for row in tallies.taken_back(statistics.of(connection, figures.id), before.lane, before.rows or 0):
@@ -365,7 +389,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         """See ``Ledger.forget``."""
         with self._database.write() as connection:
             if hydrations.locked(connection, hydration_id):
-                held = ranges.in_flight(connection, hydration_id)
+                held = ranges.leased(connection, hydration_id)
                 if held:
                     raise refusals.still_held(hydration_id, held)
                 source = hydrations.by_id(connection, hydration_id).source_identity
@@ -375,6 +399,15 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     def close(self) -> None:
         """See ``Ledger.close``."""
         self._database.close()
+
+
+def _free_token(connection: Connection, figures: Figures) -> None:
+    """Let a hydration that is to get ranges take its turn anew where it had none left: its token was free for others.
+
+    One that has not had a plan yet keeps it: it was waiting for this.
+    """
+    if figures.plan_id is not None and ranges.any_open(connection, figures.id) is None:
+        turns.leave(connection, figures.id)
 
 
 def _admit(connection: Connection, before: Figures, request: admission.Request, told: Told) -> Permit | None:

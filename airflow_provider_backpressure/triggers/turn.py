@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.exceptions import Terminal, Transient
-from airflow_provider_backpressure.hooks.runs import under_way
+from airflow_provider_backpressure.hooks.runs import running
 from airflow_provider_backpressure.triggers.admission import FIRST_LOOK_SECONDS
 from airflow_provider_backpressure.triggers.ledger import opened_ledger
 
@@ -35,7 +35,8 @@ class Turn:
 
 
 class TurnTrigger(BaseTrigger):
-    """Fires when the run that has the hydration has let it go, or is over for Airflow: ended, or deleted.
+    """Fires when the run that has the hydration has let it go, or no longer runs for Airflow: ended, deleted,
+    or cleared and queued anew.
 
     The event is ``{"why": …, "sentence": …}``. What it says is only told: the resumed task asks the ledger for its
     turn again, and may find that a third run was quicker.
@@ -90,8 +91,8 @@ class TurnTrigger(BaseTrigger):
         if found.holder != turn.run_id:
             return f"run {turn.run_id} has done with the hydration"
         # Airflow's channel to the triggerer belongs to the event loop, so a thread of asyncio's own could not use it.
-        if not await sync_to_async(under_way)(turn.dag_id, turn.run_id):
-            return f"run {turn.run_id} is over"
+        if not await sync_to_async(running)(turn.dag_id, turn.run_id):
+            return f"run {turn.run_id} does not run any more"
         return None
 
 

@@ -254,12 +254,14 @@ def test_what_a_plan_would_be_is_kept_until_the_next_time(ledger):
 
 
 def test_a_hydration_is_forgotten_with_all_that_belongs_to_it(ledger):
-    """But the acts of people; not while a range of it is in flight, and never another one's."""
+    """But the acts of people; not while a lane has a range of it in flight, and never another one's."""
     hydration_id, plan_id = planned(ledger, 3)
     other_id = register(ledger, sink_identity="other")
     ledger.save_plan(other_id, make_plan(), cut(2))
     other = ledger.hydration(other_id)
     seq = take(ledger, hydration_id).seq
+    take(ledger, hydration_id, lane="silent", lease_seconds=0.001)
+    until(lambda: ledger.abandoned(hydration_id))
     ledger.pause(hydration_id, who="ada")
     with pytest.raises(LedgerRefused, match=r"1 ranges of hydration .* are in flight"):
         ledger.forget(hydration_id)

@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.hydration import RangeCounts
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.ranges import PlannedRange, RangeState
 from airflow_provider_backpressure.core.statistics import total_progress
-from airflow_provider_backpressure.exceptions import LedgerRefused, SourceUnavailable
+from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, SourceUnavailable
 from tests.conformance.ledger.support import admit, commit, cut, make_plan, planned, register, replan, take
 
 
@@ -21,13 +21,14 @@ def test_a_plan_comes_back_as_it_was_saved(ledger):
 
 
 def test_a_newer_epoch_of_the_same_plan_is_written_down(ledger):
-    """And one of a plan that is not the current one is not."""
+    """And one of a plan that is not the current one is not, nor an older one."""
     hydration_id, plan = register(ledger), make_plan()
     ledger.save_plan(hydration_id, plan, cut(3))
     ledger.take_over(hydration_id, replace(plan, epoch=plan.epoch + 1))
     assert ledger.hydration(hydration_id).plan == replace(plan, epoch=plan.epoch + 1)
-    ledger.take_over(hydration_id, make_plan())
-    assert ledger.hydration(hydration_id).plan == replace(plan, epoch=plan.epoch + 1)
+    for other in (make_plan(), plan):
+        ledger.take_over(hydration_id, other)
+        assert ledger.hydration(hydration_id).plan == replace(plan, epoch=plan.epoch + 1)
     assert ledger.counts(plan.plan_id).planned == 3
 
 
@@ -78,6 +79,57 @@ def test_a_plan_whose_ranges_cannot_be_cut_leaves_nothing_behind(ledger):
         ledger.save_plan(hydration_id, broken, breaking())
     assert ledger.ranges(broken.plan_id) == []
     assert ledger.hydration(hydration_id).plan.plan_id == first
+
+
+def test_others_write_while_a_plan_is_being_cut(on_tables):
+    """However long the source takes for it: nobody waits, and no transaction does, which MySQL would end."""
+    hydration_id, plan = register(on_tables.ledger), make_plan()
+    another = on_tables.another()
+
+    def slow() -> Iterable[PlannedRange]:
+        for planned_range in cut(6000):
+            if planned_range.seq == 5500:
+                register(another, sink_identity="another")
+                assert waiting_transactions(another) == []
+            yield planned_range
+
+    assert on_tables.ledger.save_plan(hydration_id, plan, slow()) == 6000
+    assert on_tables.ledger.counts(plan.plan_id).planned == 6000
+
+
+def waiting_transactions(ledger) -> list[int]:
+    """Return the sessions of MySQL that are in a transaction."""
+    engine = ledger._database.engine
+    if engine.dialect.name != "mysql":
+        return []
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT trx_mysql_thread_id FROM information_schema.innodb_trx").all()
+    return [row[0] for row in found]
+
+
+def test_a_plan_that_is_pruned_while_it_is_being_cut_is_refused(ledger):
+    """Whole or not at all: what prunes finds no run that has the hydration, and a plan that nobody has begun."""
+    hydration_id, first = planned(ledger, 2)
+    plan = make_plan()
+
+    def slow() -> Iterable[PlannedRange]:
+        for planned_range in cut(6000):
+            if planned_range.seq == 5500:
+                for found in ledger.superseded(seconds=0):
+                    ledger.prune_plan(found, most=6000)
+            yield planned_range
+
+    refused = ""
+    try:
+        ledger.save_plan(hydration_id, plan, slow())
+    except LedgerUnavailable as error:
+        refused = str(error)
+    current = ledger.hydration(hydration_id).plan.plan_id
+    if refused:
+        assert f"1000 of 6000 ranges of plan {plan.plan_id} are left" in refused
+        assert (current, ledger.ranges(plan.plan_id)) == (first, [])
+    else:
+        assert (current, ledger.counts(plan.plan_id).planned) == (plan.plan_id, 6000)
 
 
 def test_a_plan_is_saved_once(ledger):

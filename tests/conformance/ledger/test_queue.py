@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from airflow_provider_backpressure.core.limits import FixedLimit
 from airflow_provider_backpressure.core.messages import Window
 from airflow_provider_backpressure.core.steering import Change, Shared
-from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, register, take
+from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, register, replan, take
 from tests.support.waiting import until
 
 CLUSTER = "spark_default"
@@ -211,20 +211,41 @@ def test_a_range_that_moves_while_another_asks_keeps_the_token(on_server):
         assert not ask(another, asking).granted, f"{move.__name__} after statement {number}"
 
 
+def opened_again(ledger, hydration_id):
+    assert ledger.reopen(ledger.hydration(hydration_id).plan.plan_id, 0, who="ada")
+
+
 @pytest.mark.statement("H1")
-def test_a_range_that_is_opened_again_waits_for_its_turn(ledger):
-    """H1: while it had nothing left to do another took the token; a repair does not bring a second one."""
+@pytest.mark.parametrize("act", [opened_again, replan])
+def test_who_gets_something_to_do_again_waits_for_its_turn(ledger, act):
+    """H1: while it had nothing left another took the token; a repair, or another plan, does not bring a second one."""
     first, second = sources(ledger, 2, at_once=1)
     assert ask(ledger, first).granted
     while (permit := admit(ledger, first)) is not None:
         commit(ledger, permit.range.plan_id, permit.range.seq)
     assert ask(ledger, second).granted
-    assert ledger.reopen(ledger.hydration(first).plan.plan_id, 0, who="ada")
+    act(ledger, first)
     assert tokens(ledger) == [second]
     assert admit(ledger, first) is None
     complete(ledger, second)
     assert ask(ledger, first).granted
     assert take(ledger, first).seq == 0
+
+
+@pytest.mark.statement("H1")
+def test_a_token_is_of_the_cluster_where_the_ranges_run(ledger):
+    """H1: who is declared on another cluster takes its turn there, and not before its ranges are over here."""
+    (one,) = sources(ledger, 1, at_once=1)
+    assert ask(ledger, one).granted
+    held = take(ledger, one)
+    facts = {"source_identity": f"{CLUSTER} 0", "cluster": "other"}
+    assert register(ledger, **facts) == one
+    assert (tokens(ledger), tokens(ledger, "other")) == ([one], [])
+    commit(ledger, held.plan_id, held.seq)
+    register(ledger, **facts)
+    assert (tokens(ledger), tokens(ledger, "other")) == ([], [])
+    assert ask(ledger, one).granted
+    assert (tokens(ledger), tokens(ledger, "other")) == ([], [one])
 
 
 @pytest.mark.statement("H4")

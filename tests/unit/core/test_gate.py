@@ -107,6 +107,17 @@ def test_prediction_decides_before_the_memory_is_taken():
     assert predicted_memory(next_bytes=None, **facts).utilisation == 0.0
 
 
+@pytest.mark.statement("T6")
+def test_a_hydration_with_nothing_in_flight_waits_for_the_memory_that_others_have():
+    """T6: as the ledger refuses it a permit. Where nobody has any in flight, one range always goes."""
+    full = reading(0.1)
+    first = state(in_flight=0, range_memory_bytes=full.limit_bytes, reserved_bytes=0)
+    assert gate_decision(first, full, Budget()).open
+    shared = gate_decision(replace(first, reserved_bytes=1), full, Budget())
+    assert shared.closing == {"predicted memory"}
+    assert gate_decision(replace(first, reserved_bytes=1), replace(full, isolated=True), Budget()).open
+
+
 @pytest.mark.statement("T2")
 def test_a_sink_that_commits_nothing_is_seen_by_its_oldest_range():
     """T2: the age of what is in flight is a reading too, not only what was committed."""

@@ -309,6 +309,20 @@ def test_a_closed_gate_gives_the_lane_back_with_all_reasons(bench):
     assert bench.runner.submitted == []
 
 
+@pytest.mark.statement("H1")
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_lane_without_a_credit_leaves_the_turn_to_the_other_lanes(paused):
+    """H1: between two ranges of theirs nothing is in flight. Where nobody may go on, the turn is others'."""
+    bench = Bench(credits=1)
+    other = bench.ledger.admit(bench.id, lane="other", session_id="s", lease_seconds=10**6).range
+    if paused:
+        bench.ledger.pause(bench.id, who="ada")
+    lane = bench.lane()
+    lane._record_flow = lambda: bench.ledger.release(other.plan_id, other.seq, attempt=1, error="again")
+    assert lane.run().outcome is Outcome.CLOSED
+    assert [entry.running for entry in bench.ledger.queue("spark")] == ([] if paused else [True])
+
+
 def test_a_gate_that_opens_during_the_inline_wait_needs_no_deferral(bench):
     """A short pause costs no worker slot change."""
     bench.ledger.pause(bench.id, who="ada")

@@ -22,7 +22,12 @@ from airflow_provider_backpressure.core.recut import Knife
 from airflow_provider_backpressure.core.reindex import BEYOND, Rebuilt, gaps
 from airflow_provider_backpressure.core.snapshot import Snapshot
 from airflow_provider_backpressure.core.statistics import total_progress
-from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, PlanSuperseded, SourceRefused
+from airflow_provider_backpressure.exceptions import (
+    LedgerRefused,
+    LedgerUnavailable,
+    PlanSuperseded,
+    SourceRefused,
+)
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 
 ROWS = 100
@@ -249,6 +254,20 @@ def test_attempts_of_before_the_loss_are_refused():
     with pytest.raises(PlanSuperseded):
         stage.sink.commit(zombie, piece, [1, 2, 3])
     stage.end()
+
+
+def test_nothing_is_fenced_off_while_a_lane_is_at_work():
+    """What looked like an older ledger may be of two moments: its lanes go on, and nobody raises the epoch."""
+    stage = Stage()
+    planned = stage.plan()
+    backup = stage.ledger.ranges(planned.plan.plan_id)
+    stage.run(3)
+    stage.ledger.restore(planned.hydration.id, planned.plan, backup, who="test", why="as a backup has it")
+    stage.ledger.admit(planned.hydration.id, lane="lane", session_id="s", lease_seconds=60)
+    epoch = stage.sink.held().epoch
+    with pytest.raises(LedgerUnavailable, match=r"1 ranges of .* are in flight"):
+        stage.plan()
+    assert stage.sink.held().epoch == epoch
 
 
 def test_an_older_ledger_of_an_earlier_plan_follows():

@@ -18,7 +18,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made.install(monkeypatch)
     made.running.add("run")
     monkeypatch.setattr(ledger, "shared_ledger", lambda address: made.ledger)
-    monkeypatch.setattr(turn, "under_way", lambda dag_id, run_id: dag_id == "dag" and run_id in made.running)
+    monkeypatch.setattr(turn, "running", lambda dag_id, run_id: dag_id == "dag" and run_id in made.running)
     PlanSnapshotOperator(task_id="plan_snapshot", **made.flow).execute(context())
     return made
 
@@ -69,7 +69,7 @@ def test_it_fires_when_the_run_lets_go(world):
 
 def test_it_fires_when_the_run_has_ended_or_was_deleted(world):
     event = fires(trigger(world), act=lambda: world.running.clear())
-    assert event == {"why": "turn", "sentence": "run run is over"}
+    assert event == {"why": "turn", "sentence": "run run does not run any more"}
 
 
 def test_it_waits_out_what_passes(world, monkeypatch):
