@@ -440,7 +440,7 @@ def _room(connection: Connection, figures: Figures, request: admission.Request) 
             before = turns.before(connection, figures.id)
             if turns.held_into(connection, figures.sink_server) + before >= most:
                 return False
-    if request.memory_limit is None or not request.memory_bytes:
+    if not request.weighs:
         return True
     turns.lock_limit(connection, Shared.MEMORY, figures.cluster)
     return admission.fits(reserved_bytes=turns.held_on_cluster(connection, figures.cluster), request=request)

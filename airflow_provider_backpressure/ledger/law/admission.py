@@ -18,6 +18,11 @@ class Request:
     """Executor memory that all ranges on the cluster may reserve; ``None`` where each has executors of its own."""
     seq: int | None
 
+    @property
+    def weighs(self) -> bool:
+        """Whether memory is looked at: it is bounded, and what the range may take is known."""
+        return self.memory_limit is not None and self.memory_bytes > 0
+
     def admitted(
         self, record: RangeRecord, *, in_flight: int, credits: int, now: datetime, ready: bool = True
     ) -> RangeRecord | None:
@@ -58,10 +63,9 @@ def settles(before: RangeState | None) -> bool:
 
 
 def fits(*, reserved_bytes: int, request: Request) -> bool:
-    """Whether the cluster has the memory for one more range; the only one of a cluster always has."""
-    if request.memory_limit is None or not reserved_bytes:
-        return True
-    return reserved_bytes + request.memory_bytes <= request.memory_limit
+    """Whether the cluster has the memory for one more range; the only one, or one of unknown size, always goes."""
+    free = not request.weighs or not reserved_bytes
+    return free or reserved_bytes + request.memory_bytes <= (request.memory_limit or 0)
 
 
 def lease_runs(record: RangeRecord, now: datetime) -> bool:

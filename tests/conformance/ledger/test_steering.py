@@ -173,13 +173,14 @@ def test_a_persons_limit_goes_before_a_declared_one(ledger):
 
 @pytest.mark.statement("T6")
 def test_memory_is_reserved_over_every_hydration_of_a_cluster(ledger):
-    """T6: what another hydration has in flight counts; the only range of a cluster always goes."""
+    """T6: what another hydration has in flight counts; the only range of a cluster goes, and one of unknown size."""
     one, first = sharing(ledger, "a")
     two, _ = sharing(ledger, "b")
     apart = register(ledger, sink_identity="c", cluster="other")
     take(ledger, one, memory_bytes=900, memory_limit=100)
     assert admit(ledger, two, memory_bytes=101, memory_limit=1_000) is None
     take(ledger, two, memory_bytes=100, memory_limit=1_000)
+    take(ledger, two, memory_bytes=0, memory_limit=900)
     assert (ledger.gate(two).reserved_bytes, ledger.gate(two).largest_bytes) == (1_000, 900)
     assert ledger.gate(apart).reserved_bytes == 0
     commit(ledger, first, 0)
