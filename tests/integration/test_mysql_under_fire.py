@@ -81,7 +81,9 @@ def under_fire(composed: Composed, folder: Path, *, rows: int, seed: int, kills:
             assert followed.differing() == set(), f"seed {seed}, point {point}"
     print(f"Our longest transaction in the source took {watch.longest:.2f} s and had {watch.locked} rows locked.")
     assert not watch.locked
-    assert 0 < watch.longest < 60
+    assert watch.longest < 60
+    # Reads of a few thousand rows are over between two looks; those of a large table are seen, or nobody looks.
+    assert watch.longest or rows < 1_000_000
 
 
 @pytest.mark.long
