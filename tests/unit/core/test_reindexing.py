@@ -22,12 +22,7 @@ from airflow_provider_backpressure.core.recut import Knife
 from airflow_provider_backpressure.core.reindex import BEYOND, Rebuilt, gaps
 from airflow_provider_backpressure.core.snapshot import Snapshot
 from airflow_provider_backpressure.core.statistics import total_progress
-from airflow_provider_backpressure.exceptions import (
-    LedgerRefused,
-    LedgerUnavailable,
-    PlanSuperseded,
-    SourceRefused,
-)
+from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, PlanSuperseded, SourceRefused
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 
 ROWS = 100
