@@ -22,7 +22,7 @@ class Unread:
     @property
     def any(self) -> bool:
         """Whether a run would have something to do: also where the snapshot is not in yet."""
-        return self.course is None or self.course.lag is None or self.course.lag > 0
+        return self.course is None or self.course.unread is None or self.course.unread > 0
 
     @property
     def known(self) -> Mapping[Any, int] | None:

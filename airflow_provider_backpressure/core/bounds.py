@@ -1,11 +1,11 @@
 """Bounds: which rows a range holds. Pieces of one snapshot never overlap and leave no gap."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_provider_backpressure.core.positions import LogPosition
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
 
 Values = tuple[str, ...]
 """A key's values, one for each of its columns, as text."""
@@ -19,7 +19,8 @@ class KeyBounds:
 
     A key of several columns is ordered by the first, then the second, and so on. The values are text as the source
     prints them: only the source knows their order (collation, numeric text), so a piece is made from consecutive
-    boundaries by :func:`cover` rather than checked for its order here. A row whose key is NULL is in no such piece.
+    boundaries by :func:`cover` rather than checked for its order here. A row whose key is NULL is in no such piece but
+    one that is open at both ends.
     """
 
     columns: tuple[str, ...]
@@ -36,6 +37,11 @@ class KeyBounds:
             )
         if start is not None and start == end:
             raise InvalidDeclaration(f"The range {self} is empty.")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open at both ends: then it has no condition, and holds the rows without a key too."""
+        return self.start is None and self.end is None
 
     @classmethod
     def of(cls, *, column: str, start: str | None, end: str | None) -> Self:
@@ -150,7 +156,7 @@ class LogBounds:
 
     def __str__(self) -> str:
         """Return ``log [0/1A, 0/2B)``."""
-        return f"log [{self.start.text}, {self.end.text})"
+        return f"log [{self.start.label}, {self.end.label})"
 
     @property
     def length(self) -> int:
@@ -210,6 +216,22 @@ def bounds_from_json(value: dict[str, Any]) -> Bounds:
             return FileBounds(**{**rest, "files": tuple(rest["files"])})
         case kind:
             raise InvalidDeclaration(f"Bounds of kind {kind!r} are not known to this version.")
+
+
+def check_marked(marked: Mapping[str, Any], wanted: Mapping[str, Any], *, slice_id: str, plan_id: str) -> None:
+    """Raise ``LedgerRefused`` where a slice's marker has other bounds than the range that asks for it.
+
+    Both are bounds as JSON objects. A ledger that was restored may number other ranges in the same way.
+    """
+    if marked == wanted:
+        return
+    there, asked = bounds_from_json(dict(marked)), bounds_from_json(dict(wanted))
+    if there != asked:
+        raise LedgerRefused(
+            f"Slice {slice_id} of plan {plan_id} is committed in the target with the bounds {there}, and the ledger "
+            f"has it with {asked}: the ledger was restored from an older copy. Run `airflow backpressure reindex`, or "
+            "clear the plan_snapshot task, which does the same."
+        )
 
 
 def cover(columns: tuple[str, ...], boundaries: Iterable[Values]) -> Iterator[KeyBounds]:

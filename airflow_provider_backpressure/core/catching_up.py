@@ -55,8 +55,8 @@ def check_caught_up(plan: Plan, sink: Sink) -> None:
     found = stand(plan, sink.markers(plan.plan_id).values())
     if not found.reached:
         raise LedgerRefused(
-            f"The log was replayed into {plan.write.fence} up to {found.end.text}, and it is consistent from "
-            f"{found.goal.text} on: let its hydrate_ranges task run first."
+            f"The log was replayed into {plan.write.fence} up to {found.end.label}, and it is consistent from "
+            f"{found.goal.label} on: let its hydrate_ranges task run first."
         )
 
 
@@ -74,7 +74,9 @@ def next_windows(
     windows = log.windows(found.end, bytes=budget.range_bytes)
     if not windows:
         if not found.reached:
-            raise SourceUnavailable(f"The source's log does not reach {found.goal.text} yet, where its rows were read.")
+            raise SourceUnavailable(
+                f"The source's log does not reach {found.goal.label} yet, where its rows were read."
+            )
         return None
     before, end = plan.read.window, windows[-1].end
     window = ReplayWindow(
@@ -109,14 +111,14 @@ def next_windows(
 
 def check_replayable(snapshot: Snapshot, write: WriteSpec, *, mode: Mode, transformed: bool) -> None:
     """Raise what stands against replaying a log into a target."""
+    if write.kind not in REPLAYED_INTO:
+        raise SinkRefused(f"No log can be replayed into {write.fence}: a {write.kind} sink does not take deletes.")
     if mode is not Mode.UPSERT:
         raise InvalidDeclaration(
             f"consistency='catch_up' changes and deletes rows by their key: it needs mode='upsert', not {mode.value!r}."
         )
     if transformed:
         raise InvalidDeclaration("consistency='catch_up' brings rows as they are: leave the transform out.")
-    if write.kind not in REPLAYED_INTO:
-        raise SinkRefused(f"No log can be replayed into {write.fence}: a {write.kind} sink does not take deletes.")
     if set(write.key) not in map(set, snapshot.log_keys):
         keys = " or ".join(f"({', '.join(key)})" for key in snapshot.log_keys)
         raise SourceRefused(

@@ -19,12 +19,13 @@ def check_modules(found: ExecutorEnvironment, cluster: str) -> None:
         )
 
 
-def check_mode(mode: Mode, source: Source) -> None:
+def check_mode(mode: Mode, source: Source, sink: Sink) -> None:
     """Raise where only what has come since would take the place of all rows."""
     if mode is Mode.REPLACE and source.increments:
+        others = " or ".join(each.value for each in sink.modes if each is not Mode.REPLACE)
         raise InvalidDeclaration(
             "mode='replace' takes all rows anew each time, and this source brings what has come since: "
-            "use append or upsert, or leave increment_column out where that is what asks for it."
+            f"use {others}, or leave increment_column out where that is what asks for it."
         )
 
 
@@ -51,9 +52,18 @@ def check_empty(plan: Plan, sink: Sink) -> None:
             )
         raise SinkRefused(
             f"The target {plan.write.target} already holds rows, and a new plan in append mode would add to "
-            f"them: use mode='replace', which puts the new rows in their place at once, or mode='upsert', or empty "
-            "it first."
+            f"them: {way_out(sink)}."
         )
+
+
+def way_out(sink: Sink) -> str:
+    """Return what may be done about a target that holds rows, as far as its kind offers it."""
+    ways = []
+    if Mode.REPLACE in sink.modes:
+        ways.append("use mode='replace', which puts the new rows in their place at once")
+    if Mode.UPSERT in sink.modes:
+        ways.append("mode='upsert'" if ways else "use mode='upsert'")
+    return ", or ".join([*ways, "empty it first" if ways else "empty it first, or name another target"])
 
 
 def check_held(plan: Plan, sink: Sink) -> None:

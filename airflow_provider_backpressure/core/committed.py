@@ -54,7 +54,7 @@ def replayed(plan: Plan, ledger: LedgerReader) -> LogPosition:
 
 def at_position(plan: Plan, position: LogPosition) -> Frontier | None:
     """Return the frontier at a position. Behind a GTID set may stand where in the binlog's files to look."""
-    return from_position(_kind(plan), position.text.partition("@")[0])
+    return from_position(_kind(plan), position.label)
 
 
 def moves_with_ranges(plan: Plan | None) -> bool:

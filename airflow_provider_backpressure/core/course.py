@@ -56,7 +56,15 @@ class Sight:
 
     @property
     def lag(self) -> dict[str, int] | None:
-        """What the source has and the sink has not committed, by key; ``None`` where that is not known."""
+        """What the source has and the sink has not committed, by key; ``None`` where that is not known.
+
+        A snapshot, which does not follow its source, is not behind it: it has no lag.
+        """
+        return self.unread if self.follows else None
+
+    @property
+    def unread(self) -> dict[str, int] | None:
+        """What another run would read, by key; ``None`` where that is not known."""
         if self.committed is None:
             return None
         return {str(key): max(0, position - self.committed.get(key, 0)) for key, position in self.known.items()}
@@ -81,6 +89,11 @@ class Course:
     def lag(self) -> int | None:
         """What the source has and the sink has not committed, in all."""
         return None if self.latest.lag is None else sum(self.latest.lag.values())
+
+    @property
+    def unread(self) -> int | None:
+        """What another run would read, in all; of a snapshot too, which has no lag."""
+        return None if self.latest.unread is None else sum(self.latest.unread.values())
 
     @property
     def verdict(self) -> Verdict:

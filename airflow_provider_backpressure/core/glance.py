@@ -10,6 +10,7 @@ from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.queue import NOT_QUEUED, QueuePlace
 from airflow_provider_backpressure.core.samples import Eta, eta
 from airflow_provider_backpressure.core.signals import credits_taken, hand, queued, sink_connections
+from airflow_provider_backpressure.core.state import State, state_of
 from airflow_provider_backpressure.core.statistics import Progress
 
 
@@ -47,6 +48,11 @@ class Glance:
         return self.hydration.phase is not Phase.STEADY_STATE
 
     @property
+    def state(self) -> State:
+        """What it does, as it is shown."""
+        return state_of(self.hydration, failed=self.failed, in_flight=self.in_flight, place=self.place)
+
+    @property
     def unit(self) -> str:
         """What is counted of the snapshot."""
         return self.hydration.plan.unit if self.hydration.plan else "rows"
@@ -60,7 +66,7 @@ class Glance:
     @property
     def eta(self) -> Eta | None:
         """When the snapshot is complete, with an interval by recent rates; ``None`` where nobody can say."""
-        return eta(self.progress, self.speed, self.recent) if self.running else None
+        return eta(self.progress, self.speed, self.recent) if self.running and self.state is not State.FAILED else None
 
     @property
     def bottleneck(self) -> Stage | None:

@@ -50,6 +50,9 @@ class Hydration:
     created_at: datetime
     updated_at: datetime
     hydrated_at: datetime | None
+    failure: str | None = None
+    """Why its latest task has failed; ``None`` once a task works on it again."""
+    failed_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

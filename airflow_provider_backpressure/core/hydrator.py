@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from airflow_provider_backpressure.core.bounds import check_marked
 from airflow_provider_backpressure.core.catching_up import released
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.failpoints import Step, reach
@@ -24,6 +25,7 @@ from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.waiting import Parked, Sleeping, Waiting
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
+    LedgerRefused,
     LedgerUnavailable,
     OutOfMemory,
     PlanSuperseded,
@@ -112,6 +114,7 @@ class Hydrator:
     waiting: Waiting = field(init=False)
     """Where it waits at a closed gate."""
     _keeper: Keeper | None = None
+    _counting: "Future[int | None] | None" = None
     _jobs: dict["Future[RangeResult]", RangeRecord] = field(default_factory=dict)
     _failures: dict[int, int] = field(default_factory=dict)
     _lost: set[int] = field(default_factory=set)
@@ -168,6 +171,7 @@ class Hydrator:
                 self.waiting.done()
                 self._await_jobs()
             elif refusal is None or refusal.exhausted:
+                self._keep_count(wait=True)
                 return LaneResult(outcome=Outcome.DONE, committed=self._committed)
             else:
                 now = self.clock.monotonic()
@@ -282,7 +286,31 @@ class Hydrator:
     def _snapshot(self) -> str | None:
         if self._in_snapshot and self._keeper is None:
             self._keeper = self.source.keep(self.plan)
+            self._begin_count(self._keeper)
         return self._keeper.snapshot if self._keeper else None
+
+    def _begin_count(self, keeper: Keeper) -> None:
+        """Count what the snapshot holds while ranges are read: the plan's own count is of an earlier moment."""
+        self.plan = replace(self.plan, counted=False)
+        if self.plan.total_exact:
+            pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="count")
+            self._counting = pool.submit(keeper.count)
+            pool.shutdown(wait=False)
+
+    def _keep_count(self, *, wait: bool = False) -> None:
+        """Write down how many rows the snapshot holds, once that is known."""
+        if self._counting is None or not (wait or self._counting.done()):
+            return
+        counting, self._counting = self._counting, None
+        try:
+            total = counting.result()
+        except BackpressureError as error:
+            log.warning("How many rows the snapshot holds is not known: %s", error)
+            return
+        if total is not None:
+            frontier = dict.fromkeys(self.plan.frontier, total) if len(self.plan.frontier) == 1 else self.plan.frontier
+            self.plan = replace(self.plan, total=total, frontier=frontier, counted=True)
+            self.ledger.take_over(self.hydration_id, self.plan)
 
     def _check_keeper(self) -> None:
         try:
@@ -344,12 +372,15 @@ class Hydrator:
         record, error = self._jobs[future], future.exception()
         # An application whose driver runs elsewhere tells nothing, which is no measure of 0.
         memory = (future.result().peak_memory_bytes or None) if error is None else None
+        marker: Marker | None = None
         try:
             marker = self._marker(record)
         except SinkUnavailable as unavailable:
             # Nobody knows yet whether it was committed: the credit stays out, and a later life of the lane resolves it.
             del self._jobs[future]
             return unavailable
+        except LedgerRefused as conflict:
+            error = conflict
         del self._jobs[future]
         if error is None:
             self._flow = total(self._flow, future.result().flow)
@@ -389,7 +420,10 @@ class Hydrator:
             raise SinkUnavailable(f"The sink did not say within {LEASE_SECONDS:g} s whether range {record.seq} is in.")
         marker = found.get(record.slice_id)
         # A revoked marker keeps late attempts out; it commits nothing.
-        return None if marker is None or marker.revoked else marker
+        if marker is None or marker.revoked:
+            return None
+        check_marked(marker.bounds, record.bounds.to_json(), slice_id=record.slice_id, plan_id=record.plan_id)
+        return marker
 
     def _commit(self, record: RangeRecord, marker: Marker, memory_bytes: int | None) -> None:
         """Let the ledger follow the sink."""
@@ -434,7 +468,7 @@ class Hydrator:
         try:
             self.source.log(self.hydration_id).release(upto)
         except BackpressureError as error:
-            log.warning("The source still keeps its log before %s: %s", upto.text, error)
+            log.warning("The source still keeps its log before %s: %s", upto.label, error)
 
     def _end(self, record: RangeRecord) -> None:
         """End an attempt wherever it still runs: its Spark job, then its connections in the sink."""
@@ -444,7 +478,11 @@ class Hydrator:
 
     def _resolve(self, record: RangeRecord, *, error: str) -> None:
         """Commit or release a range whose attempt has been ended, as the sink's marker says."""
-        marker = self._marker(record)
+        try:
+            marker = self._marker(record)
+        except LedgerRefused as conflict:
+            self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(conflict), fail=True)
+            raise
         if marker is not None:
             self._commit(record, marker, None)
         else:
@@ -467,10 +505,12 @@ class Hydrator:
             return
         self._next_read = now + READ_INTERVAL
         self._guard_log()
+        self._keep_count()
         # A lane with its full share asks for nothing; what people see of the gate is kept fresh all the same.
         self.limiter.look(anew=True)
         self._record_flow()
         if self.limiter.reading is not None:
+            # A reading without a figure too: a sample says that nothing was seen then.
             self.ledger.record_memory(self.hydration_id, self.limiter.reading)
         try:
             rows = self.sink.rows_in_flight(self.plan.plan_id)

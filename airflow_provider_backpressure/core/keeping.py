@@ -61,6 +61,8 @@ _SAID = {
 
 def lags(course: Course) -> str:
     """Return the lag by partition, or by what else the source counts; empty where there is none, or only one."""
+    if not course.latest.follows:
+        return ""
     by_key = course.latest.lag or {}
     behind = sorted(((key, lag) for key, lag in by_key.items() if lag), key=lambda each: -each[1])
     shown = [f"{key}: {amount(lag, course.latest.unit)}" for key, lag in behind[:NAMED]] if len(by_key) > 1 else []

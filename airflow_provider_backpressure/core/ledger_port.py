@@ -238,6 +238,13 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         """Keep what a plan would be, as JSON, in the place of what was kept before."""
         ...
 
+    def keep_failure(self, hydration_id: str, failure: str | None) -> None:
+        """Keep why a task of the hydration has failed, with the time; ``None`` where a task works on it again.
+
+        ``failure`` is shown to people: it must hold no secret.
+        """
+        ...
+
     def keep_push(self, process: str, counts: str) -> None:
         """Keep what a process's channel has done, as JSON, in the place of what it said before; for an hour."""
         ...

@@ -185,8 +185,11 @@ class Limiter:
         if reading is not None and reading.slots and reading.slots != state.slots:
             self.ledger.resize(self.hydration_id, reading.slots)
             state = self.read_gate(self.ledger, self.hydration_id)
-        if reading is not None and not state.reserved_bytes:
-            self._baseline = reading.used_bytes
+        # Ranges of which nothing was learned reserve nothing, and take memory all the same.
+        if reading is not None and not state.reserved_bytes and not state.in_flight:
+            # Stages without a figure yet leave it unknown what strangers take: it stays as it was.
+            unknown = 0 if reading.idle else self._baseline
+            self._baseline = unknown if reading.used_bytes is None else reading.used_bytes
         self._pace.saw(state.in_flight, now=self.clock.monotonic())
         decision = gate_decision(state, reading, self.budget, baseline_bytes=self._baseline, seen=self.health())
         verdict = (decision.open, tuple(signal.name for signal in decision.signals if signal.closed or signal.warning))

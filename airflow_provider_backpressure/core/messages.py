@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_provider_backpressure.core.flow import Stage, StageTime, flow_of, total
+from airflow_provider_backpressure.core.table_storage import TableStorage
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 VERSION = 1
@@ -63,16 +64,19 @@ class ReadSpec:
     """Whether values that are to be JSON are handed on unseen, since the target looks at them itself."""
     added: tuple[str, ...] = ()
     """Columns that the table got since the plan before: where its log does not know them yet, they are NULL."""
+    storage: TableStorage | None = None
+    """How the table was stored when it was planned; ``None`` where that does not matter, or in an earlier release."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "ReadSpec":
         """Build it from its JSON object."""
-        window = value.get("window")
+        window, storage = value.get("window"), value.get("storage")
         made = {
             "columns": columns_from_json(value["columns"]),
             "window": Window(**window) if window else None,
             "parts": tuple(value.get("parts", ())),
             "added": tuple(value.get("added", ())),
+            "storage": TableStorage.from_json(storage) if storage else None,
         }
         return cls(**{**value, **made})
 

@@ -22,13 +22,15 @@ from airflow_provider_backpressure.core.messages import Transform, WriteSpec
 from airflow_provider_backpressure.core.offsets import in_order, ordered
 from airflow_provider_backpressure.core.paths import choose_path
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Runner, Sink, Source
+from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Runner, Sink, Source
 from airflow_provider_backpressure.core.ranges import PlannedRange
 from airflow_provider_backpressure.core.reindexing import Reindexer
 from airflow_provider_backpressure.core.replay import numbered
 from airflow_provider_backpressure.core.schema import SchemaChange, checked
 from airflow_provider_backpressure.core.sizing import measured, next_rows, rows_per_range
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot, fingerprint
+from airflow_provider_backpressure.core.table_storage import check_added, check_kept
+from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost
 
 
@@ -105,7 +107,7 @@ class Planner:
         ``after``: of what lies above this value of the source's rising column. ``plan``: what is to go on, with its own
         columns. ``counted``: whether it matters how much there is.
         """
-        check_mode(self.mode, self.source)
+        check_mode(self.mode, self.source, self.sink)
         self.check_signals()
         snapshot = self.source.snapshot(self.consistency, after=after, counted=counted)
         if plan is not None:
@@ -141,8 +143,12 @@ class Planner:
             return planner._go_on(hydration, hydration.plan)
         return planner._begin(hydration, planner.preview())
 
-    def reindex(self, hydration: Hydration, *, who: str, accept: bool = False) -> Planned | None:
+    def reindex(
+        self, hydration: Hydration, *, who: str, accept: bool = False, within_plan: bool = False
+    ) -> Planned | None:
         """Let a ledger that was lost, or is older than the sink, follow the sink; ``None`` where they agree.
+
+        ``within_plan``: only where both are at the same plan, as a lane that goes on with its own needs it.
 
         What was committed is not read again, and the source is not asked where all of it was. Raises ``LedgerRefused``
         where the sink is the older one and that is not accepted.
@@ -150,7 +156,7 @@ class Planner:
         reindexer = Reindexer(
             source=self.source, sink=self.sink, runner=self.runner, ledger=self.ledger, environment=self.environment
         )
-        found = reindexer.follow(hydration, who=who, accept=accept)
+        found = reindexer.follow(hydration, who=who, accept=accept, within_plan=within_plan)
         if found is None:
             return None
         note = f"the ledger was rebuilt from the target: {found.committed} of {found.ranges} ranges are committed"
@@ -177,6 +183,7 @@ class Planner:
         plan = hydration.plan
         if plan is None or plan.consistency is not Consistency.CATCH_UP or self.ledger.counts(plan.plan_id).open:
             return False
+        Completion(plan=plan, ledger=self.ledger, sink=self.sink).check()
         if stand(plan, self.sink.markers(plan.plan_id).values()).reached:
             return False
         return self._replay(hydration, plan) is not None
@@ -313,7 +320,7 @@ class Planner:
         complete = not counts.open and hydration.phase is Phase.STEADY_STATE
         if complete and self.source.increments:
             return self._increment(hydration, plan, counts.total)
-        preview = self.preview(plan=plan, counted=complete)
+        preview = self.preview(plan=plan, counted=complete, after=_read_before(plan) if counts.open else None)
         check_held(plan, self.sink)
         total, exact = preview.snapshot.total, preview.snapshot.total_exact and plan.total_exact
         if not complete:
@@ -360,7 +367,8 @@ class Planner:
         found = next_windows(plan, log, markers.values(), budget=self.budget, hydrating=hydrating)
         if found is None:
             return None
-        windows, draft = found[1], self._grown(plan, found[0])
+        draft, windows = found
+        draft = self._grown(plan, self._stored(plan, draft, log), log)
         ranges = self.ledger.save_plan(hydration.id, draft, numbered(windows))
         return Planned(
             verdict=Verdict.PLANNED,
@@ -370,7 +378,18 @@ class Planner:
             note=f"{ranges} windows of the log, {draft.total:,} {draft.unit} in all",
         )
 
-    def _grown(self, plan: Plan, draft: Plan) -> Plan:
+    def _stored(self, plan: Plan, draft: Plan, log: ChangeLog) -> Plan:
+        """Return the plan of windows with how the table is stored; refuse changes of rows that are not in the log.
+
+        By the table as it is once the windows' end is known: what comes later is found before the next windows. A plan
+        without windows needs no check: every statement that alters a table moves the log on.
+        """
+        before, now = plan.read.storage, log.storage(plan.read)
+        if before is not None and now is not None:
+            check_kept(before, now, [column.name for column in plan.read.columns], plan_id=plan.plan_id)
+        return replace(draft, read=replace(draft.read, storage=now))
+
+    def _grown(self, plan: Plan, draft: Plan, log: ChangeLog) -> Plan:
         """Return a plan of windows with what has come to the source's columns, which the target is given first.
 
         By the source as it is once the windows' end is known: what comes later is in none of them.
@@ -383,13 +402,17 @@ class Planner:
         if not change.added:
             return draft
         change.check_logged(now, plan.plan_id)
+        added = tuple(column.name for column in change.added)
+        storage = draft.read.storage
+        if storage is not None and (found := log.storage(plan.read)) is not None:
+            check_added(plan.read.storage, found, added, plan_id=plan.plan_id)
+            storage = storage.with_columns(column for column in found.columns if column.name in added)
         self.sink.widen(change.added)
         write = self.sink.fit(now.columns, mode=plan.mode, key=self.key or now.key, replayed=True)
-        added = tuple(column.name for column in change.added)
         return replace(
             draft,
             fingerprint=fingerprint(now.columns),
-            read=replace(draft.read, columns=now.columns, added=added),
+            read=replace(draft.read, columns=now.columns, added=added, storage=storage),
             write=replace(write, ordered=True),
         )
 
@@ -413,6 +436,12 @@ class Planner:
         change.check(self.source.identity, plan.plan_id, self.on_new_column)
         if change.added and self.transform is None:
             self.sink.widen(change.added)
+
+
+def _read_before(plan: Plan) -> str | None:
+    """Return the end of a plan's offsets: the source compares its log with them, and refuses another log."""
+    window = plan.read.window
+    return window.upto if plan.consistency is Consistency.OFFSETS and window is not None else None
 
 
 def _short(text: str, width: int = 120) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from airflow_provider_backpressure.core.bounds import Bounds, LogBounds, Values
-from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.bounds import Bounds, LogBounds, Values, bounds_from_json
+from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.diffs import Diff
 from airflow_provider_backpressure.core.messages import (
     ChecksumSpec,
@@ -25,6 +25,7 @@ from airflow_provider_backpressure.core.positions import LogPosition
 from airflow_provider_backpressure.core.ranges import PlannedRange
 from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
+from airflow_provider_backpressure.core.table_storage import TableStorage
 from airflow_provider_backpressure.core.upstream import Upstream
 from airflow_provider_backpressure.core.watched import Figure, Watched
 from airflow_provider_backpressure.exceptions import BackpressureError
@@ -49,6 +50,15 @@ class Marker:
     read_at: str = ""
     """Where the source's log stood after the rows were read, a ``LogPosition``; empty where that was not asked."""
 
+    @property
+    def rows_read(self) -> int:
+        """Rows that were read from the source: those in the target, and those kept aside."""
+        return self.rows + self.quarantined
+
+    def has_bounds(self, bounds: Bounds) -> bool:
+        """Whether the slice was committed with just these bounds."""
+        return bounds_from_json(dict(self.bounds)) == bounds
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRow:
@@ -71,6 +81,10 @@ class Keeper(Protocol):
 
     def check(self) -> None:
         """Raise ``SnapshotLost`` where the snapshot is gone. Cheap; also keeps the connection from falling asleep."""
+        ...
+
+    def count(self) -> int | None:
+        """Return how many rows the plan's ranges hold in this snapshot; ``None`` where that takes too long."""
         ...
 
     def close(self) -> None:
@@ -119,6 +133,13 @@ class ChangeLog(Protocol):
 
         None where nothing was written since. ``LogLost`` where the source no longer has all of it, ``SnapshotLost``
         where that was given up, so that all is to be read anew, as declared.
+        """
+        ...
+
+    def storage(self, read: ReadSpec) -> TableStorage | None:
+        """Return how the table is stored now, as of everything that the log shows up to the windows asked for last.
+
+        ``None`` where the log itself shows every statement that changes rows.
         """
         ...
 
@@ -226,6 +247,8 @@ class Sink(Protocol):
     identity: str
     modules: tuple[str, ...]
     """Python modules that a task imports to write into it."""
+    modes: tuple[Mode, ...]
+    """What it offers; advice names no other."""
 
     def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
         """Check that rows of these columns may go into the target, or that it can be created. Changes nothing.
@@ -287,6 +310,15 @@ class Sink(Protocol):
 
         ``window``: of these values of the rising column only. Under ``replace`` the rows are in the shadow until it is
         published, and in the target from then on.
+        """
+        ...
+
+    def find_surplus(self, plan: Plan) -> str:
+        """Say what the target holds that the plan has not written, and how to be rid of it; empty: nothing.
+
+        Nothing is said of what comparing the plan's ranges, or the target as a whole, finds by itself; nor where a
+        mode lets others write too (``upsert``). A target that earlier plans have filled before an increment is judged
+        as far as their rows can be told from others.
         """
         ...
 

@@ -16,7 +16,8 @@ class LogPosition:
     at: int
     """Rises with the log: in bytes of it, as an LSN does; of a binlog it is the number of transactions."""
     text: str = field(compare=False)
-    """As the database has it: ``0/1A2B3C``; of a binlog its GTIDs, and where in its files to look."""
+    """As the database has it: ``0/1A2B3C``, or a binlog's GTIDs. What only the log's reader needs follows an ``@``:
+    where in a binlog's files to look, or what marks a publication."""
 
     def __post_init__(self) -> None:
         """Refuse what lies before the beginning."""
@@ -26,6 +27,11 @@ class LogPosition:
     def __str__(self) -> str:
         """Return ``<at> <text>``."""
         return f"{self.at} {self.text}"
+
+    @property
+    def label(self) -> str:
+        """Return the text as people read it."""
+        return self.text.partition("@")[0]
 
     @classmethod
     def parse(cls, value: str) -> Self:

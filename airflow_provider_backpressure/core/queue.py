@@ -93,7 +93,8 @@ def expected_starts(
     ``seconds_left``: until each running one is complete. Each end lets the next one in, after those that have to end
     without a successor because fewer are wanted than run.
     """
-    ends = sorted(left for entry in entries if entry.running and (left := seconds_left.get(entry.hydration_id)))
+    lefts = (seconds_left.get(entry.hydration_id) for entry in entries if entry.running)
+    ends = sorted(left for left in lefts if left is not None)
     running = sum(entry.running for entry in entries)
     starts: dict[str, float | None] = {}
     for index, entry in enumerate(in_order(entries)):

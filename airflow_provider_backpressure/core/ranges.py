@@ -40,6 +40,9 @@ class RangeState(StrEnum):
     """Re-cut, skipped or cancelled: a revoked marker in the sink keeps late attempts out."""
 
 
+SKIPPED = "skipped: "
+"""How the error of a range begins that a person has left out; why follows."""
+
 LEGAL: dict[RangeState, frozenset[RangeState]] = {
     # The sink's marker wins: one found later commits a range that the ledger had set back or given up.
     RangeState.PLANNED: frozenset({RangeState.ADMITTED, RangeState.COMMITTED, RangeState.REVOKED}),
@@ -89,6 +92,11 @@ class RangeRecord:
     def slice_id(self) -> str:
         """Key of its marker in the sink, beside the plan; the attempt is never part of it."""
         return slice_id(self.seq)
+
+    @property
+    def skipped(self) -> bool:
+        """Whether a person has left it out for good, so that nothing of it is in the target."""
+        return self.state is RangeState.REVOKED and (self.error or "").startswith(SKIPPED)
 
     @property
     def ordered(self) -> bool:

@@ -47,14 +47,18 @@ class Reindexer:
         """Return how they stand; asks the sink two questions, and the source none."""
         return self._comparison(hydration)[0]
 
-    def follow(self, hydration: Hydration, *, who: str, accept: bool = False) -> Followed | None:
+    def follow(
+        self, hydration: Hydration, *, who: str, accept: bool = False, within_plan: bool = False
+    ) -> Followed | None:
         """Let the ledger follow the sink; ``None`` where they agree.
 
-        ``accept``: also where the ledger knows more. ``LedgerRefused`` where it does and that is not accepted, and
-        where the sink's plan row is of another hydration or does not hold the whole plan.
+        ``accept``: also where the ledger knows more. ``within_plan``: only where both are at the same plan.
+        ``LedgerRefused`` where the ledger knows more and that is not accepted, and where the sink's plan row is of
+        another hydration or does not hold the whole plan.
         """
         finding, row = self._comparison(hydration)
-        if finding.standing is Standing.AGREED:
+        same_plan = row is not None and hydration.plan is not None and row.plan_id == hydration.plan.plan_id
+        if finding.standing is Standing.AGREED or (within_plan and not same_plan):
             return None
         if finding.standing is Standing.SINK_BEHIND and not accept:
             raise LedgerRefused(finding.sentence)
@@ -65,17 +69,19 @@ class Reindexer:
     def _comparison(self, hydration: Hydration) -> tuple[Finding, PlanRow | None]:
         plan = hydration.plan
         counts = self.ledger.counts(plan.plan_id) if plan else RangeCounts()
-        row, unsettled = self.sink.held(), 0
+        row, unsettled, unknown = self.sink.held(), 0, False
         if plan is not None and row is not None and row.plan_id == plan.plan_id and counts.open:
             # Asked for in this order: whatever is committed meanwhile makes the row's number larger, and no other one.
             unsettled = self._unsettled(plan)
             row = self.sink.held()
+            unknown = row is not None and row.committed > counts.committed + unsettled and self._unknown(plan)
         comparison = Comparison(
             target=self.sink.identity,
             plan=plan,
             counts=counts,
             row=row,
             unsettled=unsettled,
+            unknown=unknown,
             source_identity=self.source.identity,
             environment=self.environment,
         )
@@ -83,9 +89,18 @@ class Reindexer:
 
     def _unsettled(self, plan: Plan) -> int:
         """Count the ranges that were tried, are open in the ledger, and are committed in the sink."""
-        tried = [record.slice_id for record in every_range(self.ledger, plan.plan_id, OPEN) if record.attempt]
-        found = self.sink.markers(plan.plan_id, tried) if tried else {}
-        return sum(not marker.revoked for marker in found.values())
+        tried = {record.slice_id: record for record in every_range(self.ledger, plan.plan_id, OPEN) if record.attempt}
+        found = self.sink.markers(plan.plan_id, list(tried)) if tried else {}
+        return sum(not marker.revoked and marker.has_bounds(tried[each].bounds) for each, marker in found.items())
+
+    def _unknown(self, plan: Plan) -> bool:
+        """Whether a marker is of no range in the ledger. It has each range before anything of it can be committed."""
+        markers = self.sink.markers(plan.plan_id)
+        for record in every_range(self.ledger, plan.plan_id):
+            marker = markers.get(record.slice_id)
+            if marker is not None and marker.has_bounds(record.bounds):
+                del markers[record.slice_id]
+        return bool(markers)
 
     def _checked(self, row: PlanRow | None) -> PlanRow:
         if row is None:

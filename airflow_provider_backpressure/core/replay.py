@@ -54,7 +54,7 @@ class ReplayWindow:
     def __post_init__(self) -> None:
         """Refuse the empty window."""
         if self.end <= self.start:
-            raise InvalidDeclaration(f"The window [{self.start.text}, {self.end.text}) of {self.stream} is empty.")
+            raise InvalidDeclaration(f"The window [{self.start.label}, {self.end.label}) of {self.stream} is empty.")
 
     @property
     def reached(self) -> bool:

@@ -105,11 +105,12 @@ def decide(signals: Iterable[Signal], *, in_flight: int) -> Decision:
 class MemoryReading:
     """Resident memory of the fullest executor (JVM and Python, whole process tree) at one moment."""
 
-    used_bytes: int
+    used_bytes: int | None
+    """``None`` where no executor has reported it: never 0 for that."""
     limit_bytes: int
     """Heap and overhead."""
     age_seconds: float
-    """How long ago the executor reported it."""
+    """How long ago an executor reported it; without a figure, how long stages have run without one."""
     executor: str = "driver"
     slots: int | None = None
     """Tasks that the cluster runs at once; ``None`` where it does not tell."""
@@ -117,6 +118,8 @@ class MemoryReading:
     """Most of them on one executor."""
     isolated: bool = False
     """Each range gets executors of its own: neither what is used now nor what is in flight takes from the next."""
+    idle: bool = False
+    """No stage runs, so there is nothing to report; ``age_seconds`` is that of the last figure."""
 
 
 def live_memory(reading: MemoryReading | None, *, high: float, low: float, was_closed: bool, deadline: float) -> Signal:
@@ -125,13 +128,15 @@ def live_memory(reading: MemoryReading | None, *, high: float, low: float, was_c
     ``was_closed`` is whether the last decision was closed by this signal: between the marks it keeps its state.
     """
     name = "executor memory"
-    if reading is None or reading.age_seconds > deadline:
+    if reading is None or (reading.age_seconds > deadline and not reading.idle):
         seen = "never seen" if reading is None else f"not seen for {reading.age_seconds:.0f} s"
         return Signal(name=name, utilisation=1.0, sentence=f"executor memory {seen}, deadline {deadline:g} s")
     if reading.isolated:
         size = f"{reading.limit_bytes / GIBIBYTE:.1f} GiB"
         sentence = f"executor memory not watched: each range has executors of its own, of {size}"
         return Signal(name=name, utilisation=0.0, sentence=sentence, measured=False)
+    if reading.used_bytes is None:
+        return _without_figure(reading, name=name, was_closed=was_closed, deadline=deadline)
     share = reading.used_bytes / reading.limit_bytes if reading.limit_bytes > 0 else math.inf
     mark = low if was_closed else high
     sentence = (
@@ -139,6 +144,17 @@ def live_memory(reading: MemoryReading | None, *, high: float, low: float, was_c
         f"{'>=' if share >= mark else '<'} {mark:.0%}"
     )
     return Signal(name=name, utilisation=share / mark, sentence=sentence)
+
+
+def _without_figure(reading: MemoryReading, *, name: str, was_closed: bool, deadline: float) -> Signal:
+    """Return the signal of a reading that has no figure: it measures nothing, and leaves the gate as it is.
+
+    A gate that was closed stays so while ranges are in flight, until the last figure is as old as the deadline.
+    """
+    held = was_closed and reading.age_seconds <= deadline
+    why = "no stage runs" if reading.idle else "running stages have reported none yet"
+    sentence = f"executor memory not known: {why}" + (", and it was too high before" if held else "")
+    return Signal(name=name, utilisation=1.0 if held else 0.0, sentence=sentence, learned=True, measured=False)
 
 
 def predicted_memory(

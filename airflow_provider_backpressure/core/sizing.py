@@ -101,6 +101,6 @@ def _rows_by_memory(budget: Budget, measures: Measures, most: int) -> int:
     if not measures.memory_bytes or reading is None or reading.limit_bytes <= 0:
         return most
     share = reading.limit_bytes * budget.executor_memory
-    room = share if reading.isolated else max(0.0, share - reading.used_bytes) / budget.credits
+    room = share if reading.isolated else max(0.0, share - (reading.used_bytes or 0)) / budget.credits
     fitting = room / measures.memory_bytes
     return most if fitting >= 1 else int(measures.rows * max(fitting, MOST_SHRINK))

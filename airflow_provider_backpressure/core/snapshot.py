@@ -95,6 +95,8 @@ class Plan:
     """The environment whose hydration it is, by which the target's plan row tells it from another one's."""
     ranges: int | None = None
     """How many ranges it has; ``None`` before they are counted."""
+    counted: bool = False
+    """Whether ``total`` was counted in the very snapshot in which the ranges are read."""
     hydration_id: str = ""
     """Under ``catch_up`` the ledger's id of the hydration, after which the source's log keeps a place for it."""
 

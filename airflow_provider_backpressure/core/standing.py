@@ -41,6 +41,8 @@ class Comparison:
     """The sink's."""
     unsettled: int = 0
     """Slices of the sink's plan that are committed there, by attempts that the ledger has not settled yet."""
+    unknown: bool = False
+    """Whether the sink has a marker of the plan that is of no range in the ledger: none of that number and bounds."""
     source_identity: str
     environment: str
 
@@ -72,8 +74,8 @@ class Comparison:
                 f"committed, under epoch {row.epoch} of {plan.epoch}",
                 "it was restored from an older backup",
             )
-        unknown = settled > self.counts.committed and ahead > self.counts.admitted + self.counts.failed
-        if row.epoch > plan.epoch or unknown:
+        behind = settled > self.counts.committed and ahead > self.counts.admitted + self.counts.failed
+        if row.epoch > plan.epoch or behind or self.unknown:
             return self._follow(row, f"and the ledger {self.counts.committed}: the ledger was restored")
         return Finding(standing=Standing.AGREED)
 

@@ -45,7 +45,7 @@ def moves(bounds: Mapping[str, Any], window: Window | None) -> tuple[Move, ...]:
     """Return what a range's bounds, as JSON has them, move; ``InvalidDeclaration`` where it is no log."""
     found, log = bounds_from_json(dict(bounds)), LogWindow.of(window)
     if isinstance(found, LogBounds):
-        where = f"{found.start.text} of {found.stream}"
+        where = f"{found.start.label} of {found.stream}"
         return (Move(stream=found.stream, start=found.start.at, end=found.end.at, where=where),)
     if not isinstance(found, OffsetBounds) or log is None:
         raise InvalidDeclaration("Only rows of a log can be written by its order.")

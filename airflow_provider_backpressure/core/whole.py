@@ -20,10 +20,15 @@ class Whole:
     """What every table has reached; ``None`` while that is not known of one."""
     verdict: Verdict
 
+    follows: bool = True
+    """Whether some table follows the source; none of a snapshot's is behind it."""
+
     @property
     def lag(self) -> int | None:
-        """What the source has and some table has not."""
-        return None if self.known is None or self.committed is None else difference(self.known, self.committed)
+        """What the source has and some table has not; ``None`` where none follows the source."""
+        if self.known is None or self.committed is None or not self.follows:
+            return None
+        return difference(self.known, self.committed)
 
 
 def whole(parts: Sequence[tuple[Progress, Course | None]]) -> Whole:
@@ -36,6 +41,7 @@ def whole(parts: Sequence[tuple[Progress, Course | None]]) -> Whole:
         progress=_sum([progress for progress, _ in parts]),
         known=latest.known if latest else None,
         committed=meet(frontiers) if frontiers and len(frontiers) == len(parts) else None,
+        follows=any(course.latest.follows for course in courses),
         verdict=min((course.verdict for course in courses), key=WORST.index, default=Verdict.UNKNOWN),
     )
 

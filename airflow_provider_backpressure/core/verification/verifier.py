@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from airflow_provider_backpressure.core.bounds import Bounds, bounds_from_json
-from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.messages import ChecksumSpec, ReadSpec, SliceResult
 from airflow_provider_backpressure.core.paths import COPY
 from airflow_provider_backpressure.core.ports import Marker, Runner, Sink, Source
@@ -22,7 +22,11 @@ SOURCE_MOVED = (
     "verify='full' reads the source again, which may have moved on since its snapshot: use verify='target', or "
     "consistency='static'."
 )
-NO_MARKER = "the target has no marker for it"
+NO_MARKER = "the target has no marker with its bounds"
+STAYING = (
+    "upsert leaves rows in the target that are no longer in the source: delete them, or empty the target and trigger "
+    'the DAG with {"backpressure": "restart"}'
+)
 PARALLEL = 2
 """Ranges that are compared at once."""
 DECODED = frozenset({"postgres"})
@@ -88,14 +92,20 @@ class Verifier:
         if self.plan.write.ordered:
             return self._in_order(ranges, markers)
         if self.plan.transform is not None:
-            return self._whole(markers)
+            return self._with_surplus(self._whole(markers))
         bounds = next((bounds_from_json(dict(marker.bounds)) for marker in markers.values()), None)
         try:
             self._query(bounds)
         except SinkRefused as error:
             log.info("The target is compared as a whole: %s", error)
-            return self._whole(markers)
-        return self._by_range(ranges, how, markers)
+            return self._with_surplus(self._whole(markers))
+        return self._with_surplus(self._by_range(ranges, how, markers))
+
+    def _with_surplus(self, report: Report) -> Report:
+        """Add what the target holds beside the plan's own rows, where it should hold nothing else."""
+        surplus = self.sink.find_surplus(self.plan)
+        found = (Mismatch(seq=-1, sentence=surplus),) if surplus else ()
+        return replace(report, mismatches=(*report.mismatches, *found))
 
     def _query(self, bounds: Bounds | None) -> str:
         """Return the statement for the target's rows of these bounds, of an increment those of its window only."""
@@ -107,7 +117,7 @@ class Verifier:
         mismatches, count = [], 0
         for record in ranges:
             count += 1
-            if record.slice_id not in markers:
+            if _own(markers, record) is None:
                 mismatches.append(Mismatch(seq=record.seq, sentence=f"range {record.seq}: {NO_MARKER}"))
         total = sum(_number(marker.checksum) for marker in markers.values()) % 2**64
         rows = sum(marker.rows for marker in markers.values())
@@ -138,7 +148,10 @@ class Verifier:
             for record, sides in jobs:
                 target, *others = [side.result() for side in sides]
                 count, rows, total = count + 1, rows + target.rows, total + _number(target.checksum)
-                difference = compare(markers.get(record.slice_id), target, *others)
+                marker = _own(markers, record)
+                difference = compare(marker, target, *others)
+                if self.plan.mode is Mode.UPSERT and marker is not None and target.rows > marker.rows:
+                    difference += f"; {STAYING}"
                 if difference:
                     mismatches.append(Mismatch(seq=record.seq, sentence=f"range {record.seq}: {difference}"))
         return Report(ranges=count, rows=rows, checksum=f"{total % 2**64:016x}", mismatches=tuple(mismatches))
@@ -190,6 +203,12 @@ def compare(
         elif side.checksum != checksum:
             differences.append(f"the {name}'s checksum is {side.checksum}, {checksum} was committed")
     return " and ".join(differences)
+
+
+def _own(markers: Mapping[str, Marker], record: RangeRecord) -> Marker | None:
+    """Return the range's marker; one with other bounds is of another range that had the same number."""
+    marker = markers.get(record.slice_id)
+    return marker if marker is not None and marker.has_bounds(record.bounds) else None
 
 
 def _number(checksum: str) -> int:

@@ -1,0 +1,107 @@
+"""How a table is stored: what a statement leaves behind that changes rows past snapshots and past the log."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_backpressure.exceptions import SourceRefused
+
+RESTART = 'trigger the DAG with {"backpressure": "restart"} to plan anew'
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredColumn:
+    """A column as the catalogue has it."""
+
+    name: str
+    number: int
+    """Never given twice: a column of the same name with another number is another column."""
+    version: str
+    """Changes whenever a statement alters the column."""
+    filled: bool
+    """Rows from before the column have a value that nobody wrote: the default of the moment when it was added."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "StoredColumn":
+        """Build it from its JSON object."""
+        return cls(**value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableStorage:
+    """The files of a table and its columns at one moment, and the statement that keeps both as they are."""
+
+    table: str
+    lock: str
+    """Locks everything that a read of the table touches, until the transaction ends. It conflicts with no writer."""
+    relations: tuple[tuple[int, int], ...]
+    """Number and file of everything that is read: the table, its partitions and children; 0: it has no file. Empty
+    where files do not matter."""
+    columns: tuple[StoredColumn, ...] = ()
+    """Of the table itself; empty in plans of earlier releases."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "TableStorage":
+        """Build it from its JSON object."""
+        made = {
+            "relations": tuple((number, file) for number, file in value["relations"]),
+            "columns": tuple(StoredColumn.from_json(column) for column in value.get("columns", ())),
+        }
+        return cls(**{**value, **made})
+
+    def column(self, name: str) -> StoredColumn | None:
+        """Return the column of this name."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    def with_columns(self, columns: Iterable[StoredColumn]) -> "TableStorage":
+        """Return it with these columns in place of those of the same names."""
+        new = {column.name: column for column in columns}
+        kept = [column for column in self.columns if column.name not in new]
+        return replace(self, columns=(*kept, *new.values()))
+
+
+def check_kept(before: TableStorage, now: TableStorage, names: Iterable[str], *, plan_id: str) -> None:
+    """Raise ``SourceRefused`` where rows may have got values of these columns that are not in the log.
+
+    Files that changed alone do not matter: TRUNCATE is in the log, and VACUUM FULL or CLUSTER changes no value.
+    Columns that changed alone do not matter either: no row was written. Both at once are what ALTER TABLE leaves behind
+    where it rewrites rows.
+    """
+    against = []
+    if {number for number, _ in before.relations} != {number for number, _ in now.relations}:
+        against.append("it is another table, or others inherit from it now")
+    kept = [(old, now.column(old.name)) for old in map(before.column, names) if old is not None]
+    against += [f"column {old.name} is gone" for old, new in kept if new is None]
+    against += [
+        f"column {old.name} is another one, which was added or renamed"
+        for old, new in kept
+        if new is not None and new.number != old.number
+    ]
+    if not against and before.relations != now.relations:
+        altered = [old.name for old, new in kept if new is not None and new.version != old.version]
+        against += [f"column {name} was altered and the table was rewritten" for name in altered]
+    if against:
+        raise SourceRefused(_sentence(now.table, plan_id, against))
+
+
+def check_added(before: TableStorage | None, now: TableStorage, names: Iterable[str], *, plan_id: str) -> None:
+    """Raise ``SourceRefused`` where rows of before may have values of an added column that are not in the log.
+
+    ``before``: at the plan before; ``None`` where that did not look.
+    """
+    found = [(name, now.column(name)) for name in names]
+    against = [
+        f"column {name} was added with a default" for name, column in found if column is not None and column.filled
+    ]
+    against += [f"column {name} is gone again" for name, column in found if column is None]
+    if not against and before is not None and before.relations != now.relations:
+        against = [f"column {name} was added and the table was rewritten" for name, _ in found]
+    if against:
+        raise SourceRefused(_sentence(now.table, plan_id, against))
+
+
+def _sentence(table: str, plan_id: str, against: list[str]) -> str:
+    return (
+        f"{table} has changed since plan {plan_id}: {', '.join(against)}, and the log does not show which values its "
+        f"rows got by that. What is committed stays; {RESTART}."
+    )
