@@ -248,6 +248,13 @@ def keep_preview(connection: Connection, hydration_id: str, facts: str) -> None:
     _keep(connection, hydration_id, preview=facts)
 
 
+def keep_failure(connection: Connection, hydration_id: str, failure: str | None) -> None:
+    """Keep why a task has failed; ``LedgerRefused`` for an unknown id."""
+    at = sa.null() if failure is None else utc_now()
+    if connection.execute(_UPDATE.values(failure=failure, failed_at=at), {"key": hydration_id}).rowcount == 0:
+        raise refusals.unknown(hydration_id)
+
+
 def _kept(connection: Connection, hydration_id: str, column: sa.Column[Any]) -> str | None:
     row = connection.execute(sa.select(column).where(hydration.c.id == hydration_id)).one_or_none()
     if row is None:
@@ -331,6 +338,8 @@ def _hydration(row: Row[Any]) -> Hydration:
         created_at=row.created_at,
         updated_at=row.updated_at,
         hydrated_at=row.hydrated_at,
+        failure=row.failure,
+        failed_at=row.failed_at,
     )
 
 

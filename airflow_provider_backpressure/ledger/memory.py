@@ -354,6 +354,12 @@ class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, M
         with self._lock:
             self._tables.entry(hydration_id).preview = facts
 
+    def keep_failure(self, hydration_id: str, failure: str | None) -> None:
+        """See ``Ledger.keep_failure``."""
+        with self._lock:
+            entry = self._tables.entry(hydration_id)
+            entry.failure, entry.failed_at = failure, None if failure is None else self._tables.now()
+
     def keep_push(self, process: str, counts: str) -> None:
         """See ``Ledger.keep_push``."""
         with self._lock:

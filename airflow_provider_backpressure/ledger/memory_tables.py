@@ -51,6 +51,8 @@ class Entry:
     decision: str | None = None
     probe: str | None = None
     preview: str | None = None
+    failure: str | None = None
+    failed_at: datetime | None = None
     course: Course | None = None
     occurring: Occurring = field(default_factory=dict)
     in_flight: set[tuple[str, int]] = field(default_factory=set)
@@ -87,6 +89,8 @@ class Entry:
             created_at=self.created_at,
             updated_at=self.updated_at,
             hydrated_at=figures.hydrated_at,
+            failure=self.failure,
+            failed_at=self.failed_at,
         )
 
 

@@ -71,6 +71,9 @@ hydration = sa.Table(
     # For a connection to the sink's server, and how long that holds without a sign of life.
     sa.Column("waits_since", UtcDateTime),
     sa.Column("waits_until", UtcDateTime),
+    # Why its latest task has failed, as a sentence without secrets; NULL from the next task's begin on.
+    sa.Column("failure", sa.Text),
+    sa.Column("failed_at", UtcDateTime),
     sa.Index("ix_backpressure_hydration_cluster", "cluster"),
     **ON_MYSQL,
 )

@@ -379,6 +379,12 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             hydrations.keep_preview(connection, hydration_id, facts)
 
     @repeatable
+    def keep_failure(self, hydration_id: str, failure: str | None) -> None:
+        """See ``Ledger.keep_failure``."""
+        with self._database.write() as connection:
+            hydrations.keep_failure(connection, hydration_id, failure)
+
+    @repeatable
     def keep_push(self, process: str, counts: str) -> None:
         """See ``Ledger.keep_push``."""
         with self._database.write() as connection:

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.models import VERSION_TABLE
 
-REVISION = "0009"
+REVISION = "0010"
 """Of the newest migration. Revisions are numbers of four digits, so that they compare as text."""
 
 _VERSION: sa.Select[Any] = sa.select(sa.column("version_num")).select_from(sa.table(VERSION_TABLE))

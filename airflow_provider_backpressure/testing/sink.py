@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from airflow_provider_backpressure.core.bounds import Bounds
+from airflow_provider_backpressure.core.bounds import Bounds, check_marked
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.messages import Column, RangeSpec, Slice, Window, WriteSpec
 from airflow_provider_backpressure.core.ports import Marker, PlanRow
@@ -22,6 +22,7 @@ class MemorySink:
     """A keyless target: rows are a list, so that a doubled row shows. ``replace`` fills another first."""
 
     modules: tuple[str, ...] = ()
+    modes: tuple[Mode, ...] = tuple(Mode)
 
     identity: str = "memory://sink"
     rows: list[int] = field(default_factory=list)
@@ -113,6 +114,7 @@ class MemorySink:
             if known is not None:
                 if known.revoked:
                     raise PlanSuperseded(f"Slice {piece.slice_id} of plan {spec.plan_id} was revoked.")
+                check_marked(known.bounds, piece.bounds, slice_id=piece.slice_id, plan_id=spec.plan_id)
                 return known
             self._written.extend(keys)
             marker = Marker(
@@ -154,6 +156,15 @@ class MemorySink:
         """Return the keys that a slice query selects."""
         with self._lock:
             return selected(sorted(self._written), query)
+
+    def find_surplus(self, plan: Plan) -> str:
+        """See ``Sink.find_surplus``."""
+        if plan.mode is Mode.UPSERT or plan.increment:
+            return ""
+        held = len(self._written)
+        written = sum(marker.rows for marker in self.markers(plan.plan_id).values())
+        way = "remove the others, or empty the table and plan again"
+        return f"{self.name} holds {held} rows, and the plan wrote {written} of them: {way}" if held > written else ""
 
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """See ``Sink.discard``."""

@@ -29,6 +29,10 @@ class MemoryKeeper:
         if self.lost or self.closed:
             raise SnapshotLost(f"The snapshot {self.snapshot} is gone.")
 
+    def count(self) -> int | None:
+        """See ``Keeper.count``. Not counted: the keys may change while they are read."""
+        return None
+
     def close(self) -> None:
         """See ``Keeper.close``."""
         self.closed = True

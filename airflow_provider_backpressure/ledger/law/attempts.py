@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_provider_backpressure.core.bounds import Bounds
-from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord, RangeState, advance
+from airflow_provider_backpressure.core.ranges import SKIPPED, PlannedRange, RangeRecord, RangeState, advance
 
 ERROR_LENGTH = 4000
 
@@ -68,7 +68,7 @@ def skipped(record: RangeRecord, *, why: str) -> RangeRecord | None:
     """Return a range that is left out for good; ``None`` where it is neither planned nor failed."""
     if record.state not in (RangeState.PLANNED, RangeState.FAILED):
         return None
-    return replace(record, state=advance(record.state, RangeState.REVOKED), error=f"skipped: {why}"[:ERROR_LENGTH])
+    return replace(record, state=advance(record.state, RangeState.REVOKED), error=f"{SKIPPED}{why}"[:ERROR_LENGTH])
 
 
 def recut(record: RangeRecord, *, attempt: int, first: int, number: int) -> RangeRecord | None:

@@ -126,7 +126,7 @@ def sample(
         in_flight=in_flight,
         credits=credits,
         pressure=pressure if pressure is not None and math.isfinite(pressure) else None,
-        memory_used=memory.used_bytes if memory else None,
+        memory_used=memory.used_bytes if memory and not memory.isolated else None,
         memory_limit=memory.limit_bytes if memory else None,
         offset_known=progress.offset_known,
         offset_committed=progress.offset_committed,
