@@ -31,14 +31,14 @@ _SETTING = re.compile(r"\b(?:ssl|sasl|security|enable)(?:\.[a-z]+)+")
 
 
 @contextmanager
-def admin(endpoint: Endpoint) -> "Iterator[tuple[AdminClient, Heard]]":
+def admin(endpoint: Endpoint, name: str = CONTROL) -> "Iterator[tuple[AdminClient, Heard]]":
     """Give a client for questions about topics; it connects at the first of them."""
     library = _library(endpoint)
     from confluent_kafka.admin import AdminClient
 
     heard = Heard()
     try:
-        client = AdminClient(_settings(endpoint, CONTROL, heard))
+        client = AdminClient(_settings(endpoint, name, heard))
     except library.KafkaException as error:
         raise _unfit(error, endpoint) from unframed(error)
     yield client, heard

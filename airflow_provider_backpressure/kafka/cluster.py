@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.kafka.clients import admin
+from airflow_provider_backpressure.kafka.clients import CONTROL, admin
 from airflow_provider_backpressure.kafka.errors import Heard, translated
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Questions:
     endpoint: Endpoint
     about: str = ""
     """What is asked about, for a sentence: ``topic orders``."""
+    seconds: float = SECONDS
+    """Longest wait for an answer."""
 
     def answer(self, asked: "Future[Any]") -> Any:
         """Return the answer, or raise why there is none.
@@ -37,7 +39,7 @@ class Questions:
         """
         from confluent_kafka import KafkaError, KafkaException
 
-        for _ in range(int(SECONDS / LOOK)):
+        for _ in range(int(self.seconds / LOOK)):
             try:
                 return asked.result(timeout=LOOK)
             except TooLate:
@@ -54,10 +56,12 @@ class Questions:
 
 
 @contextmanager
-def asking(endpoint: Endpoint, about: str = "") -> Iterator[Questions]:
-    """Give a client for questions."""
-    with admin(endpoint) as (client, heard):
-        yield Questions(client=client, heard=heard, endpoint=endpoint, about=about)
+def asking(
+    endpoint: Endpoint, about: str = "", *, name: str = CONTROL, seconds: float = SECONDS
+) -> Iterator[Questions]:
+    """Give a client for questions. ``name``: its ``client.id``."""
+    with admin(endpoint, name) as (client, heard):
+        yield Questions(client=client, heard=heard, endpoint=endpoint, about=about, seconds=seconds)
 
 
 def described(endpoint: Endpoint) -> str:

@@ -74,6 +74,8 @@ class Relation:
     rules: bool
     columns: tuple[CatalogColumn, ...]
     unique_keys: tuple[UniqueKey, ...]
+    indexed: frozenset[str] = frozenset()
+    """Columns that an index of all rows begins with, so that ranges of them are found through it."""
 
     def column(self, name: str) -> CatalogColumn | None:
         """Return the column of this name."""
@@ -124,6 +126,7 @@ def _find(connection: Connection, name: QualifiedName) -> Relation | None:
             UniqueKey(columns=tuple(columns), primary=primary, immediate=immediate, ordered=ordered)
             for columns, primary, immediate, ordered in connection.execute(_UNIQUE_KEYS, (oid,))
         ),
+        indexed=frozenset(name for (name,) in connection.execute(_INDEXED, (oid,))),
     )
 
 
@@ -210,6 +213,20 @@ _UNIQUE_KEYS = sql.SQL(
     ) k
     WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
     ORDER BY i.indisprimary DESC, x.relname
+    """
+)
+
+# A BRIN index finds ranges too, of rows that lie in its order.
+_INDEXED = sql.SQL(
+    """
+    SELECT a.attname
+    FROM pg_index i
+    JOIN pg_class x ON x.oid = i.indexrelid
+    JOIN pg_am m ON m.oid = x.relam AND m.amname IN ('btree', 'brin')
+    JOIN pg_opclass c ON c.oid = (i.indclass::oid[])[0]
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = (i.indkey::int2[])[0]
+    WHERE i.indrelid = %s AND i.indisvalid AND i.indpred IS NULL AND c.opcname NOT LIKE '%%pattern\\_ops'
+      AND (i.indcollation::oid[])[0] = a.attcollation
     """
 )
 

@@ -22,7 +22,25 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "xmloption": "content",
     "lc_monetary": "C",
     "standard_conforming_strings": "on",
+    # Else NULL within an array that is read as text becomes a text that says NULL.
+    "array_nulls": "on",
+    # A comparison with NULL means in our statements what it means in SQL.
+    "transform_null_equals": "off",
+    # Types are compared by how the server spells them.
+    "quote_all_identifiers": "off",
+    # Statements see what was committed before each of them; where one snapshot is needed, it is asked for.
+    "default_transaction_isolation": "read committed",
 }
+Settings = Mapping[str, str | sql.Composable]
+"""Values by the names of parameters; one that is SQL is worked out by the server."""
+DURABLE: Settings = {
+    # A marker that was told to the ledger must not go in a crash. Whatever else was chosen is as strong or stronger.
+    "synchronous_commit": sql.SQL(
+        "(SELECT CASE setting WHEN 'off' THEN 'on' ELSE setting END FROM pg_catalog.pg_settings"
+        " WHERE name = 'synchronous_commit')"
+    )
+}
+"""Of every session that commits in a target."""
 READ_ONLY: Mapping[str, str] = {"default_transaction_read_only": "on"}
 CONTROL = "backpressure control"
 """``application_name`` of the control side; ``bp:`` is kept for attempts, which may be ended."""
@@ -43,7 +61,7 @@ def connect(
     *,
     errors: Errors,
     application_name: str,
-    settings: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
 ) -> psycopg.Connection[tuple[Any, ...]]:
     """Return an open connection in autocommit, with :data:`SESSION_SETTINGS` and ``settings`` set for its session.
 
@@ -76,10 +94,12 @@ def _parameters(endpoint: Endpoint, application_name: str) -> dict[str, Any]:
     }
 
 
-def _setting(settings: Mapping[str, str]) -> sql.Composed:
+def _setting(settings: Settings) -> sql.Composed:
     """Return one statement for all settings: a round trip less each, and poolers know it, unlike start-up options."""
     calls = [
-        sql.SQL("set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
+        sql.SQL("set_config({}, {}, false)").format(
+            sql.Literal(name), value if isinstance(value, sql.Composable) else sql.Literal(value)
+        )
         for name, value in settings.items()
     ]
     return sql.SQL("SELECT ") + sql.SQL(", ").join(calls)

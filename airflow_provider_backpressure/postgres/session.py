@@ -3,7 +3,7 @@
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from psycopg import sql
 from psycopg.abc import Params
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.postgres.connecting import CONTROL, connect
+from airflow_provider_backpressure.postgres.connecting import CONTROL, Settings, connect
 from airflow_provider_backpressure.postgres.errors import Errors, is_lost
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Session:
         endpoint: Endpoint,
         *,
         errors: Errors,
-        settings: Mapping[str, str] | None = None,
+        settings: Settings | None = None,
         application_name: str = CONTROL,
     ) -> None:
         self.endpoint = endpoint

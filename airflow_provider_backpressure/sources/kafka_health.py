@@ -30,6 +30,13 @@ class Kept:
     bytes: int | None = None
     """Size of a partition above which it is deleted earlier."""
 
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> "Kept":
+        """Read a topic's configuration as the broker gives it; below zero is for ever."""
+        milliseconds, most = int(config["retention.ms"]), int(config["retention.bytes"])
+        deletes = "delete" in config["cleanup.policy"] and milliseconds >= 0
+        return cls(seconds=milliseconds / 1000 if deletes else math.inf, bytes=most if most >= 0 else None)
+
 
 class TopicHealth:
     """Implements :class:`..core.ports.Health`. It connects for each look."""
@@ -94,9 +101,7 @@ class TopicHealth:
         with asking(self._log.endpoint, about=f"topic {self._log.topic}") as questions:
             asked = questions.client.describe_configs([topic], request_timeout=SECONDS)
             found = questions.answer(asked[topic])
-        milliseconds, most = int(found["retention.ms"].value), int(found["retention.bytes"].value)
-        deletes = "delete" in found["cleanup.policy"].value and milliseconds >= 0
-        return Kept(seconds=milliseconds / 1000 if deletes else math.inf, bytes=most if most >= 0 else None)
+        return Kept.of({name: entry.value for name, entry in found.items()})
 
     def _times(self, starts: Mapping[int, int]) -> dict[int, float]:
         """Return the time of the first record from an offset on, by partition, in seconds since 1970.

@@ -18,12 +18,13 @@ from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
 from airflow_provider_backpressure.core.upstream import Unit, Upstream
 from airflow_provider_backpressure.core.watched import Watched
 from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.kafka import identity
 from airflow_provider_backpressure.kafka.clients import NEEDED
 from airflow_provider_backpressure.kafka.errors import loss
 from airflow_provider_backpressure.sources.kafka import EARLIEST, LATEST, meant
 from airflow_provider_backpressure.sources.kafka_columns import KEY, columns_of
 from airflow_provider_backpressure.sources.kafka_health import TopicHealth
-from airflow_provider_backpressure.sources.kafka_log import Log, TopicLog
+from airflow_provider_backpressure.sources.kafka_log import ASSUMED_BYTES, Log, TopicLog
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.sources.kafka import KafkaSource
@@ -73,7 +74,7 @@ class KafkaTopic:
             frontier={str(partition): end for partition, end in ends.items()},
             total=window.total,
             total_exact=True,
-            row_bytes=self._log.record_bytes(starts, ends),
+            row_bytes=self._log.record_bytes(starts, ends) if counted else ASSUMED_BYTES,
             consistency=Consistency.OFFSETS,
             window=window.window(after),
         )
@@ -106,8 +107,10 @@ class KafkaTopic:
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
         """See :meth:`..core.ports.Source.slice`. Asks nothing."""
-        query = json.dumps({"topic": self._declared.topic, "accept_loss": self._declared.accept_loss})
-        return Slice(slice_id=slice_id, query=query, bounds=bounds.to_json())
+        query = {"topic": self._declared.topic, "accept_loss": self._declared.accept_loss}
+        if (window := LogWindow.of(read.window)) is not None:
+            query["topic_id"] = window.topic_id
+        return Slice(slice_id=slice_id, query=json.dumps(query), bounds=bounds.to_json())
 
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`. A topic is a log itself."""
@@ -144,11 +147,8 @@ class KafkaTopic:
     def _next(self, now: Log, last: LogWindow) -> dict[int, int]:
         """Return where the last run ended; a new partition from its beginning."""
         gone = set(last.end) - set(now.end)
-        if gone or last.topic_id != now.topic_id:
-            raise SourceRefused(
-                f"Topic {self._declared.topic} is not the one that was read before: it was deleted and made anew. "
-                'Trigger the DAG with {"backpressure": "restart"} to read it from the start.'
-            )
+        if gone or not identity.is_same(last.topic_id, now.topic_id):
+            raise identity.replaced(self._declared.topic)
         if added := sorted(set(now.end) - set(last.end)):
             log.info(
                 "Partitions added to topic %s since its last plan: %s. They are read from their beginning.",

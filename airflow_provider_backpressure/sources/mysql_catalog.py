@@ -9,6 +9,7 @@ from airflow_provider_backpressure.mysql.errors import code, where
 from airflow_provider_backpressure.mysql.names import TableName, literal
 from airflow_provider_backpressure.mysql.session import Session
 
+_SORTED = ("A", "D")
 _NO_TABLE, _NO_DATABASE, _NO_RIGHT = 1146, 1049, frozenset({1142, 1044})
 
 
@@ -67,6 +68,8 @@ class Relation:
     row_bytes: float
     columns: tuple[CatalogColumn, ...]
     keys: tuple[UniqueKey, ...]
+    indexed: frozenset[str] = frozenset()
+    """Columns that an index begins with, so that ranges of them are found through it."""
 
     def column(self, name: str) -> CatalogColumn | None:
         """Return the column of this name."""
@@ -89,6 +92,7 @@ def find(session: Session, name: TableName) -> Relation:
         row_bytes=float(row_bytes or 0),
         columns=tuple(map(_column, columns)),
         keys=_keys(session, place),
+        indexed=_indexed(session, place),
     )
 
 
@@ -126,7 +130,10 @@ def _column(row: tuple[object, ...]) -> CatalogColumn:
 
 
 def _keys(session: Session, place: str) -> tuple[UniqueKey, ...]:
-    """Return the unique indexes whose parts are columns, none of them a prefix, an expression or descending."""
+    """Return the unique indexes whose parts are columns, none of them a prefix or an expression.
+
+    A descending part is read backwards. What is sorted by neither (a hash) finds no ranges.
+    """
     parts: dict[str, list[tuple[object, ...]]] = {}
     query = (
         f"SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, COLLATION {_FROM}.STATISTICS"
@@ -137,8 +144,16 @@ def _keys(session: Session, place: str) -> tuple[UniqueKey, ...]:
     return tuple(
         UniqueKey(name=name, columns=tuple(str(column) for column, _, _ in each))
         for name, each in parts.items()
-        if all(column is not None and prefix is None and order == "A" for column, prefix, order in each)
+        if all(column is not None and prefix is None and order in _SORTED for column, prefix, order in each)
     )
+
+
+def _indexed(session: Session, place: str) -> frozenset[str]:
+    rows = session.rows(
+        f"SELECT COLUMN_NAME {_FROM}.STATISTICS WHERE {place} AND SEQ_IN_INDEX = 1 AND COLUMN_NAME IS NOT NULL"
+        " AND SUB_PART IS NULL AND COLLATION IS NOT NULL"
+    )
+    return frozenset(str(name) for (name,) in rows)
 
 
 def _text(value: object) -> str:

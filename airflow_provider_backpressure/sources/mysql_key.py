@@ -67,11 +67,12 @@ def _asked_for(table: Relation, name: str, keys: list[UniqueKey]) -> Split:
         )
     unique = any(key.columns == (name,) for key in keys)
     if not unique:
+        lacking = table.kind == "BASE TABLE" and name not in table.indexed
         log.warning(
-            "%s is cut by %s, which is not its unique key: without an index on it every range reads the whole of it, "
-            "and what one value holds is never cut.",
+            "%s is cut by %s, which is not its unique key: %swhat one value holds is never cut.",
             table.name,
             listed([name]),
+            "it has no index on it, so every range reads the whole table, and " if lacking else "",
         )
     return Split(columns=(column,), unique=unique, key=keys[0].columns if keys else ())
 

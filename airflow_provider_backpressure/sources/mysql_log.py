@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+import pymysql
+
 from airflow_provider_backpressure.core.bounds import LogBounds
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Slice
+from airflow_provider_backpressure.core.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.positions import LogPosition
 from airflow_provider_backpressure.core.replay import TRANSACTIONS
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.mysql.errors import Errors, where
+from airflow_provider_backpressure.mysql.errors import Errors, code, where
 from airflow_provider_backpressure.mysql.gtids import GtidSet
 from airflow_provider_backpressure.mysql.names import TableName, literal
 from airflow_provider_backpressure.mysql.position import Place, standing
@@ -24,6 +27,9 @@ _HEAD = 4
 """Where a file's first event stands."""
 _FIRST_EVENTS = 5
 """Events at the head of a file among which is the one that says which transactions stand in the files before."""
+XA_SECONDS = 600
+"""Longest wait for XA transactions that were prepared before: their rows stand in the log before its start."""
+_DENIED = frozenset({1227, 1401})
 _GTIDS = re.compile(r"^[0-9a-f-]{36}:", re.IGNORECASE)
 
 
@@ -40,13 +46,20 @@ class MySQLLog:
 
     unit = TRANSACTIONS
 
-    def __init__(self, endpoint: Endpoint, hydration_id: str) -> None:
+    def __init__(self, endpoint: Endpoint, hydration_id: str, *, clock: Clock | None = None) -> None:
         self.stream = f"binlog_{hydration_id}"
+        self._clock = clock or SystemClock()
         self._session = Session(endpoint, errors=ERRORS)
 
     def begin(self) -> LogPosition:
-        """See :meth:`..core.ports.ChangeLog.begin`."""
-        return self._standing().position
+        """See :meth:`..core.ports.ChangeLog.begin`.
+
+        Rows of an XA transaction are logged when it is prepared, and seen when it is committed. So those that are
+        prepared before the start are waited for.
+        """
+        start = self._standing().position
+        self._await_prepared()
+        return start
 
     def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
         """See :meth:`..core.ports.ChangeLog.windows`. Bytes are the log's, of all tables together.
@@ -64,6 +77,9 @@ class MySQLLog:
             for before, after in pairwise(_wide_enough(cuts, bytes))
         ]
 
+    def storage(self, read: ReadSpec) -> None:
+        """See :meth:`..core.ports.ChangeLog.storage`. The binlog has every statement that alters a table."""
+
     def release(self, upto: LogPosition) -> None:
         """See :meth:`..core.ports.ChangeLog.release`. The server removes its files by age, whoever reads them."""
 
@@ -80,6 +96,34 @@ class MySQLLog:
     def _standing(self) -> Place:
         with ERRORS.translated(self._session.endpoint):
             return standing(self._session.raw)
+
+    def _await_prepared(self) -> None:
+        before = self._prepared()
+
+        def over() -> bool | None:
+            return True if not before & self._prepared() else None
+
+        if before and PollPolicy().until(over, timeout=XA_SECONDS, clock=self._clock) is None:
+            raise SourceUnavailable(
+                f"XA transactions in MySQL at {where(self._session.endpoint)} that were prepared before the log was "
+                f"kept did not end within {XA_SECONDS} s: commit them or roll them back (XA RECOVER lists them)."
+            )
+
+    def _prepared(self) -> set[tuple[str, ...]]:
+        """Return the XA transactions that are prepared and not over; ``SourceRefused`` where they cannot be known."""
+        try:
+            return {tuple(map(str, row)) for row in self._session.raw("XA RECOVER")}
+        except pymysql.Error as error:
+            if code(error) not in _DENIED:
+                raise ERRORS.of(error, self._session.endpoint) from error
+        used = self._session.rows("SHOW GLOBAL STATUS LIKE 'Com_xa_prepare'")
+        if used and int(used[0][1]):
+            user = self._session.endpoint.user
+            raise SourceRefused(
+                f"MySQL at {where(self._session.endpoint)} has XA transactions, and {user} may not see which are "
+                f"prepared: GRANT XA_RECOVER_ADMIN ON *.* TO {user}."
+            )
+        return set()
 
     def _check(self, start: GtidSet, now: GtidSet) -> None:
         """Raise ``LogLost`` where the server has not all that was replayed, or no longer what has to be."""

@@ -47,11 +47,18 @@ def key_ranges(
 
 
 def _pieces(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[Bounds]:
-    yield from cover(table.columns, _boundaries(session, table, snapshot, rows=rows, bytes=bytes))
-    if not table.unique:
-        without = NullBounds(column=table.columns[0])
-        if session.rows(table.rows("1", without) + " LIMIT 1"):
-            yield without
+    """Yield the pieces of the key, and the rows without one, unless one piece is all of the table."""
+    only = False
+    for piece in cover(table.columns, _boundaries(session, table, snapshot, rows=rows, bytes=bytes)):
+        only = piece.is_open
+        yield piece
+    if not only and not table.unique:
+        yield from _without_key(session, table)
+
+
+def _without_key(session: Session, table: KeyedTable) -> list[Bounds]:
+    without = NullBounds(column=table.columns[0])
+    return [without] if session.rows(table.rows("1", without) + " LIMIT 1") else []
 
 
 def _boundaries(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[Values]:
@@ -99,7 +106,8 @@ def _walk(session: Session, table: KeyedTable, *, rows: int, bytes: int) -> Iter
 def cut_range(session: Session, table: KeyedTable, bounds: KeyBounds, *, parts: int) -> list[Bounds]:
     """Return pieces with about as many rows each, each boundary found from the one before."""
     step = math.ceil(int(session.rows(table.rows("COUNT(*)", bounds))[0][0]) / parts)
-    return list(cut(bounds, _steps(session, table, bounds, step))) if step else [bounds]
+    pieces: list[Bounds] = [*cut(bounds, _steps(session, table, bounds, step))] if step else [bounds]
+    return [*pieces, *(_without_key(session, table) if bounds.is_open and len(pieces) > 1 else [])]
 
 
 def _steps(session: Session, table: KeyedTable, bounds: KeyBounds, step: int) -> Iterator[Values]:

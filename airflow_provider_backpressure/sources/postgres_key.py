@@ -72,11 +72,12 @@ def _asked_for(table: Relation, name: str) -> Split:
     keys = _fit_keys(table)
     unique = any(key.columns == (name,) for key in keys)
     if not unique:
+        lacking = table.kind in (ORDINARY, PARTITIONED) and name not in table.indexed
         log.warning(
-            "%s is cut by %s, which is not its unique key: without an index on it every range reads the whole of it, "
-            "and what one value holds is never cut.",
+            "%s is cut by %s, which is not its unique key: %swhat one value holds is never cut.",
             table.name,
             listed([name]),
+            "it has no index on it, so every range reads the whole table, and " if lacking else "",
         )
     main = next((key for key in keys if key.primary), None) or next(iter(keys), None)
     return Split(columns=(column,), unique=unique, key=main.columns if main else ())

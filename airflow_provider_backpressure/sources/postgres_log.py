@@ -9,10 +9,11 @@ from psycopg import sql
 
 from airflow_provider_backpressure.core.bounds import LogBounds
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Slice
+from airflow_provider_backpressure.core.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.positions import LogPosition
 from airflow_provider_backpressure.core.replay import BYTES
+from airflow_provider_backpressure.core.table_storage import TableStorage
 from airflow_provider_backpressure.core.watched import size
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
@@ -21,6 +22,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     SourceUnavailable,
 )
+from airflow_provider_backpressure.postgres.catalog import ORDINARY
 from airflow_provider_backpressure.postgres.errors import Errors, where
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Connection, Session
@@ -34,6 +36,7 @@ from airflow_provider_backpressure.postgres.slots import (
     position,
     slot_name,
 )
+from airflow_provider_backpressure.postgres.storage import lock_statement, read_storage
 from airflow_provider_backpressure.sources.postgres_replayable import PUBLISHES_GENERATED
 
 log = logging.getLogger(__name__)
@@ -44,6 +47,8 @@ SLOT_SECONDS = 600
 WINDOW_BYTES = 64 * 1024 * 1024
 """Most log in one window: the server decodes it from its start each time that it is read."""
 RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table anew'
+MARK = "@"
+"""Between a position of the log and what marks the publication by which it is read."""
 _SETTINGS = {"lock_timeout": "30s"}
 
 
@@ -74,28 +79,36 @@ class PostgresLog:
         self._session.transaction(lambda connection: drop_slot(connection, self.stream))
         self._publish()
         try:
-            start = self._make_slot()
+            start = self._marked(self._make_slot(), self._publication())
             self._await_older()
         except BackpressureError:
             self._give_up()
             raise
-        log.info("The log of %s is kept from %s on by the slot %s.", self._table, start.text, self.stream)
+        log.info("The log of %s is kept from %s on by the slot %s.", self._table, lsn(start.at).text, self.stream)
         return start
 
     def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
         """See :meth:`..core.ports.ChangeLog.windows`."""
         slot = self._kept(start)
         most, end = min(bytes, WINDOW_BYTES), slot.flushed.at
-        places = [start, *(lsn(at) for at in range(start.at + most, end, most)), slot.flushed]
+        publication = self._same_publication(start)
+        ends = [*(lsn(at) for at in range(start.at + most, end, most)), slot.flushed]
+        places = [start, *(self._marked(each, publication) for each in ends)]
         return [
             LogBounds(stream=self.stream, start=first, end=last) for first, last in pairwise(places) if first < last
         ]
+
+    def storage(self, read: ReadSpec) -> TableStorage | None:
+        """See :meth:`..core.ports.ChangeLog.storage`."""
+        names = [column.name for column in read.columns]
+        lock = read.storage.lock if read.storage else lock_statement(self._session, self._table, ORDINARY, names, None)
+        return read_storage(self._session, self._table, lock)
 
     def release(self, upto: LogPosition) -> None:
         """See :meth:`..core.ports.ChangeLog.release`."""
         slot = find_slot(self._session, self.stream)
         if slot is not None and slot.confirmed is not None and slot.confirmed < upto and not slot.lost:
-            self._session.rows(_ADVANCE, (self.stream, upto.text))
+            self._session.rows(_ADVANCE, (self.stream, lsn(upto.at).text))
 
     def guard(self, *, replaying: bool | None) -> None:
         """See :meth:`..core.ports.ChangeLog.guard`."""
@@ -155,22 +168,47 @@ class PostgresLog:
 
     def _kept(self, start: LogPosition) -> Slot:
         """Return the slot; ``LogLost`` names what is no longer there, or is not what it was."""
-        slot = self._there(f"what changed after {start.text}", f"that was not replayed yet, from {start.text} on")
+        where_to = lsn(start.at).text
+        slot = self._there(f"what changed after {where_to}", f"that was not replayed yet, from {where_to} on")
         name, at = f"The replication slot {self.stream}", f"in {where(self._session.endpoint)}"
         assert slot.confirmed is not None, "looked at"
         if slot.confirmed > start:
             raise LogLost(
-                f"{name} {at} was moved on to {slot.confirmed.text} by somebody else, past {start.text} where "
+                f"{name} {at} was moved on to {slot.confirmed.text} by somebody else, past {where_to} where "
                 f"replaying is to go on: {RESTART}."
             )
         if slot.flushed < start:
             raise LogLost(
-                f"The log {at} ends at {slot.flushed.text}, before {start.text} where replaying is to go on: the "
+                f"The log {at} ends at {slot.flushed.text}, before {where_to} where replaying is to go on: the "
                 f"server was restored; {RESTART}."
             )
-        if not self._session.rows(_PUBLISHED, self._names):
-            raise LogLost(f"The publication {self.stream} {at} no longer holds {self._table} as a whole: {RESTART}.")
         return slot
+
+    def _publication(self) -> str:
+        """Return what tells this publication of the table from a later one; ``LogLost`` where there is none."""
+        found = self._session.rows(_PUBLISHED, self._names)
+        if not found:
+            at = f"in {where(self._session.endpoint)}"
+            raise LogLost(f"The publication {self.stream} {at} no longer holds {self._table} as a whole: {RESTART}.")
+        return str(found[0][0])
+
+    def _same_publication(self, start: LogPosition) -> str:
+        """Return the publication's mark; ``LogLost`` where it is another than when the log began to be kept.
+
+        Looked at behind the end of the windows. A change that was made while the table was not published is not shown,
+        and nothing says so; what an earlier release has begun has no mark.
+        """
+        now, before = self._publication(), start.text.partition(MARK)[2]
+        if before and before != now:
+            raise LogLost(
+                f"The publication {self.stream} in {where(self._session.endpoint)} was altered or created again, so "
+                f"the log may lack changes of {self._table}: {RESTART}."
+            )
+        return now
+
+    @staticmethod
+    def _marked(place: LogPosition, publication: str) -> LogPosition:
+        return LogPosition(at=place.at, text=f"{place.text}{MARK}{publication}")
 
     def _publish(self) -> None:
         """Make the publication, or take one that an administrator has made for us."""
@@ -221,8 +259,12 @@ class PostgresLog:
             raise
 
     def _await_older(self) -> None:
-        """Wait until every transaction that the slot does not show is seen by whoever looks at the table."""
-        last = self._session.value(_NEXT)
+        """Wait until every transaction that the slot does not show is seen by whoever looks at the table.
+
+        A commit may stand in the log before it is seen, and be behind the last that is over. So a number of our own is
+        taken: it is behind those of all of them.
+        """
+        last = self._session.value(_OWN)
 
         def gone() -> bool | None:
             return True if self._session.value(_OLDEST) >= last else None
@@ -250,12 +292,12 @@ def window_slice(bounds: LogBounds, table: QualifiedName, slice_id: str) -> Slic
 _CREATE = sql.SQL("SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s)")
 _ADVANCE = sql.SQL("SELECT end_lsn::text FROM pg_replication_slot_advance(%s, %s::pg_lsn)")
 _SLOTS_USED = sql.SQL("SELECT count(*), current_setting('max_replication_slots')::int FROM pg_replication_slots")
-_NEXT = sql.SQL("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+_OWN = sql.SQL("SELECT pg_current_xact_id()::text::bigint")
 _OLDEST = sql.SQL("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
 # Read out of the whole row: lists of columns and conditions came with 15.
 _PUBLISHED = sql.SQL(
     """
-    SELECT
+    SELECT concat_ws('.', p.oid, p.xmin, r.oid, r.xmin)
     FROM pg_publication p
     JOIN pg_publication_rel r ON r.prpubid = p.oid
     JOIN pg_class c ON c.oid = r.prrelid

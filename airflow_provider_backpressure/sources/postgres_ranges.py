@@ -49,12 +49,20 @@ def cut_range(session: Session, table: KeyedTable, bounds: KeyBounds, *, parts: 
     """Return pieces with about as many rows each, in one pass over what these bounds hold."""
     query = sql.SQL("SELECT count(*) FROM {}{}").format(table.sql, table.filter(bounds))
     step = math.ceil(session.value(query) / parts)
-    return list(cut(bounds, walk(session, table, rows=step, within=bounds))) if step else [bounds]
+    pieces: list[Bounds] = [*cut(bounds, walk(session, table, rows=step, within=bounds))] if step else [bounds]
+    without = NullBounds(column=table.columns[0])
+    if bounds.is_open and len(pieces) > 1 and more_than(session, table, 0, without):
+        pieces.append(without)
+    return pieces
 
 
 def _pieces(session: Session, table: KeyedTable, boundaries: Iterator[Values]) -> Iterator[Bounds]:
-    yield from cover(table.columns, boundaries)
-    if not table.unique and more_than(session, table, 0, NullBounds(column=table.columns[0])):
+    """Yield the pieces of the key, and the rows without one, unless one piece is all of the table."""
+    only = False
+    for piece in cover(table.columns, boundaries):
+        only = piece.is_open
+        yield piece
+    if not only and not table.unique and more_than(session, table, 0, NullBounds(column=table.columns[0])):
         yield NullBounds(column=table.columns[0])
 
 

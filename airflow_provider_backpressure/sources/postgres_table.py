@@ -14,9 +14,15 @@ from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice,
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
+from airflow_provider_backpressure.core.table_storage import TableStorage
 from airflow_provider_backpressure.core.upstream import Unit, Upstream, from_lsn
 from airflow_provider_backpressure.core.watched import Watched
-from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    SnapshotLost,
+    SourceRefused,
+    SourceUnavailable,
+)
 from airflow_provider_backpressure.postgres.bounds import key_cast
 from airflow_provider_backpressure.postgres.catalog import CatalogColumn, Relation, place
 from airflow_provider_backpressure.postgres.connecting import READ_ONLY
@@ -24,6 +30,7 @@ from airflow_provider_backpressure.postgres.errors import Errors
 from airflow_provider_backpressure.postgres.health import PostgresHealth
 from airflow_provider_backpressure.postgres.names import QualifiedName, listed
 from airflow_provider_backpressure.postgres.session import Session
+from airflow_provider_backpressure.postgres.storage import check_same_files, lock_statement, read_storage
 from airflow_provider_backpressure.sources.declared import suffix
 from airflow_provider_backpressure.sources.postgres import DROP_AND_RESTART
 from airflow_provider_backpressure.sources.postgres_blocks import block_ranges, cut_blocks, parts
@@ -143,10 +150,14 @@ class PostgresTable:
 
     def keep(self, plan: Plan) -> Keeper:
         """See :meth:`..core.ports.Source.keep`."""
-        keeper = SnapshotKeeper(self._endpoint, errors=ERRORS)
-        if plan.read.parts and self._parts(readable_table(self._session, self._name)) != plan.read.parts:
+        table = self._keyed((), plan.read.window, unique=False)
+        rows = sql.SQL("SELECT count(*) FROM {}{}").format(table.sql, table.filter())
+        keeper = SnapshotKeeper(self._endpoint, errors=ERRORS, rows=rows)
+        try:
+            self._check_covered(plan)
+        except BackpressureError:
             keeper.close()
-            raise SnapshotLost(f"The partitions or children of {self._name} are not those of plan {plan.plan_id}.")
+            raise
         return keeper
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
@@ -159,6 +170,7 @@ class PostgresTable:
             place=place(self._session, table.oid),
             window=snapshot.window,
             parts=() if snapshot.split else self._parts(table),
+            storage=self._storage(table, snapshot),
         )
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
@@ -208,6 +220,29 @@ class PostgresTable:
             what = "where" if self._where is not None else "increment_column"
             raise SourceRefused(f"The log shows every change of {self._name}: catch_up goes without {what}.")
         return replayable(self._session, table, columns)
+
+    def _check_covered(self, plan: Plan) -> None:
+        """Raise ``SnapshotLost`` where the plan is about other files or partitions than are there now."""
+        if plan.read.parts and self._parts(readable_table(self._session, self._name)) != plan.read.parts:
+            raise SnapshotLost(f"The partitions or children of {self._name} are not those of plan {plan.plan_id}.")
+        planned = plan.read.storage
+        if planned is not None:
+            check_same_files(planned, read_storage(self._session, self._name, planned.lock).relations)
+
+    def _storage(self, table: Relation, snapshot: Snapshot) -> TableStorage:
+        """Return how the table is stored; without its files where somebody says that it stands still.
+
+        Under ``catch_up`` this is before the log is kept: whatever changes from then on is behind what is returned.
+        """
+        names = [column.name for column in snapshot.columns]
+        lock = lock_statement(self._session, self._name, table.kind, names, self._where)
+        found = read_storage(self._session, self._name, lock)
+        # Columns that only a condition or the bounds of a range name matter as much as those that are read.
+        asked = {*names, *snapshot.split, *([snapshot.window.column] if snapshot.window else [])}
+        asked |= {column.name for column in found.columns if column.name.lower() in (self._where or "").lower()}
+        relations = () if snapshot.consistency is Consistency.STATIC else found.relations
+        columns = tuple(column for column in found.columns if column.name in asked)
+        return replace(found, relations=relations, columns=columns)
 
     def _position(self) -> str:
         found: str = self._session.value(_POSITION)

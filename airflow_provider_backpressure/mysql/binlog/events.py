@@ -13,6 +13,14 @@ from airflow_provider_backpressure.mysql.binlog.packets import Bytes
 HEAD = 19
 """Bytes before an event's body."""
 _SIZE_FIELD, _CODEC_FIELD, _ZSTD = 1, 2, 0
+_IGNORABLE = 0x80
+"""Flag of an event that a reader may pass over where it does not know its kind."""
+_SILENT = frozenset({3, 4, 5, 9, 11, 13, 14, 15, 16, 17, 27, 28, 29, 35, 36, 37, 41})
+"""Numbers of the events that change no row: STOP, ROTATE, INTVAR, APPEND_BLOCK, DELETE_FILE, RAND, USER_VAR,
+FORMAT_DESCRIPTION, XID, BEGIN_LOAD_QUERY, HEARTBEAT, IGNORABLE, ROWS_QUERY, PREVIOUS_GTIDS, TRANSACTION_CONTEXT,
+VIEW_CHANGE, HEARTBEAT_V2. A statement or a row that they prepare has an event of its own."""
+_LOAD_FIELDS = 13
+"""Bytes that an EXECUTE_LOAD_QUERY event has behind the fixed part of a QUERY event: where the text names its file."""
 
 
 class Kind(IntEnum):
@@ -20,6 +28,7 @@ class Kind(IntEnum):
 
     QUERY = 2
     FORMAT = 15
+    LOAD = 18
     TABLE_MAP = 19
     OLD_WRITE = 23
     OLD_UPDATE = 24
@@ -34,6 +43,9 @@ class Kind(IntEnum):
     PARTIAL_UPDATE = 39
     PAYLOAD = 40
     TAGGED = 42
+
+
+_KINDS = frozenset(int(kind) for kind in Kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +74,20 @@ def _server(raw: bytes) -> str:
     return str(uuid.UUID(bytes=raw))
 
 
-def statement_of(body: bytes) -> Statement:
-    """Return the statement of a QUERY event."""
+def changes_nothing(kind: int, head: bytes) -> bool:
+    """Whether an event can be passed over: by its number, or by the flag that an unknown one bears.
+
+    ``head``: the event's head, whose last two bytes are its flags.
+    """
+    if kind in _SILENT:
+        return True
+    return kind not in _KINDS and bool(int.from_bytes(head[HEAD - 2 : HEAD], "little") & _IGNORABLE)
+
+
+def statement_of(body: bytes, kind: int = Kind.QUERY) -> Statement:
+    """Return the statement of a QUERY event, or of an EXECUTE_LOAD_QUERY event, which is LOAD DATA."""
     database, variables = body[8], int.from_bytes(body[11:13], "little")
-    at = 13 + variables
+    at = 13 + variables + (_LOAD_FIELDS if kind == Kind.LOAD else 0)
     name = body[at : at + database].decode(errors="replace")
     return Statement(name, body[at + database + 1 :].decode(errors="replace"))
 
@@ -80,4 +102,5 @@ def unpacked(body: bytes) -> Iterator[Event]:
     stream = source if plain else pyarrow.CompressedInputStream(source, "zstd")
     while len(start := stream.read(HEAD)) == HEAD:
         rest = stream.read(int.from_bytes(start[9:13], "little") - HEAD)
-        yield Event(start[4], rest)
+        if not changes_nothing(start[4], start):
+            yield Event(start[4], rest)

@@ -7,9 +7,19 @@ from enum import Enum
 from airflow_provider_backpressure.mysql.binlog.events import Statement
 from airflow_provider_backpressure.mysql.names import TableName
 
-_COMMENT = re.compile(r"/\*(?!!).*?\*/|/\*!\d*|\*/|--\s[^\n]*|#[^\n]*", re.DOTALL)
-_TOKEN = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|[\w$@]+|\S", re.DOTALL)
-_ROWS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH"})
+_SKIPPED = r"/\*(?!!).*?\*/|/\*!\d*|\*/|--(?=\s|$)[^\n]*|#[^\n]*"
+"""Comments; of those that a server of some version executes, their marks alone."""
+_QUOTED = r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\""
+_PLAIN_QUOTED = r"`(?:[^`]|``)*`|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\""
+"""The same under NO_BACKSLASH_ESCAPES."""
+_TOKENS = tuple(
+    re.compile(rf"(?P<token>{quoted})|(?:{_SKIPPED})|(?P<word>[\w$@]+|\S)", re.DOTALL)
+    for quoted in (_QUOTED, _PLAIN_QUOTED)
+)
+_UNDECODED = "\ufffd"
+_ROWS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "SELECT"})
+"""Statements that change rows, or call a function that does. By a trigger, a view, a function or a cascade they may do
+so in a table that they do not name, of any database."""
 _TABLE_WORDS = frozenset({"DROP", "RENAME", "CREATE", "ALTER"})
 _HARMLESS = re.compile(
     r"(ADD (?!PRIMARY|FOREIGN|CONSTRAINT|PARTITION)|DROP (INDEX|KEY|CHECK)|ALTER INDEX|RENAME (INDEX|KEY)|ALGORITHM"
@@ -31,19 +41,35 @@ class Effect(Enum):
 
 
 def effect(statement: Statement, table: TableName) -> Effect:
-    """Return what a statement means for a table."""
-    text = _COMMENT.sub(" ", statement.text)
-    first = text.split(maxsplit=1)[0].upper() if text.strip() else ""
+    """Return what a statement means for a table.
+
+    A session's settings decide what ends a string. Where the readings differ, or the text is of another character set
+    and may name the table, the table counts as defined otherwise: a stop is better than a change that is missed.
+    """
+    found = {_effect(_tokens(pattern, statement.text), statement.database, table) for pattern in _TOKENS}
+    (first, *others) = found
+    if others or (_UNDECODED in statement.text and _may_define(statement, table)):
+        return Effect.DEFINED
+    return first
+
+
+def _may_define(statement: Statement, table: TableName) -> bool:
+    """Whether a statement that could not be decoded as a whole may be about the table."""
+    words = _tokens(_TOKENS[0], statement.text)
+    named = not table.name.isascii() or table.name.casefold() in statement.text.casefold()
+    return named and words[:1] != [] and words[0].upper() in (*_TABLE_WORDS, "TRUNCATE")
+
+
+def _effect(tokens: list[str], database: str, table: TableName) -> Effect:
+    words = [token.upper() for token in tokens]
+    first = words[0] if words else ""
     if first in _ROWS:
-        near = statement.database == table.database or table in set(_names(_tokens(text), statement.database))
-        return Effect.WRITTEN if near else Effect.NONE
+        return Effect.WRITTEN
     if first not in _TABLE_WORDS and first != "TRUNCATE":
         return Effect.NONE
-    tokens = _tokens(text)
-    words = [token.upper() for token in tokens]
     if first == "TRUNCATE":
         named = tokens[2:] if words[1:2] == ["TABLE"] else tokens[1:]
-        return Effect.TRUNCATED if _first(named, statement.database) == _folded(table) else Effect.NONE
+        return Effect.TRUNCATED if _first(named, database) == _folded(table) else Effect.NONE
     if words[1:2] in (["DATABASE"], ["SCHEMA"]):
         gone = first == "DROP" and table.database.casefold() == _unquoted(tokens[-1]).casefold()
         return Effect.DEFINED if gone else Effect.NONE
@@ -51,10 +77,10 @@ def effect(statement: Statement, table: TableName) -> Effect:
         # It is logged though it does nothing: the table was there when the log began, and what ends it stops us.
         return Effect.NONE
     if words[:2] == ["CREATE", "TABLE"]:
-        return Effect.DEFINED if _first(tokens[2:], statement.database) == _folded(table) else Effect.NONE
-    if words[1:2] != ["TABLE"] or _folded(table) not in set(_names(tokens[2:], statement.database)):
+        return Effect.DEFINED if _first(tokens[2:], database) == _folded(table) else Effect.NONE
+    if words[1:2] not in (["TABLE"], ["TABLES"]) or _folded(table) not in set(_names(tokens[2:], database)):
         return Effect.NONE
-    return _altered(tokens[2:], table, statement.database) if first == "ALTER" else Effect.DEFINED
+    return _altered(tokens[2:], table, database) if first == "ALTER" else Effect.DEFINED
 
 
 def _altered(tokens: list[str], table: TableName, database: str) -> Effect:
@@ -63,7 +89,7 @@ def _altered(tokens: list[str], table: TableName, database: str) -> Effect:
         others = {token.upper() for token in tokens} & {"RENAME", "EXCHANGE"}
         return Effect.DEFINED if others else Effect.NONE
     actions = _split(tokens[3 if tokens[1:2] == ["."] else 1 :])
-    harmless = all(_HARMLESS.match(action) for action in actions)
+    harmless = all(_HARMLESS.match(action) and "REFERENCES" not in action.split() for action in actions)
     return Effect.NONE if harmless else Effect.DEFINED
 
 
@@ -79,8 +105,9 @@ def _split(tokens: list[str]) -> list[str]:
     return parts
 
 
-def _tokens(text: str) -> list[str]:
-    return _TOKEN.findall(text)
+def _tokens(pattern: re.Pattern[str], text: str) -> list[str]:
+    found = (match["token"] or match["word"] for match in pattern.finditer(text))
+    return [token for token in found if token]
 
 
 def _first(tokens: list[str], database: str) -> TableName | None:
@@ -91,7 +118,8 @@ def _first(tokens: list[str], database: str) -> TableName | None:
 def _names(tokens: list[str], database: str) -> Iterator[TableName]:
     """Yield whatever may be the name of a table, in small letters: servers differ in whether case matters."""
     for at, token in enumerate(tokens):
-        named = token[0] == "`" or token[0].isalnum() or token[0] in "_$"
+        # Double quotes are those of a name under ANSI_QUOTES.
+        named = token[0] in '`"_$' or token[0].isalnum()
         if named and tokens[at + 1 : at + 2] != ["."]:
             qualified = tokens[at - 1] == "." and at >= 2
             owner = _unquoted(tokens[at - 2]) if qualified else database
@@ -106,4 +134,5 @@ def _folded(name: TableName) -> TableName:
 
 
 def _unquoted(token: str) -> str:
-    return token[1:-1].replace("``", "`") if token.startswith("`") else token
+    quote = token[0]
+    return token[1:-1].replace(quote * 2, quote) if quote in '`"' and len(token) > 1 else token

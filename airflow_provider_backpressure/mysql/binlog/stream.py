@@ -9,7 +9,7 @@ from io import BufferedReader
 import pymysql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.mysql.binlog.events import HEAD, Event, Kind
+from airflow_provider_backpressure.mysql.binlog.events import HEAD, Event, Kind, changes_nothing
 from airflow_provider_backpressure.mysql.connecting import Connection, connect
 from airflow_provider_backpressure.mysql.errors import Errors
 from airflow_provider_backpressure.mysql.gtids import GtidSet
@@ -23,7 +23,6 @@ _FIRST = 4
 _CHECKSUM = 4
 """Bytes behind an event, in files that have it."""
 _OK, _END = 0, 0xFE
-_LOOKED_AT = frozenset(int(kind) for kind in Kind)
 
 
 def opened(source: Endpoint, errors: Errors, name: str) -> Connection:
@@ -68,7 +67,7 @@ def _events(file: BufferedReader) -> Iterator[Event]:
             kind = packet[5]
             if kind == Kind.FORMAT:
                 checked = _CHECKSUM if packet[-5] else 0
-            elif kind in _LOOKED_AT:
+            elif not changes_nothing(kind, packet[1 : HEAD + 1]):
                 if checked:
                     _check(packet)
                 yield Event(kind, packet[HEAD + 1 : len(packet) - checked])

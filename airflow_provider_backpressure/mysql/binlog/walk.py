@@ -98,14 +98,17 @@ class Walk:
             yield from take(self, event.body)
         elif event.kind == Kind.TABLE_MAP:
             self._described(event.body)
-        elif event.kind == Kind.QUERY:
-            yield from self._said(event.body)
+        elif event.kind in (Kind.QUERY, Kind.LOAD):
+            yield from self._said(event)
         elif event.kind in _OLD:
             self._refuse_old(event)
-        elif event.kind == Kind.XA_PREPARE and self._touched and not event.body[0]:
-            raise self._cannot("belongs to an XA transaction, of which nobody knows yet whether it is committed")
+        elif event.kind == Kind.XA_PREPARE:
+            if self._touched and not event.body[0]:
+                raise self._cannot("belongs to an XA transaction, of which nobody knows yet whether it is committed")
         elif event.kind == Kind.INCIDENT:
             raise LogLost(f"The server says that its binlog lacks changes (an incident event): {_ANEW}.")
+        else:
+            raise self._cannot(f"has an event of kind {event.kind}, which this version does not know")
 
     def _described(self, body: bytes) -> None:
         number = table_number(body)
@@ -145,11 +148,11 @@ class Walk:
                 yield Done.DELETED, before
             yield Done.WRITTEN, after
 
-    def _said(self, body: bytes) -> Iterator[Change]:
+    def _said(self, event: Event) -> Iterator[Change]:
         """Yield what a statement changed, where it can be told; ``SourceRefused`` where it cannot."""
-        if body.endswith(_USUAL):
+        if event.body.endswith(_USUAL):
             return
-        statement = statement_of(body)
+        statement = statement_of(event.body, event.kind)
         if statement.text.startswith("ROLLBACK") and self._touched:
             raise self._cannot("was rolled back together with changes that could not be")
         match effect(statement, self.table):
@@ -158,7 +161,10 @@ class Walk:
             case Effect.DEFINED:
                 raise self._cannot(f"made {self.table} another table ({statement.text[:80].strip()!r})")
             case Effect.WRITTEN:
-                raise self._cannot(f"may have changed {self.table} by a statement: a session has set binlog_format")
+                raise self._cannot(
+                    f"may have changed {self.table} by a statement that stands in the log instead of its rows "
+                    f"({statement.text[:80].strip()!r}), since a session has set binlog_format"
+                )
 
     def _refuse_old(self, event: Event) -> None:
         if self._reader(event.body) is None:
