@@ -188,6 +188,15 @@ class DeltaLakeTable:
         active = delta_files.active(self._load())
         return all(name in active for name in files)
 
+    def find_strangers(self, plan_id: str, *, alone: bool) -> list[str]:
+        """See :meth:`..lakes.table.LakeTable.find_strangers`. Files of earlier plans may have been compacted."""
+        if not alone:
+            return []
+        # In this order: a range may be committed meanwhile.
+        found = delta_files.active(self._load())
+        ours = {name for mark in self.marks(plan_id).values() for name in mark.files}
+        return sorted(name for name, (_, rows) in found.items() if name not in ours and rows != 0)
+
     def landed(self) -> list[Landed]:
         """See :meth:`..lakes.table.LakeTable.landed`. A file whose rows the log does not tell is asked itself."""
         table = self._load()

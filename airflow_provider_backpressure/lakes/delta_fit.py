@@ -36,9 +36,10 @@ def schema_of(table: DeltaTable, name: str) -> pyarrow.Schema:
 
 def check_names(schema: pyarrow.Schema, name: str) -> None:
     """Raise ``SinkRefused`` for a column whose name Delta does not take, or takes for that of another."""
-    for field in schema:
-        if any(character in FORBIDDEN for character in field.name):
-            raise SinkRefused(f"Delta takes no column {field.name!r} in {name}: no spaces nor any of ,;{{}}()=.")
+    strange = [field.name for field in schema if any(character in FORBIDDEN for character in field.name)]
+    if strange:
+        names = ", ".join(map(repr, strange))
+        raise SinkRefused(f"Delta takes no column {names} in {name}: no spaces nor any of ,;{{}}()=.")
     folded = [column.lower() for column in schema.names]
     twice = sorted({column for column in schema.names if folded.count(column.lower()) > 1})
     if twice:

@@ -2,8 +2,10 @@
 
 import fcntl
 import os
+import socket
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ from airflow_provider_backpressure.lakes.places import Place, sync
 ATTEMPTS = f"{FOLDER}/attempts"
 """Where files grow, on the same disk as the table and out of every reader's sight."""
 LOCK_SECONDS = 60.0
-"""Longest wait for the fence, which others hold for the moment of a commit."""
+"""Longest wait for the fence, which others hold for the moment in which they move it."""
 _PAUSE = 0.02
 _TAKEN = 412
 """What a bucket says where an object of the name is there already."""
@@ -35,7 +37,10 @@ class Folder(Protocol):
         ...
 
     def publish(self, name: str, final: str) -> bool:
-        """Give a file its final name in one step; ``False``, changing nothing, where that name is taken."""
+        """Give a file its final name in one step; ``False``, changing nothing, where that name is taken.
+
+        ``FileNotFoundError`` where the file was taken away from its attempt.
+        """
         ...
 
     def drop(self, name: str) -> None:
@@ -51,11 +56,11 @@ class Folder(Protocol):
         ...
 
     def fenced(self) -> AbstractContextManager[None]:
-        """Hold the fence alone: nobody commits meanwhile."""
+        """Hold the fence alone: nobody else moves it meanwhile."""
         ...
 
-    def sharing(self) -> AbstractContextManager[None]:
-        """Hold the fence with others who commit: it does not move meanwhile."""
+    def cut_off(self) -> None:
+        """Take away the files of all attempts that are under way, so that none of them can be published any more."""
         ...
 
 
@@ -65,7 +70,11 @@ def open_folder(place: Place, endpoint: Endpoint) -> Folder:
 
 
 class LocalFolder:
-    """Implements :class:`Folder` on a file system that has hard links and ``flock``."""
+    """Implements :class:`Folder` on a file system that has hard links and ``flock``.
+
+    Attempts hold no lock, which one that is frozen would keep for ever. Whoever moves the fence says so first and then
+    takes their files away: an attempt that has looked before that finds nothing left to be published.
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -81,10 +90,12 @@ class LocalFolder:
         try:
             os.link(growing, there)
         except FileExistsError:
-            return False
+            published = False
+        else:
+            published = True
+            growing.unlink(missing_ok=True)
         sync(there.parent)
-        growing.unlink(missing_ok=True)
-        return True
+        return published
 
     def drop(self, name: str) -> None:
         """See :meth:`Folder.drop`."""
@@ -101,25 +112,32 @@ class LocalFolder:
         """See :meth:`Folder.infos`."""
         return list(self._place.files.get_file_info([self._place.at(name) for name in names]))
 
-    def fenced(self) -> AbstractContextManager[None]:
-        """See :meth:`Folder.fenced`."""
-        return self._locked(fcntl.LOCK_EX)
-
-    def sharing(self) -> AbstractContextManager[None]:
-        """See :meth:`Folder.sharing`."""
-        return self._locked(fcntl.LOCK_SH)
+    def cut_off(self) -> None:
+        """See :meth:`Folder.cut_off`. The folder goes in one step, and then the files in it."""
+        gone = f"{ATTEMPTS}.{uuid.uuid4().hex}"
+        try:
+            Path(self._place.at(ATTEMPTS)).rename(self._place.at(gone))
+        except FileNotFoundError:
+            return
+        self._place.remove(gone)
 
     @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
+    def fenced(self) -> Iterator[None]:
+        """See :meth:`Folder.fenced`. ``SinkUnavailable`` names the process that does not let it go."""
         path = Path(self._place.at(f"{FOLDER}/lock"))
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             deadline = time.monotonic() + LOCK_SECONDS
-            while not _lock(handle, how):
+            while not _lock(handle):
                 if time.monotonic() > deadline:
-                    raise SinkUnavailable(f"{self._place.path} is locked by another commit for {LOCK_SECONDS:g} s.")
+                    raise SinkUnavailable(
+                        f"{self._place.path} is locked for {LOCK_SECONDS:g} s by {_holder(handle)}, which begins a "
+                        "plan or repairs a range: end that process where it is stuck."
+                    )
                 time.sleep(_PAUSE)
+            os.truncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
             yield
         finally:
             os.close(handle)
@@ -174,10 +192,8 @@ class BucketFolder:
         """See :meth:`Folder.fenced`: it cannot be held here."""
         yield
 
-    @contextmanager
-    def sharing(self) -> Iterator[None]:
-        """See :meth:`Folder.sharing`: it cannot be held here."""
-        yield
+    def cut_off(self) -> None:
+        """See :meth:`Folder.cut_off`: what grows on a task's disk is out of reach."""
 
     def _client(self) -> Any:
         import boto3
@@ -196,9 +212,14 @@ def _growing(name: str) -> str:
     return f"{ATTEMPTS}/{name}.growing"
 
 
-def _lock(handle: int, how: int) -> bool:
+def _holder(handle: int) -> str:
+    """Return who holds a lock, as it says itself; an earlier release did not."""
+    return os.pread(handle, 200, 0).decode(errors="replace") or "another process"
+
+
+def _lock(handle: int) -> bool:
     try:
-        fcntl.flock(handle, how | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

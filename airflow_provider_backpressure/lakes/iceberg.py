@@ -234,6 +234,10 @@ class IcebergTable:
         data, found = self._stored(), active(self._load(), without_deletes=True)
         return all(data.path(name) in found for name in files)
 
+    def find_strangers(self, plan_id: str, *, alone: bool) -> list[str]:
+        """See :meth:`..lakes.table.LakeTable.find_strangers`. Files of earlier plans may have been compacted."""
+        return self._strangers(self._load(), plan_id) if alone else []
+
     def landed(self) -> list[Landed]:
         """See :meth:`..lakes.table.LakeTable.landed`. ``SinkRefused`` where rows are deleted beside their files."""
         table, data = self._load(), self._stored()
@@ -322,15 +326,18 @@ class IcebergTable:
         """Return every file; ``SinkRefused`` where one holds rows that the plan did not write."""
         if plan_id is None:
             return []
-        found, data = active(table), self._stored()
-        written = {data.path(name) for mark in self.marks(plan_id).values() for name in mark.files}
-        others = sorted(path for path, file in found.items() if path not in written and file.record_count)
+        others = self._strangers(table, plan_id)
         if others:
             raise SinkRefused(
                 f"{self.name} holds files that the closed plan {plan_id} did not write, such as {others[0]}: it cannot "
                 "be cleared, empty it by hand."
             )
-        return list(found.values())
+        return list(active(table).values())
+
+    def _strangers(self, table: Table, plan_id: str) -> list[str]:
+        data = self._stored()
+        written = {data.path(name) for mark in self.marks(plan_id).values() for name in mark.files}
+        return sorted(path for path, file in active(table).items() if path not in written and file.record_count)
 
 
 def _commit(table: Table, properties: dict[str, str], about: dict[str, str], change: Change) -> bool:

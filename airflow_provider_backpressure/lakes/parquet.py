@@ -70,13 +70,13 @@ class ParquetTable:
         return Holder.from_json(found.decode()) if found else None
 
     def begin(self, plan: Plan, *, clear: str | None) -> int:
-        """See :meth:`..lakes.table.LakeTable.begin`. Whoever writes a file meanwhile waits, and is refused then."""
+        """See :meth:`..lakes.table.LakeTable.begin`. Whoever writes a file meanwhile is refused."""
         with self._folder.fenced():
             before = self.holder()
             if clear is not None:
                 self._refuse_others(clear)
             epoch = before.epoch + 1 if before else 1
-            self._place.write(PLAN, Holder.of(plan, epoch).to_json().encode())
+            self._move_fence(Holder.of(plan, epoch))
             if clear is not None:
                 for mark in self.marks(clear).values():
                     self.drop(mark.files)
@@ -88,7 +88,7 @@ class ParquetTable:
             holder = self.holder()
             if holder is None or holder.plan_id != plan_id:
                 return None
-            self._place.write(PLAN, holder.renewed(holder.epoch + 1).to_json().encode())
+            self._move_fence(holder.renewed(holder.epoch + 1))
             return holder.epoch + 1
 
     def marks(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Mark]:
@@ -110,12 +110,17 @@ class ParquetTable:
         return self._folder.output(name)
 
     def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
-        """See :meth:`..lakes.table.LakeTable.commit`."""
+        """See :meth:`..lakes.table.LakeTable.commit`. An attempt that the fence has passed finds its file gone."""
         (name,) = mark.files
         final = file_of(attempt.plan_id, attempt.slice_id)
-        with self._folder.sharing():
-            attempt.check(self.holder(), self.name)
+        attempt.check(self.holder(), self.name)
+        try:
             published = self._folder.publish(name, final)
+        except FileNotFoundError as error:
+            attempt.check(self.holder(), self.name)
+            raise SinkUnavailable(f"The file {name} of {self.name} was deleted before it was committed.") from unframed(
+                error
+            )
         if published:
             return replace(mark, files=(final,))
         found = self.marks(attempt.plan_id, [attempt.slice_id]).get(attempt.slice_id)
@@ -158,6 +163,14 @@ class ParquetTable:
         """See :meth:`..lakes.table.LakeTable.current`: nobody rewrites the files of a folder."""
         return True
 
+    def find_strangers(self, plan_id: str, *, alone: bool) -> list[str]:
+        """See :meth:`..lakes.table.LakeTable.find_strangers`. Files of earlier plans are known by their names."""
+        # In this order: a range may be committed meanwhile.
+        plans = {info.base_name: _plan_of(info.base_name) for info in self._visible()}
+        ours = {file_of(plan_id, slice_id) for slice_id in self.marks(plan_id)}
+        strange = (name for name, plan in plans.items() if name not in ours and (alone or plan in (None, plan_id)))
+        return sorted(name for name in strange if footer(self._place, name).num_rows)
+
     def landed(self) -> list[Landed]:
         """See :meth:`..lakes.table.LakeTable.landed`. Of every plan: each file has its mark."""
         marks, visible = [], {}
@@ -188,6 +201,11 @@ class ParquetTable:
 
     def close(self) -> None:
         """See :meth:`..lakes.table.LakeTable.close`."""
+
+    def _move_fence(self, holder: Holder) -> None:
+        """Let a plan hold the table under its epoch. In this order: an attempt looks at the fence and then commits."""
+        self._place.write(PLAN, holder.to_json().encode())
+        self._folder.cut_off()
 
     def _visible(self) -> list[fs.FileInfo]:
         """Return what a plain reader takes for data."""

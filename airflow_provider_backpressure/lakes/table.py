@@ -120,6 +120,13 @@ class LakeTable(Protocol):
         """Whether readers see each of these files."""
         ...
 
+    def find_strangers(self, plan_id: str, *, alone: bool) -> list[str]:
+        """Return files with rows that readers see and that are not of this plan's marks; sorted.
+
+        Not ``alone``: nor of an earlier plan; none where those cannot be told from the work of others.
+        """
+        ...
+
     def landed(self) -> list[Landed]:
         """Return every file that readers see, by the slices that brought them."""
         ...

@@ -13,7 +13,8 @@ from airflow_provider_backpressure.lakes.table import LakeTable
 def check_mode(table: LakeTable, mode: Mode, key: Sequence[str], columns: Sequence[Column]) -> None:
     """Raise ``SinkRefused`` for a mode that the format does not have, or a key that does not arrive."""
     if mode is Mode.REPLACE:
-        raise SinkRefused(f"{table.name} cannot be replaced at once: use append into an empty table, or upsert.")
+        others = "use append into an empty table, or upsert" if table.merges else "use append into an empty folder"
+        raise SinkRefused(f"{table.name} cannot be replaced at once: {others}.")
     if mode is not Mode.UPSERT:
         return
     if not table.merges:
@@ -26,18 +27,24 @@ def check_mode(table: LakeTable, mode: Mode, key: Sequence[str], columns: Sequen
 
 
 def check_columns(name: str, there: pyarrow.Schema | None, arriving: pyarrow.Schema) -> None:
-    """Raise ``SinkRefused`` unless an existing table has exactly the columns that arrive, of the same types."""
+    """Raise ``SinkRefused`` unless an existing table has exactly the columns that arrive, of the same types.
+
+    It names all that do not fit at once.
+    """
     if there is None:
         return
     extra = sorted(set(there.names) - set(arriving.names))
     missing = sorted(set(arriving.names) - set(there.names))
-    if missing:
-        raise SinkRefused(f"{name} has no column {', '.join(missing)}.")
+    against = [f"it has no column {', '.join(missing)}"] if missing else []
     if extra:
-        raise SinkRefused(f"{name} has columns that do not arrive: {', '.join(extra)}.")
+        against.append(f"{', '.join(extra)} there does not arrive")
     for field in arriving:
+        if field.name in missing:
+            continue
         other = there.field(field.name)
         if other.type != field.type:
-            raise SinkRefused(f"Column {field.name} of {name} is {other.type}, and {field.type} arrives.")
-        if field.nullable and not other.nullable:
-            raise SinkRefused(f"Column {field.name} of {name} takes no NULL, and may be NULL where it comes from.")
+            against.append(f"column {field.name} is {field.type} here and {other.type} there")
+        elif field.nullable and not other.nullable:
+            against.append(f"column {field.name} takes no NULL there, and may be NULL where it comes from")
+    if against:
+        raise SinkRefused(f"Rows cannot go into {name}: {'; '.join(against)}.")

@@ -18,6 +18,9 @@ from airflow_provider_backpressure.lakes.table import LakeTable, query_of
 from airflow_provider_backpressure.lakes.types import arrow_schema
 from airflow_provider_backpressure.sinks.lake_fit import check_columns, check_mode
 
+_NAMED = 3
+"""Most files that a sentence names."""
+
 
 class LakeTarget:
     """Implements :class:`..core.ports.Sink` for a kind of table of files.
@@ -26,6 +29,8 @@ class LakeTarget:
     table whose name ends so, behind the name of this one. ``aside`` takes up to ``most_bad`` rows of a plan that this
     one cannot; no commit spans both, so each has the plan and the slices' marks by itself.
     """
+
+    modes: tuple[Mode, ...]
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class LakeTarget:
         self._slices: dict[str, Mark] = {}
         self._apart = True
         self.modules = modules
+        self.modes = (Mode.APPEND, Mode.UPSERT) if table.merges else (Mode.APPEND,)
         self.identity = table.identity
 
     def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
@@ -152,6 +158,24 @@ class LakeTarget:
         if bounds is not None:
             raise SinkRefused(f"Rows of {self._table.name} no longer lie in the files that their ranges came in.")
         return self._query(write, None, window)
+
+    def find_surplus(self, plan: Plan) -> str:
+        """See :meth:`..core.ports.Sink.find_surplus`: files that no mark explains.
+
+        Where somebody has compacted the table there are none that any could explain, and it is compared as a whole.
+        """
+        if plan.mode is not Mode.APPEND:
+            return ""
+        with self._table.translated():
+            self._learn(None)
+            found = self._table.find_strangers(plan.plan_id, alone=not plan.increment) if self._apart else []
+        if not found:
+            return ""
+        named = ", ".join(found[:_NAMED]) + (" and others" if len(found) > _NAMED else "")
+        return (
+            f"{self._table.name} holds rows that no plan has written, in {named}: remove them, or empty the table and "
+            "plan again"
+        )
 
     def complete(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.complete`. What dead attempts have left behind is deleted."""

@@ -18,12 +18,7 @@ def remove_rows(connection: Connection, target: QualifiedName, commits: SystemTa
     ``SinkRefused`` where it holds other rows than the plan's markers count: somebody else has written too.
     """
     table = sql.SQL(target.sql)
-    query = sql.SQL(
-        "SELECT (SELECT count(*) FROM {}), coalesce(sum(rows), 0)::bigint FROM {} WHERE plan_id = %s"
-    ).format(table, sql.SQL(commits.name.sql))
-    found = connection.execute(query, (plan_id,)).fetchone()
-    assert found is not None, "an aggregate gives a row"
-    held, written = found
+    held, written = count_rows(connection, target, commits, plan_id=plan_id)
     if not held:
         return
     if held != written:
@@ -35,3 +30,13 @@ def remove_rows(connection: Connection, target: QualifiedName, commits: SystemTa
     may_truncate = connection.execute("SELECT has_table_privilege(%s, 'TRUNCATE')", (target.sql,)).fetchone()
     statement = "TRUNCATE {}" if may_truncate and may_truncate[0] else "DELETE FROM {}"
     connection.execute(sql.SQL(statement).format(table))
+
+
+def count_rows(connection: Connection, table: QualifiedName, commits: SystemTable, *, plan_id: str) -> tuple[int, int]:
+    """Return how many rows a table holds, and how many a plan has written by its markers, at the same moment."""
+    query = sql.SQL(
+        "SELECT (SELECT count(*) FROM {}), coalesce(sum(rows), 0)::bigint FROM {} WHERE plan_id = %s"
+    ).format(sql.SQL(table.sql), sql.SQL(commits.name.sql))
+    found = connection.execute(query, (plan_id,)).fetchone()
+    assert found is not None, "an aggregate gives a row"
+    return found[0], found[1]

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.postgres.catalog import KINDS, ORDINARY, PARTITIONED, Relation, find
 from airflow_provider_backpressure.postgres.errors import where
-from airflow_provider_backpressure.postgres.names import QualifiedName, listed
+from airflow_provider_backpressure.postgres.names import MAX_BYTES, QualifiedName, listed
 from airflow_provider_backpressure.postgres.session import Connection, Session
 from airflow_provider_backpressure.sinks.postgres_dependents import against_replacing
 from airflow_provider_backpressure.sinks.postgres_tables import SystemTable
@@ -37,6 +37,7 @@ class Fitting:
 def check_fit(session: Session, fitting: Fitting) -> None:
     """Return where everything fits; ``SinkRefused`` with every difference otherwise."""
     _check_server(session)
+    _check_lengths(fitting)
     missing_key = [name for name in fitting.key if name not in {column.name for column in fitting.columns}]
     if missing_key:
         raise SinkRefused(f"{fitting.name} cannot be upserted by {listed(missing_key)}, which does not arrive.")
@@ -55,6 +56,17 @@ def _check_server(session: Session) -> None:
         )
     if session.value(sql.SQL("SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean")):
         raise SinkRefused(f"PostgreSQL at {where(session.endpoint)} is read-only: a standby takes no rows.")
+
+
+def _check_lengths(fitting: Fitting) -> None:
+    """Refuse names that PostgreSQL would cut off without an error."""
+    long = [column.name for column in fitting.columns if len(column.name.encode()) > MAX_BYTES]
+    if long:
+        raise SinkRefused(
+            f"Rows cannot go into {fitting.name}: PostgreSQL cuts off names behind {MAX_BYTES} bytes, and "
+            f"{listed(long)} {'is' if len(long) == 1 else 'are'} longer. Leave out such columns, or give them shorter "
+            "names in a transform."
+        )
 
 
 def _against_new(session: Session, fitting: Fitting) -> list[str]:

@@ -40,7 +40,7 @@ def _place_log(connection: Connection, plan: Plan, window: ReplayWindow) -> None
     if not window.first and (found is None or found[0] != start.at):
         raise SinkRefused(
             f"The log was replayed into {plan.write.fence} up to {found[0] if found else 'no position'}, and the plan "
-            f"would go on from {start.at} ({start.text}): ledger or target was restored. Trigger the DAG with "
+            f"would go on from {start.at} ({start.label}): ledger or target was restored. Trigger the DAG with "
             '{"backpressure": "restart"} to read the table anew.'
         )
     connection.execute(sql.SQL(_PLACE).format(table), (plan.write.fence, window.stream, start.at))

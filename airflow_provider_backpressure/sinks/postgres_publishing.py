@@ -18,6 +18,7 @@ from airflow_provider_backpressure.sinks.postgres_dependents import View, agains
 from airflow_provider_backpressure.sinks.postgres_likeness import same_columns
 from airflow_provider_backpressure.sinks.postgres_parts import carry_over, final_names, make, missing
 from airflow_provider_backpressure.sinks.postgres_patience import patiently
+from airflow_provider_backpressure.sinks.postgres_sequences import advance
 from airflow_provider_backpressure.sinks.postgres_shadow import oid_of, purpose, shadow_of
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Publishing:
     def publish(self) -> None:
         """Complete and swap; see :meth:`..core.ports.Sink.publish`."""
         self._make_parts()
+        self._patiently(self._advanced)
         self._await_snapshots()
         while not self._patiently(self._swapped):
             self._make_parts()
@@ -89,6 +91,12 @@ class Publishing:
         if self._held(connection) is not None:
             connection.execute(sql.SQL("ANALYZE {}").format(sql.SQL(self._shadow.sql)))
         return True
+
+    def _advanced(self, connection: Connection) -> None:
+        """Move the sequences of identity columns, which are the shadow's own, and of serials, which it takes over."""
+        if self._held(connection) is not None:
+            columns = [column.name for column in self.plan.write.columns]
+            advance(connection, self._shadow, columns, shown=self.target, serials_of=self.target)
 
     def _swapped(self, connection: Connection) -> bool:
         """Swap within one transaction; ``False`` where the target got another index since the shadow was completed."""

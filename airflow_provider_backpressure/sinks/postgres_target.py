@@ -31,6 +31,7 @@ from airflow_provider_backpressure.core.watched import Watched
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_offsets, within_window
 from airflow_provider_backpressure.postgres.catalog import CatalogColumn, find, place
+from airflow_provider_backpressure.postgres.connecting import DURABLE
 from airflow_provider_backpressure.postgres.errors import Errors
 from airflow_provider_backpressure.postgres.health import PostgresHealth
 from airflow_provider_backpressure.postgres.names import QualifiedName, listed
@@ -41,12 +42,13 @@ from airflow_provider_backpressure.sinks.postgres_attempts import (
     rows_in_flight,
     slice_prefix,
 )
-from airflow_provider_backpressure.sinks.postgres_clearing import remove_rows
+from airflow_provider_backpressure.sinks.postgres_clearing import count_rows, remove_rows
 from airflow_provider_backpressure.sinks.postgres_fit import Fitting, check_fit
 from airflow_provider_backpressure.sinks.postgres_frontier import place_streams
 from airflow_provider_backpressure.sinks.postgres_patience import LOCK_WAIT
 from airflow_provider_backpressure.sinks.postgres_plans import keep_plan, plan_row, upgrade
 from airflow_provider_backpressure.sinks.postgres_publishing import PUBLISH, Publishing
+from airflow_provider_backpressure.sinks.postgres_sequences import advance
 from airflow_provider_backpressure.sinks.postgres_shadow import create_shadow, drop_shadows, new_shadow, shadow_of
 from airflow_provider_backpressure.sinks.postgres_tables import (
     SystemTable,
@@ -76,6 +78,7 @@ class PostgresTarget:
     """Implements :class:`..core.ports.Sink`. Threads may share it; it connects at the first question."""
 
     modules: tuple[str, ...] = ("psycopg",)
+    modes: tuple[Mode, ...] = tuple(Mode)
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class PostgresTarget:
         schema = declared.system_schema or self._name.schema
         self._quarantine = quarantine_table(schema) if declared.quarantine else None
         self._plans, self._commits, self._frontiers = plan_table(schema), commit_table(schema), frontier_table(schema)
-        self._session = Session(endpoint, errors=ERRORS, settings={"lock_timeout": LOCK_TIMEOUT})
+        self._session = Session(endpoint, errors=ERRORS, settings={"lock_timeout": LOCK_TIMEOUT, **DURABLE})
         self._endpoint = endpoint
         self._poll, self._clock = poll or PollPolicy(), clock or SystemClock()
         self._key_columns: dict[str, CatalogColumn] = {}
@@ -279,6 +282,21 @@ class PostgresTarget:
             query = query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(kept)
         return query.as_string(None)
 
+    def find_surplus(self, plan: Plan) -> str:
+        """See :meth:`..core.ports.Sink.find_surplus`: rows that no range covers, such as those without a key."""
+        if plan.mode is Mode.UPSERT or plan.increment:
+            return ""
+        table = self._readable(plan.write)
+        held, written = self._session.transaction(
+            lambda connection: count_rows(connection, table, self._commits, plan_id=plan.plan_id)
+        )
+        if held <= written:
+            return ""
+        return (
+            f"{self._name} holds {held} rows, and the plan wrote {written} of them: remove the others, such as those "
+            "whose key is NULL, or empty the table and plan again"
+        )
+
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended."""
         window = plan.read.window if plan.increment else None
@@ -318,6 +336,9 @@ class PostgresTarget:
         if plan.mode is Mode.REPLACE:
             with self._publishing(plan) as publishing:
                 publishing.complete()
+        else:
+            columns = [column.name for column in plan.write.columns]
+            self._session.transaction(lambda connection: advance(connection, self._name, columns, shown=self._name))
         if plan.consistency is Consistency.CATCH_UP:
             query = sql.SQL("UPDATE {} SET consistent = true WHERE target = %s AND plan_id = %s")
             values = (self._fence, plan.plan_id)
@@ -378,7 +399,7 @@ class PostgresTarget:
         session = Session(
             self._session.endpoint,
             errors=ERRORS,
-            settings={"lock_timeout": LOCK_WAIT},
+            settings={"lock_timeout": LOCK_WAIT, **DURABLE},
             application_name=attempt_tag(plan.plan_id, PUBLISH, 0),
         )
         with closing(session):

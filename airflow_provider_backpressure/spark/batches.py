@@ -28,9 +28,14 @@ def bad(reason: str, value: bytes | None) -> str:
     return json.dumps({"reason": reason, **kept})
 
 
-def apart(batch: pyarrow.RecordBatch) -> tuple[pyarrow.RecordBatch, list[tuple[dict[str, Any], str]]]:
-    """Return the rows of a batch, and the records that could not be taken apart, each with the reason."""
-    if batch.schema.names[-1:] != [BAD]:
+def apart(
+    batch: pyarrow.RecordBatch, *, keep_bad: bool
+) -> tuple[pyarrow.RecordBatch, list[tuple[dict[str, Any], str]]]:
+    """Return the rows of a batch, and the records that could not be taken apart, each with the reason.
+
+    ``keep_bad``: its last column is :data:`BAD`. The name alone does not say so: a table may have such a column too.
+    """
+    if not keep_bad:
         return batch, []
     marks, rows = batch.column(batch.num_columns - 1), batch.select(range(batch.num_columns - 1))
     if marks.null_count == len(marks):

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.postgres.connecting import READ_ONLY
+from airflow_provider_backpressure.postgres.connecting import DURABLE, READ_ONLY, Settings
 from airflow_provider_backpressure.postgres.connecting import connect as connect_postgres
 from airflow_provider_backpressure.postgres.errors import Errors
 
@@ -41,8 +41,8 @@ def connect_source(endpoint: Endpoint, *, name: str) -> psycopg.Connection:
 
 
 def connect_sink(endpoint: Endpoint, *, name: str) -> psycopg.Connection:
-    """Return a connection; ``SinkRefused`` or ``SinkUnavailable`` where there is none."""
-    return _connect(endpoint, SINK, name, _SETTINGS)
+    """Return a connection whose commits are durable; ``SinkRefused`` or ``SinkUnavailable`` where there is none."""
+    return _connect(endpoint, SINK, name, {**_SETTINGS, **DURABLE})
 
 
 def end_attempts(connection: psycopg.Connection, name: str, *, below: int) -> None:
@@ -60,7 +60,7 @@ def set_local(connection: psycopg.Connection, setting: str, value: str) -> None:
     connection.execute(sql.SQL("SELECT set_config(%s, %s, true)"), (setting, value))
 
 
-def _connect(endpoint: Endpoint, errors: Errors, name: str, settings: Mapping[str, str]) -> psycopg.Connection:
+def _connect(endpoint: Endpoint, errors: Errors, name: str, settings: Settings) -> psycopg.Connection:
     seen = endpoint.for_executors()
     patient = replace(seen, options={"tcp_user_timeout": str(_USER_TIMEOUT_MS), **seen.options})
     return connect_postgres(patient, errors=errors, application_name=name, settings=settings)

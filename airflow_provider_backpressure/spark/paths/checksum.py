@@ -21,5 +21,5 @@ def _checksum(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
     total = BatchSum()
     piece = Slice(slice_id="", query=spec.query, bounds=spec.bounds)
     for batch in reader(spec.kind).read(endpoint, spec.read, piece, "bp-checksum"):
-        total.update(apart(batch)[0])
+        total.update(apart(batch, keep_bad=spec.read.keep_bad)[0])
     return SliceResult(slice_id="", rows=total.rows, bytes=total.bytes, checksum=str(total))

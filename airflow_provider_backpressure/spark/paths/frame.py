@@ -43,16 +43,17 @@ def frame_job(
     meeting = uuid.uuid4().hex
     read = _source(session, spec.read, spec.slices, source, spec, meeting)
     frame = transformed(session, read, spec.transform, function)
+    names = [*frame.columns, END]
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         def work() -> SliceResult:
-            return writer(spec.write.kind).write(sink, spec, batches)
+            return writer(spec.write.kind).write(sink, spec, (batch.rename_columns(names) for batch in batches))
 
         with Slates(_place(meeting), len(spec.slices)) as slates:
             result = outcome(lambda: measured(work, Across(slates)))
         yield result
 
-    whole = _ended(session, frame, len(spec.write.columns) + spec.read.keep_bad)
+    whole = _ended(session, frame, len(names) - 1)
     return whole.coalesce(1).mapInArrow(aboard(write), RESULT)
 
 
@@ -108,7 +109,14 @@ def described(
     """
     frame = transformed(session, _source(session, read), transform, function)
     known = {column.name: column for column in read.columns}
-    columns = tuple(_described(field, known.get(field.name)) for field in frame.schema.fields)
+    found = [(field, _described(field, known.get(field.name))) for field in frame.schema.fields]
+    strange = [f"{field.name} a {field.dataType.simpleString()}" for field, column in found if column is None]
+    if strange:
+        raise RunnerRefused(
+            f"The transform makes {', '.join(strange)}, which PostgreSQL has no type for: cast it, for instance with "
+            "to_json."
+        )
+    columns = tuple(column for _, column in found if column is not None)
     twice = {column.name for column in columns if [other.name for other in columns].count(column.name) > 1}
     if twice:
         raise RunnerRefused(f"The transform gives {', '.join(sorted(twice))} more than once: give each column a name.")
@@ -125,8 +133,11 @@ def _source(
 ) -> "DataFrame":
     """Return the source's rows, a task for each piece; without pieces none, for analysis.
 
-    ``meeting``: a name by which each reader finds the writer.
+    ``meeting``: a name by which each reader finds the writer. Where names differ by case alone, the session, which
+    nobody but this hydration has, takes them for different ones from then on.
     """
+    if len({column.name.lower() for column in what.columns}) < len(what.columns):
+        session.conf.set("spark.sql.caseSensitive", "true")
     fields = [StructField(column.name, carrier(column.type)[1], column.nullable) for column in what.columns]
     schema = StructType([*fields, *([StructField(BAD, StringType())] if what.keep_bad else [])])
 
@@ -143,23 +154,22 @@ def _source(
 
 
 def _ended(session: "SparkSession", frame: "DataFrame", width: int) -> "DataFrame":
-    """Return the frame with a row behind all others that says so.
+    """Return the frame, which has so many columns, with a row behind all others that says so.
 
     It is the last partition of what one task writes, so it comes only after everything before has been read to its end.
     And it is there where nothing else is: an empty result, which the optimiser may have left without partitions.
+    Its columns are numbered: PySpark hands them to a function by their names, and reads a dot in one as a field of
+    something, a backtick as a quote, and ``Id`` and ``id`` as the same.
     """
-    marked = frame.select("*", functions.lit(False).alias(END))
-    nothing = [functions.lit(None).alias(f"_{number}") for number in range(width)]
+    numbers = [f"_{number}" for number in range(width)]
+    marked = frame.toDF(*numbers).select("*", functions.lit(False).alias(END))
+    nothing = [functions.lit(None).alias(number) for number in numbers]
     return marked.union(session.range(0, 1, 1, 1).select(*nothing, functions.lit(True).alias(END)))
 
 
-def _described(field: StructField, known: Column | None) -> Column:
+def _described(field: StructField, known: Column | None) -> Column | None:
+    """Return the column that a field becomes; ``None`` where PostgreSQL has no type for it."""
     if known is not None and carrier(known.type)[1] == field.dataType:
         return Column(name=field.name, type=known.type, nullable=field.nullable, collation=known.collation)
     type_ = postgres_type(field.dataType)
-    if type_ is None:
-        raise RunnerRefused(
-            f"The transform makes {field.name} a {field.dataType.simpleString()}, which PostgreSQL has no type for: "
-            "cast it, for instance with to_json."
-        )
-    return Column(name=field.name, type=type_, nullable=field.nullable)
+    return None if type_ is None else Column(name=field.name, type=type_, nullable=field.nullable)

@@ -8,7 +8,7 @@ import gc
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,9 @@ from airflow_provider_backpressure.core.bounds import OffsetBounds, Piece, bound
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.kafka import identity
 from airflow_provider_backpressure.kafka.clients import consumer
+from airflow_provider_backpressure.kafka.cluster import asking
 from airflow_provider_backpressure.kafka.errors import Heard, loss, translated, where
 from airflow_provider_backpressure.spark.readers.kafka_values import to_batch, to_batch_with_bad
 
@@ -51,14 +53,17 @@ BUFFERS = {
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
     """Yield the records of a slice. See :class:`..spark.kinds.Reader`.
 
-    Raises ``SourceRefused`` for a value that is not what its column says, and where offsets of the slice are gone.
+    Raises ``SourceRefused`` for a value that is not what its column says, where offsets of the slice are gone, and
+    where the topic is another one than planned. An id is never used again: if it is the planned one behind the last
+    record, every record was of the planned topic.
     """
     bounds = bounds_from_json(dict(piece.bounds))
     if not isinstance(bounds, OffsetBounds):
         raise InvalidDeclaration(f"A topic is read by offsets, not by {bounds}.")
     what = json.loads(piece.query)
     seen = source.for_executors()
-    with consumer(seen, name, **BUFFERS) as (client, heard):
+    with consumer(seen, name, **BUFFERS) as (client, heard), _identity(seen, what, name) as check:
+        check()
         reading = _Reading(
             client=client, heard=heard, endpoint=seen, topic=what["topic"], accept_loss=what["accept_loss"]
         )
@@ -70,8 +75,20 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
                 batch = make(records, read.columns, what["topic"]) if records else None
                 del records
             if batch is None:
-                return
+                break
             yield batch
+        check()
+
+
+@contextmanager
+def _identity(source: Endpoint, what: Mapping[str, Any], name: str) -> Iterator[Callable[[], None]]:
+    """Give the check that the topic is the planned one; it checks nothing where the plan has no id of it."""
+    topic, planned = what["topic"], what.get("topic_id", "")
+    if not identity.is_known(planned):
+        yield lambda: None
+        return
+    with asking(source, f"topic {topic}", name=name, seconds=PATIENCE) as questions:
+        yield lambda: identity.check(questions, topic, planned)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -26,6 +27,11 @@ Records = Sequence["Message"]
 GIVEN = 6
 """Columns that come with every record, before the value or its fields."""
 _JSON = ("json", "jsonb")
+_HEXADECIMAL = r"^\s*[+-]?0[xX]"
+_FLOATING = re.compile(r"\s*[+-]?[0-9.]+([eE][+-]?[0-9]+)?\s*")
+_INTEGER, _DECIMAL = re.compile(r"[+-]?\d+"), re.compile(r"[+-]?\d+(\.\d*)?")
+_SHOWN = 40
+"""Digits of a number that an error shows."""
 _UNTIMED = 0
 """Kind of time that says that there is none."""
 
@@ -209,10 +215,25 @@ def _field(records: Records, objects: Sequence[dict[str, Any] | None], column: C
 def _cast(texts: pyarrow.Array, column: Column) -> pyarrow.Array:
     type_ = carrier(column.type)[0]
     if type_ != pyarrow.string():
-        return pc.cast(texts, type_)
+        return _number(texts, type_)
     if pc.any(pc.match_substring(texts, "\0")).as_py():
         raise pyarrow.ArrowInvalid("NUL")
     return texts
+
+
+def _number(texts: pyarrow.Array, type_: pyarrow.DataType) -> pyarrow.Array:
+    """Return texts in a type that is none; ``ArrowInvalid`` where Arrow would give another number than is written.
+
+    It reads hexadecimal digits, by their bits, and takes what is too large for infinity.
+    """
+    if pyarrow.types.is_integer(type_) and pc.any(pc.match_substring_regex(texts, _HEXADECIMAL)).as_py():
+        raise pyarrow.ArrowInvalid("hexadecimal")
+    found = pc.cast(texts, type_)
+    if pyarrow.types.is_floating(type_):
+        infinite = pc.and_(pc.is_inf(found), pc.match_substring_regex(texts, "[0-9]"))
+        if pc.any(infinite).as_py():
+            raise pyarrow.ArrowInvalid("too large")
+    return found
 
 
 def _refuse_first(
@@ -223,8 +244,25 @@ def _refuse_first(
         try:
             _cast(pyarrow.array([text], pyarrow.string()), column)
         except (pyarrow.ArrowInvalid, UnicodeEncodeError):
-            _refuse(record, f"its field {column.name} is no {column.type}")
+            _refuse(record, f"its field {column.name} {_unfit(text or '', column)}")
     raise AssertionError("one of them was refused")
+
+
+def _unfit(text: str, column: Column) -> str:
+    """Return why a text is not of a column's type: a number may be one and be too large."""
+    type_ = carrier(column.type)[0]
+    if "\0" in text:
+        return "holds a NUL character, which no text can"
+    if pyarrow.types.is_integer(type_) and _INTEGER.fullmatch(text):
+        return f"is too large for {column.type}: {text[:_SHOWN]}"
+    if pyarrow.types.is_floating(type_) and _FLOATING.fullmatch(text):
+        return f"is too large for {column.type}: {text[:_SHOWN]}"
+    if pyarrow.types.is_decimal(type_) and _DECIMAL.fullmatch(text):
+        whole = len(text.partition(".")[0].lstrip("+-0"))
+        return (
+            f"{'is too large' if whole > type_.precision - type_.scale else 'has too many decimals'} for {column.type}"
+        )
+    return f"is no {column.type}"
 
 
 def _said(value: Any, *, as_json: bool) -> str | None:

@@ -1,19 +1,25 @@
 """Rows of a MySQL statement as typed Arrow batches: the server makes the text, and a block of it is parsed at once."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow
+import pymysql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice
-from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.core.schema import RESTART
+from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.mysql.connecting import Connection, connect
+from airflow_provider_backpressure.mysql.errors import code, words
 from airflow_provider_backpressure.mysql.rows import RowStream, sent
 from airflow_provider_backpressure.spark.readers.mysql_attempts import end_attempts, reader_name
 from airflow_provider_backpressure.spark.readers.mysql_errors import SOURCE
 from airflow_provider_backpressure.spark.readers.text import parse, pieces
 
 _DATES = ("date", "timestamp")
+_GONE = frozenset({1054, 1146})
+"""Codes of a column and of a table that do not exist."""
 
 
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
@@ -28,7 +34,8 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
         with SOURCE.translated(seen):
             end_attempts(connection, named)
             # The statement carries its attempt's name: everybody sees their own statements, and nothing else of them.
-            stream = sent(connection, f"/* {named} */ {piece.query}")
+            with _planned():
+                stream = sent(connection, f"/* {named} */ {piece.query}")
         for text in pieces(_texts(stream, seen)):
             for batch in parse(text, read.columns, _way_out, bits=True).to_batches():
                 rows += batch.num_rows
@@ -37,6 +44,19 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             raise RangeFailed(f"{rows} rows were understood where the source sent {stream.rows}.")
     finally:
         _close(connection)
+
+
+@contextmanager
+def _planned() -> Iterator[None]:
+    """Raise ``SourceRefused`` where a table or a column that is planned no longer exists."""
+    try:
+        yield
+    except pymysql.Error as error:
+        if code(error) not in _GONE:
+            raise
+        raise SourceRefused(
+            f"The source has changed since its plan: {words(error)}. What is committed stays; {RESTART}."
+        ) from error
 
 
 def _texts(stream: RowStream, source: Endpoint) -> Iterator[bytes]:

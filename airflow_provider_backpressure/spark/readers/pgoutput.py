@@ -4,6 +4,7 @@ A value's length and bytes are the same in ``pgoutput`` as in a binary COPY of t
 they are: nothing is decoded but where one ends.
 """
 
+from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -48,16 +49,21 @@ class Decoder:
         end: LogPosition,
         types: Mapping[str, Type] | None = None,
         added: Collection[str] = (),
+        number: int | None = None,
     ) -> None:
         """``types``: those that columns must have in the log; a column that is not named may be of any.
 
-        ``added``: columns that the table may lack in the log, where they are NULL then.
+        ``added``: columns that the table may lack in the log, where they are NULL then. ``number``: the table's own, by
+        which it is known under another name too; ``None`` where that is not known.
         """
+        self._number = number
         self._table, self._columns, self._types, self._added = table, tuple(columns), types or {}, frozenset(added)
         self._key = [self._columns.index(name) for name in key]
         self._start, self._end = start.at, end.at
         self._layouts: dict[int, Layout | SourceRefused | None] = {}
         self._within = False
+        self.xids = array("I")
+        """The 32-bit numbers of the transactions whose changes were returned, 4 bytes each."""
         self._numbers = count(1)
         self._fields = _OWN_FIELDS + len(self._key) + len(self._columns)
         self._nothing_kept = NULL * (1 + len(self._key))
@@ -70,6 +76,8 @@ class Decoder:
             kind = body[0]
             if kind == _BEGIN:
                 self._within = self._start <= int.from_bytes(body[1:9], "big") < self._end
+                if self._within:
+                    self.xids.append(int.from_bytes(body[17:21], "big"))
             elif kind == _RELATION:
                 self._learn(body)
             elif not self._within:
@@ -140,7 +148,7 @@ class Decoder:
         name, at = _text(body, at)
         table = int.from_bytes(body[1:5], "big")
         if (schema, name) != self._table:
-            self._layouts[table] = None
+            self._layouts[table] = self._refusal([f"was named {schema}.{name}"]) if table == self._number else None
             return
         number, at = int.from_bytes(body[at + 1 : at + 3], "big"), at + 3
         names, identity, types = [], set(), {}
@@ -166,13 +174,16 @@ class Decoder:
             keys = [self._columns[place] for place in self._key]
             others = [f"did not have {key} in its replica identity" for key in keys if names.index(key) not in identity]
         if others:
-            self._layouts[table] = SourceRefused(
-                f"{'.'.join(self._table)} {', and '.join(others)} when changes were logged that are to be replayed: "
-                'trigger the DAG with {"backpressure": "restart"} to plan anew.'
-            )
+            self._layouts[table] = self._refusal(others)
             return
         places = tuple(names.index(column) if column in types else None for column in self._columns)
         self._layouts[table] = Layout(places=places, plain=places == tuple(range(number)), identity=frozenset(identity))
+
+    def _refusal(self, others: Sequence[str]) -> SourceRefused:
+        return SourceRefused(
+            f"{'.'.join(self._table)} {', and '.join(others)} when changes were logged that are to be replayed: "
+            'trigger the DAG with {"backpressure": "restart"} to plan anew.'
+        )
 
 
 def fields(body: bytes, at: int) -> tuple[list[Field], int]:

@@ -10,9 +10,11 @@ from psycopg import sql
 from airflow_provider_backpressure.core.bounds import BlockBounds, bounds_from_json
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice
+from airflow_provider_backpressure.core.table_storage import TableStorage
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused
 from airflow_provider_backpressure.postgres.errors import is_lost, words
 from airflow_provider_backpressure.postgres.names import QualifiedName
+from airflow_provider_backpressure.postgres.storage import check_same_files, lock_relations, other_columns
 from airflow_provider_backpressure.spark.connections import SOURCE, connect_source, end_attempts
 from airflow_provider_backpressure.spark.streams import CopyOut
 
@@ -36,6 +38,8 @@ class Reading:
     """``application_name``; where it is an attempt's, the connections of earlier attempts are ended first."""
     snapshot: str | None = None
     """The exported snapshot in which it is read."""
+    storage: TableStorage | None = None
+    """How the table was stored when it was planned; its files matter to a snapshot only."""
     blocks: BlockBounds | None = None
     """The file that must still be the table's."""
     compared: bool = False
@@ -51,6 +55,7 @@ class Reading:
             query=piece.query,
             name=reader_name(name),
             snapshot=read.snapshot,
+            storage=read.storage,
             blocks=bounds if isinstance(bounds, BlockBounds) else None,
             columns=read.columns,
         )
@@ -96,8 +101,20 @@ def _enter(connection: psycopg.Connection, what: Reading) -> None:
             if is_lost(error):
                 raise
             raise SnapshotLost(f"The snapshot in which ranges are read is gone: {words(error)}.") from error
+    if what.storage is not None and what.snapshot is not None:
+        with _same_names():
+            check_same_files(what.storage, lock_relations(connection, what.storage.table, what.storage.lock))
     if what.blocks is not None:
         _same_file(connection, what.blocks)
+
+
+@contextmanager
+def _same_names() -> Iterator[None]:
+    """Raise ``SourceRefused`` where a table or a column that is planned no longer exists."""
+    try:
+        yield
+    except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable) as error:
+        raise SourceRefused(f"The source has changed since its plan: {words(error)}; {ANEW}.") from error
 
 
 def _same_file(connection: psycopg.Connection, blocks: BlockBounds) -> None:
@@ -118,10 +135,8 @@ def _check_columns(connection: psycopg.Connection, what: Reading) -> None:
     """
     if not what.columns:
         return
-    try:
+    with _same_names():
         cursor = connection.execute(sql.SQL("SELECT * FROM ({}) AS q LIMIT 0").format(sql.SQL(what.query)))
-    except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable) as error:
-        raise SourceRefused(f"The source has changed since its plan: {words(error)}; {ANEW}.") from error
     result, numbers = cursor.pgresult, range(len(what.columns))
     assert result is not None, "a statement was run"
     given = [(result.ftype(number), result.fmod(number), what.columns[number].type) for number in numbers]
@@ -132,6 +147,21 @@ def _check_columns(connection: psycopg.Connection, what: Reading) -> None:
         raise SourceRefused(
             f"The source has changed since its plan: column {column.name} was {column.type} and is {now}; {ANEW}."
         )
+    _check_numbers(connection, what)
+
+
+def _check_numbers(connection: psycopg.Connection, what: Reading) -> None:
+    """Raise where a planned name is that of another column by now, whose values would be taken for the planned ones."""
+    if what.storage is None:
+        return
+    with _same_names():
+        others = other_columns(connection, what.storage)
+    if not others:
+        return
+    changed = f"column {', '.join(others)} is another one, which was added or renamed"
+    if what.snapshot is not None:
+        raise SnapshotLost(f"{what.storage.table} has changed since its plan: {changed}.")
+    raise SourceRefused(f"The source has changed since its plan: {changed}; {ANEW}.")
 
 
 def own_types(connection: psycopg.Connection, query: str) -> dict[str, bool]:

@@ -5,7 +5,7 @@ a transaction of it is ever held in memory.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import psycopg
 from psycopg import sql
@@ -30,6 +30,8 @@ FLUSH_SECONDS = 60.0
 """Longest wait for the server to bring its log to its disk."""
 FREE_SECONDS = 30.0
 """Longest wait for the reader before to let go of the slot."""
+VISIBLE_SECONDS = 60.0
+"""Longest wait for readers to see what stands in the log: a commit may wait there for a standby."""
 AGAIN_ROWS = 1000
 TEXT = "text"
 _PAYLOAD = 6
@@ -67,7 +69,12 @@ def changes(source: Endpoint, read: ReadSpec, piece: Slice, key: Sequence[str], 
 
 
 class LogChanges:
-    """Implements :class:`..changes.Changes`."""
+    """Implements :class:`..changes.Changes`.
+
+    How the table is stored is compared when windows are planned, not here. What a window shows was fixed with its end,
+    and the server decodes it by the columns of its time. A row that is asked for again may be of later, but its
+    position moves the goal: more windows have to be planned, and what altered the table is found then.
+    """
 
     def __init__(
         self, source: Endpoint, read: ReadSpec, bounds: LogBounds, said: dict[str, str], key: Sequence[str], name: str
@@ -76,6 +83,7 @@ class LogChanges:
         self._source, self._read, self._bounds, self._name = source, read, bounds, name
         self._slot, self._table, self._key = said["slot"], (said["schema"], said["table"]), tuple(key)
         self._lost: list[str] = []
+        self._xids: Collection[int] = ()
 
     def __iter__(self) -> Iterator[list[bytes]]:
         """See :meth:`..changes.Changes.__iter__`. ``LogLost`` where the slot is gone, or was moved past the window."""
@@ -88,7 +96,9 @@ class LogChanges:
             end=self._bounds.end,
             types=types,
             added=self._read.added,
+            number=self._number(),
         )
+        self._xids = decoder.xids
         what = Reading(query=self._query(), name=reader_name(self._name))
         with opened(reading(self._source, what, heed=self._heed)) as stream:
             for messages in _payloads(stream, self._source):
@@ -100,8 +110,13 @@ class LogChanges:
         if self._lost:
             raise LogLost(f"The slot {self._slot} does not show every change: {self._lost[0]}.")
 
+    def _number(self) -> int | None:
+        """Return the table's number, which it keeps when it is renamed; ``None`` in plans of earlier releases."""
+        storage = self._read.storage
+        return storage.relations[0][0] if storage is not None and storage.relations else None
+
     def again(self, keys: Sequence[Sequence[str]]) -> Iterator[list[bytes]]:
-        """See :meth:`..changes.Changes.again`."""
+        """See :meth:`..changes.Changes.again`. The rows are read when every transaction of the window is seen."""
         types = {column.name: column.type for column in self._read.columns}
         query = sql.SQL("SELECT {} FROM {} AS t JOIN unnest({}) AS w({}) ON {}").format(
             sql.SQL(", ").join(sql.SQL("t.{}::text").format(sql.Identifier(name)) for name in types),
@@ -112,6 +127,7 @@ class LogChanges:
         )
         nothing = [None] * len(self._key)
         with SOURCE.translated(self._source), connect_source(self._source, name=reader_name(self._name)) as connection:
+            self._await_visible(connection)
             for at in range(0, len(keys), AGAIN_ROWS):
                 some = keys[at : at + AGAIN_ROWS]
                 found = connection.execute(query, [list(values) for values in zip(*some, strict=True)])
@@ -120,6 +136,22 @@ class LogChanges:
                     for row in found
                 ]
         self.read_at = position(self._source, self._name)
+
+    def _await_visible(self, connection: psycopg.Connection) -> None:
+        """Wait until readers see the window: before that, a row of it would be taken for one that was deleted since."""
+
+        def seen() -> bool | None:
+            row = connection.execute(_SNAPSHOT).fetchone()
+            assert row is not None, "a SELECT of functions has a row"
+            self._xids = unseen(self._xids, *row)
+            return None if self._xids else True
+
+        if PollPolicy().until(seen, timeout=VISIBLE_SECONDS, clock=SystemClock()) is None:
+            raise SourceUnavailable(
+                f"{len(self._xids)} transactions that stand in the log of the source are not seen by its readers after "
+                f"{VISIBLE_SECONDS:g} s: a commit may wait for a standby (synchronous_standby_names). A later attempt "
+                "reads the rows."
+            )
 
     def _query(self) -> str:
         """Return what shows the window: the server stops behind the first record that reaches its end."""
@@ -153,7 +185,7 @@ class LogChanges:
         if confirmed is None or confirmed > self._bounds.start:
             what = "is gone or invalid" if confirmed is None else f"was moved on to {confirmed.text}"
             raise LogLost(
-                f"The replication slot {self._slot} {what}: the log from {self._bounds.start.text} on is lost."
+                f"The replication slot {self._slot} {what}: the log from {lsn(self._bounds.start.at).text} on is lost."
             )
         return types
 
@@ -179,6 +211,15 @@ class LogChanges:
             self._lost.append(diagnostic.message_primary or "")
 
 
+def unseen(xids: Collection[int], end: int, running: Sequence[int]) -> list[int]:
+    """Return the transactions that a snapshot does not see. All numbers have 32 bits and run in a circle.
+
+    ``end``: the snapshot sees no transaction from this number on. ``running``: nor these.
+    """
+    open_ = frozenset(running)
+    return [xid for xid in xids if xid in open_ or (xid - end) & _CIRCLE < _CIRCLE // 2]
+
+
 def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:
     """Yield what a COPY of one column of bytes holds."""
     first, blocks = True, iter(stream)
@@ -202,6 +243,12 @@ def _value(connection: psycopg.Connection, query: str) -> str:
     return str(row[0])
 
 
+_CIRCLE = 0xFFFFFFFF
+_SNAPSHOT = """
+    SELECT pg_snapshot_xmax(s)::text::bigint & 4294967295,
+           ARRAY(SELECT x::text::bigint & 4294967295 FROM pg_snapshot_xip(s) x)
+    FROM pg_current_snapshot() s
+"""
 _TYPES = """
     SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod)
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace

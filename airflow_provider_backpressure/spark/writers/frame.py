@@ -72,7 +72,7 @@ def _fill(
     rows = handed(complete(batches))
     columns = binary.targets(connection, spec.write) if spec.attempt == 1 else None
     first = next(rows)
-    if columns is not None and binary.fits(apart(first)[0].schema, columns):
+    if columns is not None and binary.fits(apart(first, keep_bad=spec.read.keep_bad)[0].schema, columns):
         fill = partial(_encoded, columns=columns)
     else:
         fill = partial(_staged, load=_sifted if spec.attempt > 1 else _at_once)
@@ -146,7 +146,7 @@ def _copied(
         with copying(connection, table, spec.write.columns, form.options) as copy:
             copy.put(form.beginning)
             for batch in rows:
-                good, bad = apart(batch)
+                good, bad = apart(batch, keep_bad=spec.read.keep_bad)
                 check_names(good, spec.write)
                 if good.num_rows:
                     copy.put(form.encoded(good))
@@ -174,7 +174,7 @@ def _sifted(connection: psycopg.Connection, spec: RangeSpec, sieve: Sieve, rows:
             copy.put(to_csv(batch))
 
     for batch in rows:
-        good, bad = apart(batch)
+        good, bad = apart(batch, keep_bad=spec.read.keep_bad)
         check_names(good, spec.write)
         for row, reason in bad:
             sieve.refuse(row, reason)

@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pyarrow
 
+from airflow_provider_backpressure.core.bounds import check_marked
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
@@ -42,7 +43,7 @@ def write(
             attempt.check(table.holder(), table.name)
             found = table.marks(attempt.plan_id, [attempt.slice_id]).get(attempt.slice_id)
         if found is not None:
-            return _result(found)
+            return _result(found, attempt)
         return _written(sink, table, attempt, spec, batches)
 
 
@@ -86,13 +87,13 @@ def _written(
         reach(Step.AFTER_SINK_COMMIT, attempt.tag)
     else:
         files.drop()
-    return _result(stands)
+    return _result(stands, attempt)
 
 
 def _staged(files: Files, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch], aside: Aside) -> Mark:
     """Return the mark of what was written."""
     for batch in handed(complete(batches)):
-        good, bad = apart(batch)
+        good, bad = apart(batch, keep_bad=spec.read.keep_bad)
         check_names(good, spec.write)
         for row, reason in bad:
             aside.refuse(row, reason)
@@ -121,7 +122,9 @@ def _put(files: Files, batch: pyarrow.RecordBatch, aside: Aside) -> None:
     _put(files, batch.slice(half), aside)
 
 
-def _result(mark: Mark) -> SliceResult:
+def _result(mark: Mark, attempt: Attempt) -> SliceResult:
+    """Return what the slice's mark says, whichever attempt has made it; ``LedgerRefused`` for one of other bounds."""
+    check_marked(mark.bounds, attempt.bounds, slice_id=attempt.slice_id, plan_id=attempt.plan_id)
     return SliceResult(
         slice_id=mark.slice_id,
         rows=mark.rows,

@@ -7,6 +7,7 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from airflow_provider_backpressure.core.bounds import check_marked
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.messages import RangeSpec, Slice, SliceResult
@@ -33,8 +34,8 @@ class SliceCommit:
         """Let ``fill`` write the rows, add the marker and commit; return what the marker says.
 
         Does nothing where the marker is there already, and rolls everything back where another attempt commits first.
-        Raises ``PlanSuperseded`` for a plan that no longer holds the target, ``SinkRefused`` for rows the target
-        cannot take, ``SinkUnavailable`` and ``RangeFailed``.
+        Raises ``LedgerRefused`` where the marker has other bounds, ``PlanSuperseded`` for a plan that no longer holds
+        the target, ``SinkRefused`` for rows the target cannot take, ``SinkUnavailable`` and ``RangeFailed``.
         """
         with SINK.translated(sink), connect_sink(sink, name=self._name) as connection:
             end_attempts(connection, self._name, below=self.spec.attempt)
@@ -62,16 +63,18 @@ class SliceCommit:
         """Check the fence without a lock, and return what the marker says if there is one."""
         self._check_fence(connection, lock=False)
         query = sql.SQL(
-            "SELECT rows, bytes, checksum, quarantined, revoked, read_at FROM {} WHERE plan_id = %s AND slice_id = %s"
+            "SELECT rows, bytes, checksum, quarantined, revoked, read_at, bounds FROM {}"
+            " WHERE plan_id = %s AND slice_id = %s"
         )
         row = connection.execute(
             query.format(sql.SQL(self.spec.write.commit_table)), (self.spec.plan_id, self.piece.slice_id)
         ).fetchone()
         if row is None:
             return None
-        rows, size, checksum, quarantined, revoked, read_at = row
+        rows, size, checksum, quarantined, revoked, read_at, bounds = row
         if revoked:
             raise PlanSuperseded(f"Slice {self.piece.slice_id} of plan {self.spec.plan_id} was revoked.")
+        check_marked(bounds, self.piece.bounds, slice_id=self.piece.slice_id, plan_id=self.spec.plan_id)
         return SliceResult(
             slice_id=self.piece.slice_id,
             rows=rows,

@@ -13,6 +13,11 @@ from airflow_provider_backpressure.postgres.errors import words
 from airflow_provider_backpressure.spark.writers.kept import alone, full, kept_of, key_of
 
 _COLUMN = re.compile(r", column ([^:]+)")
+_NUL: dict[type[psycopg.Error], str] = {
+    psycopg.errors.CharacterNotInRepertoire: "\0",
+    psycopg.errors.UntranslatableCharacter: "\\u0000",
+}
+"""How a NUL stands in a text and in JSON."""
 
 
 class Sieve:
@@ -38,7 +43,8 @@ class Sieve:
                 put(batch)
         except psycopg.DataError as error:
             if batch.num_rows == 1:
-                self.refuse(batch.to_pylist()[0], _reason(error))
+                row = batch.to_pylist()[0]
+                self.refuse(row, _nul(row, error) or _reason(error))
                 return
             half = batch.num_rows // 2
             self.put(batch.slice(0, half), put)
@@ -70,6 +76,13 @@ class Sieve:
         query = sql.SQL("SELECT count(*) FROM {} WHERE plan_id = %s").format(sql.SQL(self._spec.write.quarantine or ""))
         found = self._connection.execute(query, (self._spec.plan_id,)).fetchone()
         return int(found[0]) if found else 0
+
+
+def _nul(row: dict[str, Any], error: psycopg.Error) -> str | None:
+    """Return the reason where it is a NUL character: PostgreSQL speaks of bytes and of an escape sequence."""
+    sign = next((sign for kind, sign in _NUL.items() if isinstance(error, kind)), None)
+    name = next((name for name, value in row.items() if sign and isinstance(value, str) and sign in value), None)
+    return None if name is None else f"column {name} holds a NUL character, which no text in PostgreSQL can"
 
 
 def _reason(error: psycopg.Error) -> str:
