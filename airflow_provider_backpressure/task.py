@@ -7,15 +7,21 @@ from enum import Enum
 from typing import Any, NoReturn
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+)
 
 from airflow_provider_backpressure import openlineage, settings
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.lanes import lane
 from airflow_provider_backpressure.core.lineage import Lineage
 from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.observer import nobodys_error
 from airflow_provider_backpressure.core.watch import Watch
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, Terminal
+from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.declared import text
 from airflow_provider_backpressure.hooks.hydration import Declaration, Opened, SinkDeclaration, SourceDeclaration
@@ -32,6 +38,18 @@ def airflow_errors() -> Iterator[None]:
         yield
     except Terminal as error:
         raise AirflowFailException(str(error)) from error
+
+
+def _may_retry(instance: Any) -> bool:
+    """Whether Airflow tries the task again."""
+    return bool(getattr(instance, "try_number", 1) <= getattr(instance, "max_tries", 0))
+
+
+def failure_of(error: BaseException) -> str:
+    """Return why a task has failed, for people: sentences of our own errors hold no secret, others may."""
+    if isinstance(error, BackpressureError):
+        return str(error)
+    return f"{type(error).__name__}: the task's log says more."
 
 
 def lane_name(context: Context, *parts: str) -> str:
@@ -60,6 +78,10 @@ class HydrationTask(BaseOperator):
     operator_extra_links: Collection[BaseOperatorLink] = (HydrationLink(),)
     hydration_id = ""
     """What it works on; empty before it has found that."""
+    begins_work = True
+    """Whether a failure before it is over once it has its turn; a sensor only waits."""
+    _waited = False
+    """Whether it waited at the gate and goes on: what has failed meanwhile has failed."""
     lineage: Lineage | None = None
     """What it moved; for those who ask, so it stays empty where nobody can."""
 
@@ -108,7 +130,13 @@ class HydrationTask(BaseOperator):
     def opened(self, context: Context) -> Iterator[Opened]:
         """Open the ports for the time of a task, with errors as Airflow understands them."""
         with airflow_errors(), self.declaration(context).open() as opened:
-            yield opened
+            try:
+                yield opened
+            except (AirflowSkipException, AirflowRescheduleException):
+                raise
+            except (Exception, AirflowTaskTimeout) as error:
+                self._keep_failure(context["ti"], opened, error)
+                raise
 
     def wait_deferred(
         self,
@@ -152,6 +180,8 @@ class HydrationTask(BaseOperator):
         if holder != instance.run_id and not running(instance.dag_id, holder):
             holder = opened.ledger.hold(hydration_id, run=instance.run_id, over=holder)
         if holder == instance.run_id:
+            if self.begins_work and not self._waited:
+                opened.ledger.keep_failure(hydration_id, None)
             return
         self.log.info("Run %s has this hydration: this run waits its turn, and gives its worker slot back.", holder)
         trigger = TurnTrigger(
@@ -161,6 +191,15 @@ class HydrationTask(BaseOperator):
             run_id=holder,
         )
         self.defer(trigger=trigger, method_name="resume")
+
+    def _keep_failure(self, instance: Any, opened: Opened, error: BaseException) -> None:
+        """Keep why this task has failed for good, where its run still has the hydration."""
+        again = not isinstance(error, Terminal | AirflowFailException) and _may_retry(instance)
+        if again or not self.hydration_id:
+            return
+        with nobodys_error("Why the task has failed is not kept"):
+            if opened.ledger.hydration(self.hydration_id).holder in (instance.run_id, None):
+                opened.ledger.keep_failure(self.hydration_id, failure_of(error))
 
     def _lead_to(self, hydration_id: str, instance: Any) -> None:
         """Let the task's links lead there at once: Airflow itself stores them when the task ends."""
@@ -175,6 +214,7 @@ class HydrationTask(BaseOperator):
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after a deferral. What the trigger saw is only told: everything is looked at again."""
         self.log.info("Resumed: %s.", event["sentence"].rstrip("."))
+        self._waited = "waited" in event
         return self.execute(context)
 
 

@@ -15,6 +15,7 @@ from airflow_provider_backpressure.core.glance import Glance
 from airflow_provider_backpressure.core.keeping import lags, sentence
 from airflow_provider_backpressure.core.pipe import Part, Pipe, pipe
 from airflow_provider_backpressure.core.progress import arrival, duration
+from airflow_provider_backpressure.core.state import State
 from airflow_provider_backpressure.core.watched import size
 
 WIDTH = 80
@@ -42,6 +43,8 @@ def _lines(facts: Facts, with_marks: Marks) -> Table:
     lines = _grid()
     lines.add_row(Text(now.hydration.id[:SHOWN], style="bold"), Text(now.hydration.source_identity))
     lines.add_row(Text("  into"), Text(now.hydration.sink_identity))
+    if now.state is State.FAILED:
+        lines.add_row("failed", Text(_failure(now), style=BAD))
     lines.add_row("done", _done(now, with_marks))
     if rates := _rates(facts):
         lines.add_row("", Text(rates))
@@ -80,6 +83,14 @@ def _done(now: Glance, with_marks: Marks) -> Text:
     )
 
 
+def _failure(now: Glance) -> str:
+    """Return why it has failed, and when; ranges name their errors themselves."""
+    failure, at = now.hydration.failure, now.hydration.failed_at
+    if failure is None:
+        return f"{now.failed} ranges have used up their attempts: `airflow backpressure ranges` shows their errors"
+    return f"{failure} ({at:%Y-%m-%d %H:%M:%SZ})" if at else failure
+
+
 def _rates(facts: Facts) -> str:
     """Return the speed and the time that is left, and what is read and not committed yet."""
     now, left = facts.now, facts.now.eta
@@ -111,7 +122,8 @@ def _phase(facts: Facts) -> str:
     over = [span for span in facts.spans if span.seconds is not None]
     spent = [f"{span.phase} took {duration(span.seconds or 0)}" for span in over[-SPANS:]]
     since = "" if facts.in_phase is None else f" for {duration(facts.in_phase)}"
-    return "; ".join([f"{facts.now.hydration.phase.value}{since}", *spent])
+    failed = ", failed" if facts.now.state is State.FAILED else ""
+    return "; ".join([f"{facts.now.hydration.phase.value}{since}{failed}", *spent])
 
 
 def _ranges(facts: Facts) -> str:

@@ -82,20 +82,24 @@ class Facts:
             "target": hydration.sink_identity,
             "owner": hydration.owner,
             "phase": hydration.phase.value,
+            "state": self.now.state.value,
+            "failure": hydration.failure,
+            "failed_at": hydration.failed_at.isoformat() if hydration.failed_at else None,
             "consistent": consistent(hydration),
         }
 
     def _snapshot(self) -> dict[str, Any]:
         now, progress, left = self.now, self.now.progress, self.now.eta
         return {
-            "percent": None if now.percent is None else f"{now.percent:.1f}",
+            "percent": now.percent,
             "unit": now.unit,
             "rows": progress.committed,
             "read": progress.read,
             "total": progress.total,
             "total_exact": progress.total_exact,
-            "rows_per_second": f"{now.speed:.0f}" if now.running and now.speed is not None else None,
+            "rows_per_second": round(now.speed) if now.running and now.speed is not None else None,
             "eta": duration(left.seconds) if left else None,
+            "eta_seconds": round(left.seconds, 1) if left else None,
             "eta_soonest": _time(left.soonest if left else None),
             "eta_latest": _time(left.latest if left else None),
             "messages_received": progress.messages,
@@ -137,9 +141,13 @@ class Facts:
         now, counts = self.now, self.counts
         return {
             "ranges": f"{counts.committed}/{counts.total}" if counts else None,
+            "ranges_committed": counts.committed if counts else None,
+            "ranges_total": counts.total if counts else None,
             "failed": counts.failed if counts else None,
             "in_flight": now.in_flight,
             "credits": f"{now.credits}/{now.hydration.credits_max}",
+            "credits_now": now.credits,
+            "credits_max": now.hydration.credits_max,
             "held_back": held_back(now.flow) if now.running else "",
             "gate": "; ".join(now.reasons),
         }

@@ -12,6 +12,7 @@ from airflow_provider_backpressure.core.glance import Glance
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.pipe import compact, pipe
 from airflow_provider_backpressure.core.progress import arrival, duration, line
+from airflow_provider_backpressure.core.state import State
 
 BAR, DONE = 10, 18
 """Columns of the bar, and of the bar with its percentage."""
@@ -55,8 +56,8 @@ def short(identity: str) -> str:
 
 
 def _done(now: Glance, with_marks: Marks) -> Text:
-    if not now.running:
-        return Text(f"{'steady state':{DONE}}", style="not bold")
+    if now.state in (State.FAILED, State.STEADY_STATE):
+        return Text(f"{now.state.value:{DONE}}", style=BAD if now.state is State.FAILED else "not bold")
     if now.percent is None:
         return Text(f"{compact(now.progress.committed) + ' ' + now.unit:{DONE}}", style="not bold")
     bar = Text(with_marks.bar(now.percent, BAR), style="not bold green")
@@ -77,7 +78,14 @@ def _keeps_up(now: Glance) -> Text:
 def _held(now: Glance) -> str:
     again = "rehydration" if now.hydration.phase is Phase.REHYDRATION else ""
     failed = f"{now.failed} ranges failed" if now.failed else ""
-    return "; ".join(text for text in (again, failed, *now.reasons) if text)
+    why = now.hydration.failure if now.state is State.FAILED else ""
+    return "; ".join(text for text in (again, why, failed, *now.reasons) if text)
+
+
+def _stage(now: Glance) -> str:
+    """Return the phase, and that it has failed where it has."""
+    phase = now.hydration.phase.value
+    return f"{phase} failed" if now.state is State.FAILED else phase
 
 
 def logged(now: Glance) -> str:
@@ -87,4 +95,4 @@ def logged(now: Glance) -> str:
     ways = " -> ".join(f"{part.name} {', '.join(filter(None, (part.figure, part.note)))}" for part in drawn.parts)
     reasons = now.reasons
     gate = f"; gate closed: {'; '.join(reasons)}" if reasons else ""
-    return f"{short(now.hydration.sink_identity)} {now.hydration.phase.value}: {progress}; {ways}{gate}"
+    return f"{short(now.hydration.sink_identity)} {_stage(now)}: {progress}; {ways}{gate}"

@@ -36,11 +36,10 @@ def probe(args: Namespace) -> None:
                     planner=opened.planner(), hydration=found, plan=plan, seconds=args.seconds, tell=_progress
                 )
                 curve = prober.run(most=args.most, range_rows=args.range_rows)
-    rows = list(_rows(curve))
     if args.output in ("json", "yaml"):
-        shown(args, [{**row, "verdict": curve.verdict()} for row in rows])
+        shown(args, [{**row, "verdict": curve.verdict()} for row in _rows(curve)])
     else:
-        shown(args, rows)
+        shown(args, [_read_by_people(row) for row in _rows(curve)])
         print(curve.verdict())
 
 
@@ -57,16 +56,21 @@ def _progress(line: str) -> None:
     print(line, file=sys.stderr)
 
 
+def _read_by_people(row: dict[str, Any]) -> dict[str, Any]:
+    idle = row["sink_idle"]
+    return {**row, "sink_idle": None if idle is None else f"{idle:.0%}", "knee": "yes" if row["knee"] else ""}
+
+
 def _rows(curve: Curve) -> Iterator[dict[str, Any]]:
     steps: tuple[Step, ...] = (*curve.steps, *curve.sizes)
     for step, bound in zip(steps, curve.bounds(), strict=True):
         yield {
             "credits": step.credits,
             "range_rows": step.range_rows,
-            "rows_per_second": f"{step.rate:.0f}",
-            "in_flight": f"{step.in_flight:.1f}",
-            "sink_idle": f"{step.sink_idle:.0%}" if step.flow else None,
+            "rows_per_second": round(step.rate),
+            "in_flight": round(step.in_flight, 1),
+            "sink_idle": round(step.sink_idle, 4) if step.flow else None,
             "bound": bound.value,
-            "knee": "yes" if step is curve.knee else "",
+            "knee": step is curve.knee,
             "at": curve.at,
         }

@@ -8,6 +8,7 @@ from airflow.utils.platform import getuser
 
 from airflow_provider_backpressure.cli.dags import declarations
 from airflow_provider_backpressure.cli.shell import command, shown
+from airflow_provider_backpressure.core.checks import way_out
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 from airflow_provider_backpressure.hooks.hydration import Declaration
@@ -33,7 +34,5 @@ def _checked(declaration: Declaration) -> dict[str, Any]:
     with declaration.open() as opened:
         snapshot = opened.source.snapshot()
         if declaration.mode is Mode.APPEND and opened.sink.holds_rows():
-            raise SinkRefused(
-                f"{opened.sink.identity} still holds rows: empty it first, or use mode='replace' or mode='upsert'."
-            )
+            raise SinkRefused(f"{opened.sink.identity} still holds rows: {way_out(opened.sink)}.")
         return {"lake": opened.source.identity, "target": opened.sink.identity, "rows": snapshot.total}

@@ -1,6 +1,7 @@
 """What every command does: reach the ledger, find a hydration by its name, end with a sentence and an exit code."""
 
 import difflib
+import math
 import os
 import sys
 from argparse import Namespace
@@ -82,7 +83,26 @@ def shown(args: Namespace, rows: list[dict[str, Any]]) -> None:
     """Print rows as the command's ``--output`` asks; what is not known is empty, or null."""
     if args.output in FOR_PEOPLE:
         rows = [{name: "" if value is None else value for name, value in row.items()} for row in rows]
-    AirflowConsole().print_as(rows, args.output)
+    console = AirflowConsole()
+    # Airflow's own printing makes a text of every number and truth.
+    if args.output == "json":
+        console.print_as_json(_plain(rows))
+    elif args.output == "yaml":
+        console.print_as_yaml(_plain(rows))
+    else:
+        console.print_as(rows, args.output)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON and YAML have it: numbers and truths as they are, times and all others as texts."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    # Not of a kind of its own, such as an enumeration: YAML would name its class.
+    return value if value is None or type(value) in (bool, int, float) else str(value)
 
 
 def named(ledger: LedgerReader, name: str) -> Hydration:

@@ -35,7 +35,7 @@ def _facts(ledger: LedgerReader, owner: str, conn_id: str, tables: list[Hydratio
         "owner": owner,
         "source": conn_id,
         "tables": found.tables,
-        "percent": None if progress.percent is None else f"{int(progress.percent * 10) / 10:.1f}",
+        "percent": None if progress.percent is None else int(progress.percent * 10) / 10,
         "rows": progress.committed,
         "total": progress.total,
         "total_exact": progress.total_exact,

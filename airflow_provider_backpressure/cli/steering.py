@@ -1,9 +1,12 @@
 """``pause``, ``resume``, ``set`` and ``history``: a person's hand on the tap, and the trace that it leaves."""
 
 from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
 
 from airflow.utils.platform import getuser
 
+from airflow_provider_backpressure.cli.push import NESTED
 from airflow_provider_backpressure.cli.shell import SHOWN, command, named, opened_ledger, shown
 from airflow_provider_backpressure.core.hydration import Hydration
 from airflow_provider_backpressure.core.ledger_port import LedgerReader
@@ -49,6 +52,7 @@ def history(args: Namespace) -> None:
     with opened_ledger(args) as ledger:
         meant = named(ledger, args.hydration).id if args.hydration else None
         acts = ledger.controls(meant)
+    nested = args.output in NESTED
     shown(
         args,
         [
@@ -57,12 +61,16 @@ def history(args: Namespace) -> None:
                 "who": act.who,
                 "action": act.action,
                 "hydration": act.hydration_id[:SHOWN],
-                "values": " ".join(f"{name}={value}" for name, value in act.values.items() if value is not None),
+                "values": dict(act.values) if nested else _as_text(act.values),
                 "why": act.why,
             }
             for act in acts
         ],
     )
+
+
+def _as_text(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
 
 
 def _meant(ledger: LedgerReader, args: Namespace) -> list[Hydration]:

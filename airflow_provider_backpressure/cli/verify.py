@@ -9,7 +9,7 @@ from rich.progress import track
 from airflow_provider_backpressure.cli.shell import FAILED, SHOWN, command, named, opened_ledger, shown
 from airflow_provider_backpressure.core.paging import every_range
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.verification import Verify
+from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.hooks.recorded import declaration_of, recorded_plan
 
 

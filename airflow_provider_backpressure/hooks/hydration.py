@@ -23,7 +23,8 @@ from airflow_provider_backpressure.core.ports import Runner, Sink, Source, Unrea
 from airflow_provider_backpressure.core.push import Push
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.unread import unread
-from airflow_provider_backpressure.core.verification import Verifier
+from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.verification.verifier import Verifier
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks import metrics
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook
@@ -198,6 +199,10 @@ class Opened:
         planner = replace(self.planner(), mode=plan.mode, consistency=plan.consistency)
         planner.close(hydration, plan)
 
+    def follow_sink(self) -> None:
+        """Let a ledger that is older than the sink follow it within its plan, before a lane goes on with that."""
+        self.planner().reindex(self.hydration()[0], who=self.declaration.owner, within_plan=True)
+
     def take_target(self) -> None:
         """Complete what was begun where a planner was killed between ledger and sink."""
         hydration, plan = self.hydration()
@@ -289,6 +294,10 @@ class Opened:
 
     def _another_source(self) -> Source:
         return self.declaration.source.open(self.endpoint)
+
+    def completion(self) -> Completion:
+        """Return the check that the current plan has to pass before anything ends or is published."""
+        return Completion(plan=self.hydration()[1], ledger=self.ledger, sink=self.sink)
 
     def verifier(self) -> Verifier:
         """Return the verifier of the current plan."""

@@ -77,6 +77,8 @@ class HydrateOperator(TransformTask):
             if self.lanes > 1:
                 check_one_task(plan.consistency, what="several lanes")
             self.take_turn(context, opened, hydration.id)
+            # A retry does not plan again, so it looks by itself whether the ledger was restored meanwhile.
+            opened.follow_sink()
             opened.take_target()
             teller = self._teller(context, opened)
             # What became due while the task waited without a slot is told at once; what an earlier run left is over.

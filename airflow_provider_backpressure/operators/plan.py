@@ -14,6 +14,7 @@ from airflow_provider_backpressure.core.planner import Planned, Verdict
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.hydration import Declaration, Opened
+from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.task import TransformTask
 
 MAX_TASKS = 1024
@@ -56,6 +57,9 @@ class PlanSnapshotOperator(TransformTask):
         self.consistency = None if consistency is None else as_consistency(consistency, self.source.consistencies)
         self.on_new_column = as_new_column(on_new_column)
         self.each_range = each_range
+        if each_range:
+            # Else the tasks of the ranges would be refused, when the plan is made and the first of them runs.
+            check_one_task(self.consistency or Consistency(self.source.consistencies[0]), what="a task for each range")
 
     def declaration(self, context: Context) -> Declaration:
         """Return what this task was told."""

@@ -7,15 +7,14 @@ from airflow.sdk import Context
 from airflow_provider_backpressure.assets import has_asset, hydration_asset, hydrations_of
 from airflow_provider_backpressure.core.catching_up import check_caught_up
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.ledger_port import Ledger
 from airflow_provider_backpressure.core.lineage import Lineage
 from airflow_provider_backpressure.core.observer import nobodys_error
 from airflow_provider_backpressure.core.paging import every_range
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.statistics import rows_received
-from airflow_provider_backpressure.core.verification import Report, Verify
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerUnavailable, VerificationFailed
+from airflow_provider_backpressure.core.verification.verifier import Report, Verify
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, VerificationFailed
 from airflow_provider_backpressure.hooks.hydration import Opened
 from airflow_provider_backpressure.task import HydrationTask
 
@@ -35,7 +34,8 @@ class VerifyHydrationOperator(HydrationTask):
     the state store of an asset that the DAG knows too. Ranges that differ are named and fail the task for good.
 
     :param verify: ``"target"`` (or ``True``) reads the target back and compares it with the markers, which hold what
-        was read from the source; ``"full"`` reads the source once more too; ``"none"`` (``False``) trusts the markers
+        was read from the source; ``"full"`` reads the source once more too; ``"none"`` (``False``) trusts the
+        markers. In any case ranges, markers and totals have to agree before anything ends or is published
     """
 
     def __init__(self, *, verify: str | bool = Verify.TARGET, **kwargs: Any) -> None:
@@ -53,7 +53,7 @@ class VerifyHydrationOperator(HydrationTask):
         with self.opened(context) as opened:
             hydration, plan = opened.hydration()
             self.take_turn(context, opened, hydration.id)
-            check_complete(opened.ledger, plan)
+            opened.completion().check()
             check_caught_up(plan, opened.sink)
             opened.sink.complete(plan)
             self.lineage = Lineage(plan=plan, moved=False)
@@ -110,17 +110,6 @@ def as_verify(verify: str | bool) -> Verify:
         raise InvalidDeclaration(f"verify must be one of {', '.join(Verify)}, not {verify!r}.") from error
 
 
-def check_complete(ledger: Ledger, plan: Plan) -> None:
-    """Raise where a range is open; where another run holds it, that is for a while."""
-    counts = ledger.counts(plan.plan_id)
-    if counts.admitted and counts.admitted == counts.open:
-        raise LedgerUnavailable(f"{counts.admitted} ranges are still in flight with another run of this hydration.")
-    if counts.open:
-        raise VerificationFailed(
-            f"{counts.open} of {counts.total} ranges are not committed yet: clear the task that hydrates them."
-        )
-
-
 def committed_frontier(plan: Plan, rows: int) -> dict[str, int]:
     """Return what is committed: of a single table its rows, of several and of a log the frontier that was planned."""
     if len(plan.frontier) == 1 and not plan.replays and plan.consistency is not Consistency.OFFSETS:
@@ -129,8 +118,10 @@ def committed_frontier(plan: Plan, rows: int) -> dict[str, int]:
 
 
 def mismatch_sentence(report: Report) -> str:
-    """Return the error's sentence; it names the ranges."""
-    numbers = [str(mismatch.seq) for mismatch in report.mismatches]
+    """Return the error's sentence; it names the ranges, where any differs by itself."""
+    numbers = [str(mismatch.seq) for mismatch in report.mismatches if mismatch.seq >= 0]
+    if not numbers:
+        return f"The target differs: {report.mismatches[0].sentence}."
     more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
     return (
         f"{len(numbers)} of {report.ranges} ranges differ: {', '.join(numbers[:NAMED])}{more}; "

@@ -31,6 +31,11 @@ class Line(BaseModel):
     dag_id: str = Field(description="Who owns it; its rights are the hydration's.")
     cluster: str
     phase: str
+    state: str = Field(
+        description="What is shown: not begun, failed, paused, queued, hydrating, rehydrating or steady state."
+    )
+    failure: str | None = Field(description="Why its latest task has failed; null once a task works on it again.")
+    failed_at: datetime | None
     begun: bool = Field(description="Whether it was planned ever.")
     paused: bool
     unit: str = Field(description="What is counted: rows or offsets.")
@@ -55,7 +60,9 @@ class Line(BaseModel):
     queue_position: int | None = Field(description="Place among those that wait for their cluster.")
     keeping_up: str | None = Field(description="Verdict beside the source; null before the source was looked at.")
     keeping_up_sentence: str
-    lag: int | None = Field(description="What the source has and the target has not committed, in log units.")
+    lag: int | None = Field(
+        description="What the source has and the target has not committed, in log units; null where it is not followed."
+    )
     log_unit: str | None
     upstream_rate: float | None = Field(description="Log units a second.")
     process_rate: float | None
@@ -74,6 +81,9 @@ class Line(BaseModel):
             dag_id=hydration.owner,
             cluster=hydration.cluster,
             phase=hydration.phase.value,
+            state=now.state.value,
+            failure=hydration.failure,
+            failed_at=hydration.failed_at,
             begun=hydration.plan is not None,
             paused=hydration.paused_by is not None,
             unit=now.unit,

@@ -7,6 +7,7 @@ an executor's life are not looked at. The figures move with heartbeats, so a clu
 """
 
 import json
+import math
 import re
 import time
 import urllib.request
@@ -55,19 +56,27 @@ def limit_bytes(properties: Mapping[str, str]) -> int:
     return total + size_bytes(properties.get("spark.executor.pyspark.memory", "0"), unit="m")
 
 
-def fullest(stages: Iterable[Mapping[str, Any]]) -> tuple[str, int]:
+def fullest(stages: Iterable[Mapping[str, Any]]) -> tuple[str, int | None]:
     """Return the executor with most resident memory within these running stages, and its bytes.
 
-    A stage without figures yet counts nothing; without process-tree figures heap and off-heap stand in for them.
-    ``("driver", 0)`` where nothing runs.
+    Until the first heartbeat of a stage Spark answers 0 or nothing, which is no figure. Without process-tree figures
+    heap and off-heap stand in for them. ``("driver", None)`` where no stage has a figure.
     """
     used: dict[str, int] = {}
     for stage in stages:
         for executor, summary in (stage.get("executorSummary") or {}).items():
             peaks = summary.get("peakMemoryMetrics") or {}
             resident = sum(peaks.get(name, 0) for name in _TREE) or sum(peaks.get(name, 0) for name in _JVM)
-            used[executor] = max(used.get(executor, 0), resident)
-    return max(used.items(), key=lambda entry: entry[1], default=(DRIVER, 0))
+            if resident:
+                used[executor] = max(used.get(executor, 0), resident)
+    return max(used.items(), key=lambda entry: entry[1], default=(DRIVER, None))
+
+
+def working(stages: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the attempts of stages that have begun a task; one that waits for a slot has no memory to report."""
+    return frozenset(
+        f"{stage.get('stageId')}.{stage.get('attemptId')}" for stage in stages if stage.get("executorSummary")
+    )
 
 
 def slots(executors: Iterable[Mapping[str, Any]], task_cpus: int = 1) -> int | None:
@@ -107,18 +116,21 @@ class ExecutorMemory:
         self._limit = 0
         self._task_cpus = 1
         self._last: tuple[float, MemoryReading] | None = None
+        self._figure_at: float | None = None
+        self._begun: dict[str, float] = {}
 
     def read(self) -> MemoryReading | None:
         """Return the memory now; the last reading with its age where the page does not answer; ``None`` before one.
 
-        With no stage running nothing is used: an idle cluster that answers holds no gate closed.
+        A page that answers without a figure gives a reading without one: an idle cluster holds no gate closed, and a
+        stage that has just begun is no stage without memory.
         """
         now = self._clock()
         if self._last is not None and now - self._last[0] < FRESH_SECONDS:
             return self._last[1]
         try:
             page = self._found()
-            executor, used = fullest(self._fetch(f"{page}/stages?status=active&details=true"))
+            stages = self._fetch(f"{page}/stages?status=active&details=true")
             executors = self._fetch(f"{page}/executors")
         except (OSError, ValueError, LookupError, HTTPException):
             self._page = None
@@ -133,16 +145,29 @@ class ExecutorMemory:
                 slots=last.slots,
                 slots_each=last.slots_each,
             )
+        executor, used = fullest(stages)
+        running = working(stages)
         reading = MemoryReading(
             used_bytes=used,
             limit_bytes=self._limit,
-            age_seconds=0.0,
+            age_seconds=self._age(now, running, seen=used is not None),
             executor=executor,
             slots=slots(executors, self._task_cpus),
             slots_each=max((slots([one], self._task_cpus) or 0 for one in executors), default=0) or None,
+            idle=used is None and not running,
         )
         self._last = (now, reading)
         return reading
+
+    def _age(self, now: float, running: frozenset[str], *, seen: bool) -> float:
+        """Return how long ago a figure was seen; while stages run without one, how long the oldest of them has."""
+        self._begun = {stage: self._begun.get(stage, now) for stage in running}
+        if seen:
+            self._figure_at = now
+            return 0.0
+        if running:
+            return now - min(self._begun.values())
+        return math.inf if self._figure_at is None else now - self._figure_at
 
     def _found(self) -> str:
         """Return the address of the application's page, found anew after it was lost."""

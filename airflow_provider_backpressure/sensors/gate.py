@@ -23,6 +23,7 @@ class GateSensor(HydrationTask, BaseSensorOperator):
     """
 
     watch: Watch
+    begins_work = False
 
     def __init__(self, *, deferrable: bool = True, poke_interval: float = 1.0, **kwargs: Any) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)

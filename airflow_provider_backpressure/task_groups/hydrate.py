@@ -9,7 +9,7 @@ from airflow.sdk import TaskGroup, TriggerRule, task_group
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.messages import Transform
-from airflow_provider_backpressure.core.verification import SOURCE_MOVED, Verify
+from airflow_provider_backpressure.core.verification.verifier import SOURCE_MOVED, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.hydration import SinkDeclaration, SourceDeclaration
@@ -75,24 +75,12 @@ def hydrate(
     :param backpressure_conn_id: Airflow connection of the ledger
     :param group_id: id of the task group; ``hydrate_<table>`` where it is not given
     """
-    budget = budget or Budget()
+    # Before anything else has a name, so that each of several tables gets every option, also one that is added later.
+    options = dict(locals())
+    del options["source"], options["sink"]
     if getattr(source, "tables", ()):
-        return hydrate_tables(
-            hydrate,
-            source,
-            sink,
-            spark_conn_id=spark_conn_id,
-            budget=budget,
-            consistency=consistency,
-            mode=mode,
-            transform=transform,
-            verify=verify,
-            lanes=lanes,
-            task_per_range=task_per_range,
-            on_event=on_event,
-            backpressure_conn_id=backpressure_conn_id,
-            group_id=group_id,
-        )
+        return hydrate_tables(hydrate, source, sink, **options)
+    budget = budget or Budget()
     wanted = as_consistency(consistency or source.consistencies[0], source.consistencies)
     _check(lanes=lanes, task_per_range=task_per_range, budget=budget)
     _check_snapshot(wanted, lanes=lanes, task_per_range=task_per_range, verify=verify)

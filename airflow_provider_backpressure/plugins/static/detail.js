@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { draw as drawCharts, frames } from "./charts.js";
 import { controls } from "./controls.js";
-import { amount, bytes, classes, DASH, duration, el, named, percent, PHASES, put, rate, share, show, spread, time, whole } from "./dom.js";
+import { amount, bytes, classes, DASH, drawState, duration, el, named, percent, put, rate, share, show, spread, STATES, time, whole } from "./dom.js";
 import { bar, standing } from "./overview.js";
 import { pipe } from "./pipe.js";
 import { foretold, planning } from "./planning.js";
@@ -20,6 +20,7 @@ export function detail(main, id, { path, again }) {
   const title = el("h1");
   const under = el("p", { class: "quiet identity" });
   const badges = el("p", { class: "row" }, el("span"), el("span"));
+  const failure = el("p", { class: "bad", role: "alert", hidden: true });
   const steer = controls(id, anew);
   const done = answer("How much is done?");
   const keeping = answer("Is it keeping up?");
@@ -45,7 +46,7 @@ export function detail(main, id, { path, again }) {
     charts.node,
     card("Ranges", map.node));
   const all = el("div", { class: "detail" },
-    el("div", { class: "head" }, el("div", {}, title, under, badges), steer.node),
+    el("div", { class: "head" }, el("div", {}, title, under, badges, failure), steer.node),
     notBegun, begun,
     card("History", noActs, actTable));
   const waiting = el("p", { class: "empty", role: "status" }, "Loading …");
@@ -101,8 +102,9 @@ export function detail(main, id, { path, again }) {
     put(under, `${source.place} → ${target.place} · DAG ${one.dag_id} · cluster ${one.cluster}`);
     path(target.name);
     document.title = `${percent(one.percent)} ${target.name} · Backpressure`;
-    classes(badges.children[0], "badge", one.begun && one.phase);
-    put(badges.children[0], one.begun ? PHASES[one.phase] : "Not begun");
+    drawState(badges.children[0], one);
+    show(failure, one.state === "failed");
+    put(failure, one.failure ? `Failed at ${time(one.failed_at)}: ${one.failure}` : `${whole(one.failed)} ranges have used up their attempts; the map of the ranges leads to their errors.`);
     const [kind, word] = standing(one, one.phase !== "steady_state");
     classes(badges.children[1], "badge", kind);
     put(badges.children[1], kind === "open" || kind === "closed" ? `Gate ${word.toLowerCase()}` : word);
@@ -133,7 +135,7 @@ export function detail(main, id, { path, again }) {
 
   // Only what matters is said aloud: not every figure that moves.
   function announce(one) {
-    const now = `${PHASES[one.phase]}, ${one.paused ? "paused" : one.open ? "gate open" : "gate closed"}`;
+    const now = `${STATES[one.state]}, ${one.paused ? "paused" : one.open ? "gate open" : "gate closed"}`;
     if (said !== null && said !== now) document.getElementById("news").textContent = now;
     said = now;
   }

@@ -104,5 +104,15 @@ export function named(identity) {
   return { kind: identity.split("://")[0], name: table.join("/") || place || identity, place: identity };
 }
 
-export const PHASES = { hydration: "Hydrating", steady_state: "Steady state", rehydration: "Rehydrating" };
+// The state is derived by the server, once for page, API and command line.
+export const STATES = {
+  "not begun": "Not begun", failed: "Failed", paused: "Paused", queued: "Queued",
+  hydrating: "Hydrating", rehydrating: "Rehydrating", "steady state": "Steady state",
+};
+const KINDS = { failed: "failed", paused: "paused", queued: "calm", hydrating: "hydration", rehydrating: "rehydration", "steady state": "steady_state" };
+export function drawState(node, one) {
+  classes(node, "badge", KINDS[one.state]);
+  put(node, STATES[one.state]);
+  node.title = one.failure ?? "";
+}
 export const RANGES = { planned: "planned", admitted: "in flight", committed: "committed", failed: "failed", revoked: "skipped" };

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { ask } from "./controls.js";
-import { amount, bytes, classes, duration, el, named, percent, PHASES, put, rate, share, show, short, spread, time, whole } from "./dom.js";
+import { amount, bytes, classes, drawState, duration, el, named, percent, put, rate, share, show, short, spread, time, whole } from "./dom.js";
 import { planning } from "./planning.js";
 
 const PAGE = 50;
@@ -86,12 +86,13 @@ function nothing(dag) {
 }
 
 function summed(sums, found) {
-  const running = found.hydrations.filter((one) => one.begun && one.phase !== "steady_state");
+  const running = found.hydrations.filter((one) => one.begun && one.phase !== "steady_state" && one.state !== "failed");
   const facts = [
     [whole(found.total), "in all"],
     [whole(running.length), "under way"],
     [whole(running.filter((one) => !one.open).length), "held back"],
     [whole(found.hydrations.filter((one) => one.paused).length), "paused"],
+    [whole(found.hydrations.filter((one) => one.state === "failed").length), "failed"],
   ];
   facts.forEach(([figure, word], index) => {
     const item = sums.children[index] ?? sums.appendChild(el("li", {}, el("b"), " ", el("span")));
@@ -150,22 +151,21 @@ function line() {
       put(link, target.name);
       put(under, `from ${source.name} · ${one.dag_id}`);
       under.title = `${source.place} → ${target.place}`;
-      classes(phase, "badge", one.begun && one.phase);
-      put(phase, one.begun ? PHASES[one.phase] : "Not begun");
+      drawState(phase, one);
       progress.draw(one.percent, `Progress of ${target.name}`);
       put(rowsDone, !one.begun ? "Nothing is planned" : `${short(one.committed)} of ${one.total_exact ? "" : "about "}${short(one.total)} ${one.unit}`);
       put(left, duration(one.eta_seconds));
       show(interval, one.eta_soonest_seconds !== null);
       put(interval, spread(one));
       put(cells.rate, rate(one.rate, one.unit));
-      put(cells.memory, one.memory_limit ? share(one.memory_used / one.memory_limit) : null);
-      cells.memory.title = one.memory_limit ? `${bytes(one.memory_used)} of ${bytes(one.memory_limit)} in the fullest executor` : "";
+      put(cells.memory, one.memory_limit && one.memory_used !== null ? share(one.memory_used / one.memory_limit) : null);
+      cells.memory.title = one.memory_limit && one.memory_used !== null ? `${bytes(one.memory_used)} of ${bytes(one.memory_limit)} in the fullest executor` : "";
       put(cells.credits, `${one.in_flight} of ${one.credits}`);
       cells.credits.title = `${one.in_flight} in flight; ${one.credits} credits, at most ${one.credits_max}`;
       const [kind, word] = standing(one, running);
       classes(gate, "badge", kind);
       put(gate, word);
-      put(reason, one.failed ? `${one.failed} failed; ${one.reasons[0] ?? ""}` : one.reasons[0] ?? " ");
+      put(reason, [one.state === "failed" && one.failure, one.failed && `${one.failed} failed`, one.reasons[0]].filter(Boolean).join("; ") || " ");
       reason.title = one.reasons.join("\n");
       put(verdict, one.keeping_up === "unknown" ? null : one.keeping_up);
       verdict.className = one.keeping_up === "not keeping up" ? "bad" : "";
