@@ -5,7 +5,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-backpressure demo-down test test-long check bench chaos soak docs lock audit wheel clean
+.PHONY: help demo demo-backpressure demo-down test test-long check bench chaos attack soak docs lock audit wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -45,7 +45,12 @@ bench: $(READY) ## Benchmarks, side by side (two hours; BENCH_ROWS=200000 for a 
 	@$(BIN)/python -m benchmarks --rows $${BENCH_ROWS:-10000000} $(if $(BENCH_ONLY),--only $(BENCH_ONLY)) $(if $(WRITE_DOCS),--write-docs)
 
 chaos: $(READY) ## Show all faults, everybody killed at every step with 20 seeds each, and print the matrix (long)
-	@CHAOS_SEEDS=$${CHAOS_SEEDS:-20} SIMULATED_SCHEDULES=$${SIMULATED_SCHEDULES:-10000} $(PYTEST) -m fault --all-faults $(if $(WRITE_DOCS),--write-docs) tests
+	@CHAOS_PAIRS=all CHAOS_SEEDS=$${CHAOS_SEEDS:-20} SIMULATED_SCHEDULES=$${SIMULATED_SCHEDULES:-10000} $(PYTEST) -m fault --all-faults $(if $(WRITE_DOCS),--write-docs) tests
+
+attack: $(READY) ## 400 random attacks by seed, resumable: changes, DDL, kills, restored ledgers (ATTACK_SEEDS=17 for one) (long)
+	@export ATTACK_RESULTS=$${ATTACK_RESULTS:-artefacts/attacks.jsonl}; \
+	ATTACK_SEEDS=$${ATTACK_SEEDS:-0-199} $(PYTEST) tests/chaos/test_attack.py -k postgres; first=$$?; \
+	ATTACK_SEEDS=$${ATTACK_SEEDS:-0-99} $(PYTEST) tests/chaos/test_attack.py -k "mysql or topic" && exit $$first
 
 soak: $(READY) ## Half an hour of hydrations under faults: does anything grow, and is everything there in the end (long)
 	@$(BIN)/python -m tests.soak $(if $(WRITE_DOCS),--write-docs)

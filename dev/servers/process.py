@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import time
@@ -66,16 +67,17 @@ def spawn(
     command: list[str], *, mark: str, cwd: Path, log: Path, environment: dict[str, str], user: str | None = None
 ) -> Process:
     """Start a process in its own session, marked from its first instruction on, its output in the log."""
+    line, account = _as_user(command, user)
     with log.open("ab") as sink:
         child = subprocess.Popen(
-            command,
+            line,
             cwd=cwd,
             env={**environment, MARK: mark},
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            **_account(user),
+            **account,
         )
     _children[child.pid] = child
     return Process.of(child.pid) or Process(pid=child.pid, started=-1)
@@ -90,19 +92,30 @@ def run(
     user: str | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run a helper to its end; it is marked too, so that it is found should the starter die meanwhile."""
+    line, account = _as_user(command, user)
     return subprocess.run(
-        command,
+        line,
         cwd=cwd,
         env={**os.environ, **(environment or {}), MARK: mark},
         capture_output=True,
         text=True,
         check=False,
-        **_account(user),
+        **account,
     )
 
 
-def _account(user: str | None) -> dict[str, Any]:
-    return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
+def _as_user(command: list[str], user: str | None) -> tuple[list[str], dict[str, Any]]:
+    """Return what starts a command as this user: the command line, and arguments for ``subprocess``.
+
+    ``subprocess`` changes the user between fork and exec, where a process with gRPC's threads crashes now and then.
+    ``setpriv`` changes it behind exec, and stays the same process.
+    """
+    if user is None:
+        return command, {}
+    group = pwd.getpwnam(user).pw_gid
+    if setpriv := shutil.which("setpriv"):
+        return [setpriv, f"--reuid={user}", f"--regid={group}", "--clear-groups", "--", *command], {}
+    return command, {"user": user, "group": group, "extra_groups": []}
 
 
 def marked() -> Iterator[tuple[str, Process]]:

@@ -25,9 +25,9 @@ COLUMNS = (
 )
 BAD = {
     17: ("abcd", "{}", "column code: value too long for type character varying(3)"),
-    18: ("a\0b", "{}", "invalid byte sequence"),
+    18: ("a\0b", "{}", "column code holds a NUL character, which no text in PostgreSQL can"),
     400: ("abc", "{", "column doc: invalid input syntax for type json"),
-    401: ("abc", '{"a": "\\u0000"}', "column doc: unsupported Unicode escape sequence"),
+    401: ("abc", '{"a": "\\u0000"}', "column doc holds a NUL character, which no text in PostgreSQL can"),
 }
 ROWS = 1000
 

@@ -91,6 +91,47 @@ def test_a_table_that_changes_while_it_is_read_has_caught_up_in_the_end(followed
     assert followed.differs() == (0, 0)
 
 
+SPELLED_OTHERWISE = {
+    "array_nulls": "off",
+    "backslash_quote": "on",
+    "bytea_output": "escape",
+    "datestyle": "German, DMY",
+    "default_transaction_isolation": "serializable",
+    "extra_float_digits": "-15",
+    "intervalstyle": "sql_standard",
+    "quote_all_identifiers": "on",
+    "search_path": "nowhere",
+    "standard_conforming_strings": "off",
+    "timezone": "Asia/Kolkata",
+    "transform_null_equals": "on",
+    "xmloption": "document",
+}
+"""Settings of a database under which values are written or read as text in another way."""
+
+
+@pytest.mark.statement("X4")
+def test_no_setting_of_a_database_changes_a_value(followed: Followed) -> None:
+    """X4: neither as ranges are copied nor as the log is replayed, whatever sessions of the database begin with."""
+    types = {"ta": "text[]", "ia": "int[]", "f": "float8", "b": "bytea", "d": "date", "tz": "timestamptz"}
+    types |= {"iv": "interval", "x": "xml", "tza": "timestamptz[]", "ba": "bytea[]", "s": "text", "m": "mood"}
+    followed.source(
+        "CREATE TYPE mood AS ENUM ('ok')",
+        f"CREATE TABLE t (id int PRIMARY KEY, v int, {', '.join(map(' '.join, types.items()))})",
+        "INSERT INTO t SELECT g, 0, ARRAY['NULL', NULL, '', 'a\\b'], ARRAY[1, NULL], 0.1::float8 + 0.2, '\\x00ff5c27',"
+        " '2024-02-01', '2024-03-31 01:30:00.123456+00', '-1 year +2 mons -3 days 04:05:06.7', 'no document',"
+        " ARRAY['2024-03-31 01:30:00+00'::timestamptz, NULL], ARRAY['\\x00ff'::bytea, NULL], 'it''s \\n', 'ok'"
+        " FROM generate_series(1, 3000) g",
+    )
+    for name, value in SPELLED_OTHERWISE.items():
+        followed.source(f"ALTER DATABASE \"{followed.composed.source.database}\" SET {name} = '{value}'")
+    other = "SELECT count(*), sum(v) FROM public.t JOIN raw.t r USING (id, v) WHERE NOT t *<> r"
+    followed.go()
+    assert followed.source(other) == [(3000, 0)]
+    followed.source("UPDATE public.t SET v = 1")
+    followed.go()
+    assert followed.source(other) == [(3000, 3000)]
+
+
 @pytest.mark.statement("X2", "X6", "T10")
 @pytest.mark.fault(3, 19)
 def test_a_writer_at_random_a_killed_lane_and_the_target_is_the_source_when_it_pauses(
@@ -239,7 +280,12 @@ def test_what_cannot_be_replayed_is_refused_before_anything_is_made(
             ["ALTER TABLE t REPLICA IDENTITY DEFAULT"],
             "did not have id in its replica identity",
         ),
-        (["ALTER TABLE t ALTER n TYPE numeric(12,4)"], ["ALTER TABLE t ALTER n TYPE numeric(10,2)"], "another type"),
+        (["ALTER TABLE t ALTER v TYPE oid"], ["ALTER TABLE t ALTER v TYPE int"], "had v of another type"),
+        (
+            ["ALTER TABLE t ALTER n TYPE numeric(12,4)"],
+            ["ALTER TABLE t ALTER n TYPE numeric(10,2)"],
+            "column n was altered and the table was rewritten",
+        ),
         (["ALTER TABLE t ALTER n TYPE numeric(12,4)"], [], "n was numeric.10,2. and is numeric.12,4."),
     ],
 )

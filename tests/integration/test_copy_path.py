@@ -69,6 +69,25 @@ def test_rows_and_marker_arrive_together(database: Endpoint) -> None:
         assert (read_back.rows, read_back.bytes, read_back.checksum) == (5000, result.bytes, result.checksum)
 
 
+@pytest.mark.statement("X1")
+@pytest.mark.parametrize(("chosen", "ours"), [("off", "on"), ("local", "local"), ("remote_apply", "remote_apply")])
+def test_a_marker_that_was_told_is_on_the_disk(database: Endpoint, chosen: str, ours: str) -> None:
+    """X1: what a target's database chooses for speed does not let its commits be forgotten once the ledger has them."""
+    execute(database, f'ALTER DATABASE "{database.database}" SET synchronous_commit = {chosen}')
+    begun = orders(database)
+    execute(
+        database,
+        "CREATE TABLE seen (said text)",
+        "CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN INSERT INTO public.seen VALUES (current_setting(''synchronous_commit'')); RETURN NEW; END'",
+        "CREATE TRIGGER look BEFORE INSERT ON raw.backpressure_commit FOR EACH ROW EXECUTE FUNCTION look()",
+        "CREATE TRIGGER look BEFORE UPDATE ON raw.backpressure_plan FOR EACH ROW EXECUTE FUNCTION look()",
+    )
+    copy(begun)
+    begun.superseded()
+    assert execute(database, "SELECT said FROM seen") == [(ours,), (ours,), (ours,)]
+
+
 @pytest.mark.statement("X3", "X4")
 @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.UPSERT])
 @pytest.mark.fault(15)

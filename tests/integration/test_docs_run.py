@@ -52,7 +52,7 @@ ELSEWHERE = {
 }
 """Lines that are not run here, and why."""
 SQL = re.compile(r"(SELECT|GRANT|ALTER|CREATE|DROP|SET|INSERT|DELETE|UPDATE|REVOKE) \S+ .*", re.DOTALL)
-OF_MYSQL = re.compile(r"\bREPLICATION (SLAVE|CLIENT)\b|\berp\.")
+OF_MYSQL = re.compile(r"\bREPLICATION (SLAVE|CLIENT)\b|\bON \*\.\*|\berp\.")
 OF_SPARK = re.compile(r"\bFROM source$")
 PEOPLE = re.compile(r"\b(reader|backpressure)\b")
 """Roles that pages speak of."""

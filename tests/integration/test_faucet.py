@@ -57,7 +57,8 @@ def test_no_sample_of_a_thousand_ranges_shows_more_than_the_credits(
 ):
     """T1: A - C <= W and bytes <= W*B at every sample, also when lane and Spark driver are killed; all arrives."""
     fill(composed.source, 10_000)
-    composed = Composed(**{**composed.__dict__, "budget": Budget(credits=3, range_rows=10)})
+    # Bytes are the bound that cuts the ranges, so a single one that is too large is seen.
+    composed = Composed(**{**composed.__dict__, "budget": Budget(credits=3, range_bytes=1_000)})
     planned = composed.plan()
     assert planned.ranges >= 1000
     ledger = SqlLedger(composed.ledger_url)

@@ -20,6 +20,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
 )
 from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.spark.batches import BAD, END
 from dev.services import Server
 from tests import types_postgres
 from tests.integration import transforms
@@ -113,6 +114,18 @@ def test_sql_makes_new_columns(stage: Stage) -> None:
     assert stage.run(begun).rows == 15000
     expected = "SELECT id, upper(code), (price * 2)::numeric(14,2) AS twice, ref, note, at FROM sales WHERE shop < 5"
     assert stage.differs(begun, expected) == 0
+
+
+@pytest.mark.parametrize("name", [BAD, END])
+@pytest.mark.parametrize("transform", [None, Transform(sql="SELECT * FROM source")])
+def test_a_table_may_have_columns_of_our_own_names(stage: Stage, name: str, transform: Transform | None) -> None:
+    """What we put behind the columns is known by its place: a table's own last column of that name is its own."""
+    value = 'CASE WHEN i % 2 = 0 THEN \'{"reason": "r"}\' END' if name == BAD else "i % 3 = 0"
+    execute(stage.database, f"CREATE TABLE odd AS SELECT i AS id, {value} AS {name} FROM generate_series(1, 100) i")
+    stage.read = columns_of(stage.database, "odd")
+    begun = stage.begin(transform)
+    assert stage.run(begun, "SELECT * FROM odd").rows == 100
+    assert stage.differs(begun, "SELECT * FROM odd") == 0
 
 
 @pytest.mark.parametrize("reference", ["", "tests.integration.transforms:loud"])

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_backpressure.cli.doctor_checks import CHECKS
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.verification import Verify
+from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration import Declaration

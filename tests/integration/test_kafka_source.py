@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.core.bounds import OffsetBounds
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.hydrator import Outcome, spec_for
@@ -22,7 +23,7 @@ from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.statistics import Progress, total_progress
 from airflow_provider_backpressure.core.steering import Change
 from airflow_provider_backpressure.core.unread import STILL, unread
-from airflow_provider_backpressure.core.verification import Report, Verify
+from airflow_provider_backpressure.core.verification.verifier import Report, Verify
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
     RangeFailed,
@@ -33,6 +34,7 @@ from airflow_provider_backpressure.exceptions import (
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import KafkaSource
+from airflow_provider_backpressure.spark.readers.kafka import read as read_topic
 from dev.services import Server
 from tests import types_kafka as typed
 from tests.conftest import fresh_database
@@ -338,8 +340,84 @@ def test_a_topic_made_anew_is_another_one(stage: Stage) -> None:
     topic.delete()
     topic.create()
     topic.send(0, *range(9))
-    with pytest.raises(SourceRefused, match="deleted and made anew"):
+    with pytest.raises(SourceRefused, match="deleted and created again"):
         hydration.plan()
+
+
+@pytest.mark.statement("X6")
+@pytest.mark.parametrize("replanned", [False, True])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_topic_made_again_in_the_middle_of_a_plan_is_not_mixed(stage: Stage, mode: str, replanned: bool) -> None:
+    """X6: as many records of the new topic stand at the planned offsets; none of them arrives, and no range is lost."""
+    topic = stage.topic()
+    topic.send(0, *[{"made": "first"}] * 3000, key=b"k")
+    hydration = stage.hydration(topic, range_rows=1000, mode=mode)
+    hydration.plan()
+    with hydration.composed.open(stage.runner) as ports:
+        lane = ports.hydrator()
+        lane.share, lane.on_commit = 1, _stop
+        with pytest.raises(KeyboardInterrupt):
+            lane.run()
+        lane.cancel()
+    before = hydration.rows()
+    topic.delete()
+    topic.create()
+    topic.send(0, *[{"made": "again"}] * 4000, key=b"k")
+    with pytest.raises(SourceRefused, match=r"deleted and created again.*committed stay.*restart"):
+        hydration.plan() if replanned else hydration.drain()
+    assert before
+    assert {json.loads(value)["made"] for _, _, value in hydration.rows()} == {"first"}
+
+
+@pytest.mark.statement("X6")
+def test_a_topic_made_again_while_a_range_is_read_is_seen_behind_its_last_record(stage: Stage) -> None:
+    """X6: the reader raises before the sink learns that the range is complete."""
+    topic = stage.topic()
+    topic.send(0, *range(2000))
+    source = KafkaSource(conn_id="source", topic=topic.name).open(endpoint_of(stage.kafka))
+    snapshot = source.snapshot()
+    (planned,) = source.ranges(snapshot, rows=10_000, bytes=2**30)
+    spec = source.read_spec(snapshot)
+    batches = read_topic(endpoint_of(stage.kafka), spec, source.slice(spec, planned.bounds, "0"), "a:0:1")
+    next(batches)
+    topic.delete()
+    topic.create()
+    with pytest.raises(SourceRefused, match="deleted and created again"):
+        list(batches)
+
+
+@pytest.mark.statement("X1", "X6")
+def test_a_slice_holds_just_its_offsets(stage: Stage) -> None:
+    """X1, X6: neither the record before its start nor that at its end, also where the offset before its end is none."""
+    topic = stage.topic(2)
+    with topic.transaction(commit=True) as producer:
+        # The marker of the transaction takes the offset behind these.
+        topic.put(producer, 0, *range(7))
+    for partition in range(2):
+        topic.send(partition, *range(3000))
+    endpoint = endpoint_of(stage.kafka)
+    source = KafkaSource(conn_id="source", topic=topic.name).open(endpoint)
+    spec = source.read_spec(source.snapshot())
+    for pieces in [((0, 2, 8),), ((0, 7, 9),), ((0, 0, 1), (1, 2999, 3000)), ((0, 5, 2600), (1, 100, 700))]:
+        piece = source.slice(spec, OffsetBounds(pieces=pieces), "0")
+        batches = list(read_topic(endpoint, spec, piece, "a:0:1"))
+        found = sorted((row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist())
+        wanted = [(partition, at) for partition, start, end in pieces for at in range(start, end)]
+        assert found == [place for place in wanted if place != (0, 7)]
+
+
+@pytest.mark.statement("X6")
+def test_a_slice_of_an_earlier_release_is_read_without_the_topics_id(stage: Stage) -> None:
+    """X6: a plan that is under way while the package is upgraded goes on."""
+    topic = stage.topic()
+    topic.send(0, *range(3))
+    endpoint = endpoint_of(stage.kafka)
+    source = KafkaSource(conn_id="source", topic=topic.name).open(endpoint)
+    spec = source.read_spec(source.snapshot())
+    piece = source.slice(spec, OffsetBounds(pieces=((0, 0, 3),)), "0")
+    old = {name: value for name, value in json.loads(piece.query).items() if name != "topic_id"}
+    (batch,) = read_topic(endpoint, spec, replace(piece, query=json.dumps(old)), "a:0:1")
+    assert batch.num_rows == 3
 
 
 def test_an_empty_topic_is_hydrated_and_then_followed(stage: Stage) -> None:

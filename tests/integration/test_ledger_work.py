@@ -1,10 +1,13 @@
 """What a range costs the ledger does not depend on how many there are."""
 
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -261,6 +264,60 @@ def test_ranges_are_stored_as_they_come(kind, request: pytest.FixtureRequest, tm
     assert most <= 2 * BATCH
     assert ledger.counts(plan.plan_id).planned == MANY
     ledger.close()
+
+
+class Turns:
+    """A lane in turns of 50 ranges, with the statements that each turn took."""
+
+    def __init__(self, url: Any, name: str, ranges: int, *, left: int | None = None) -> None:
+        """``left``: all but so many ranges at the end are marked as committed."""
+        engine = make_engine(url)
+        self.side = million.Side(ledger=SqlLedger(engine), name=name, ranges=ranges)
+        plan = self.side.plan().plan
+        if left is not None:
+            mark_committed(engine, plan.plan_id, below=ranges - left)
+        self.side.begin()
+        self._count = 0
+        sa.event.listen(engine, "before_cursor_execute", self._one)
+
+    def _one(self, *_: Any) -> None:
+        self._count += 1
+
+    def turn(self) -> int:
+        """Return the statements of the next turn."""
+        self._count = 0
+        self.side.turn(measured=False)
+        return self._count
+
+
+@pytest.mark.statement("X8")
+def test_a_lane_takes_as_many_statements_late_as_early(database: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X8: the last of 20,000 ranges against the first of a fresh plan, by a lane of each, in turns."""
+    monkeypatch.setattr(hydrating, "SAMPLE_SECONDS", math.inf)
+    url = address(database)
+    migrate(url)
+    first = Turns(url, "first", 400)
+    last = Turns(url, "last", 20_000, left=400)
+    with closing(first.side.ledger), closing(last.side.ledger):
+        turns = [(first.turn(), last.turn()) for _ in range(5)]
+    early, late = zip(*turns[1:], strict=True)
+    assert median(early) > 50
+    assert median(late) == pytest.approx(median(early), rel=0.02), turns
+
+
+@pytest.mark.long
+@pytest.mark.statement("X8")
+def test_one_lane_drains_all_of_it(database: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X8: each range by itself, none only marked; with ``DRAINED_RANGES=1000000`` it takes two hours."""
+    monkeypatch.setattr(hydrating, "SAMPLE_SECONDS", math.inf)
+    number = int(os.environ.get("DRAINED_RANGES", 20_000))
+    url = address(database)
+    migrate(url)
+    lane = Turns(url, "drained", number)
+    with closing(lane.side.ledger) as ledger:
+        turns = [lane.turn() for _ in range(number // million.TURN - 1)]
+        assert ledger.counts(lane.side.planned.plan.plan_id).committed == number - million.TURN
+    assert median(turns[-20:]) == pytest.approx(median(turns[1:21]), rel=0.02)
 
 
 @pytest.mark.long

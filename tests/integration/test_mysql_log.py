@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -205,6 +206,91 @@ DOCUMENTS = (
 )
 
 
+@contextmanager
+def session(endpoint: Endpoint) -> Iterator[Any]:
+    """Give the cursor of a session of its own, which may load a file."""
+    login = {"user": endpoint.user, "password": endpoint.password, "database": endpoint.database}
+    link = pymysql.connect(host=endpoint.host, port=endpoint.port, autocommit=True, local_infile=True, **login)
+    with closing(link), link.cursor() as cursor:
+        yield cursor
+
+
+@pytest.mark.statement("X6")
+@pytest.mark.parametrize(
+    ("logged_as", "table"), [("STATEMENT", "t"), ("MIXED", "t"), ("STATEMENT", "upward"), ("ROW", "t")]
+)
+def test_a_file_that_is_loaded_is_replayed_by_its_rows_or_refused(
+    mysql_database: Endpoint, tmp_path: Path, logged_as: str, table: str
+) -> None:
+    """X6: as a statement it stands in the log without its rows; a trigger of another table may change ours."""
+    (tmp_path / "rows").write_text("1\n2\n3\n")
+    made = "CREATE TRIGGER up AFTER INSERT ON upward FOR EACH ROW INSERT INTO t VALUES (NEW.id)"
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE upward (id int PRIMARY KEY)", made)
+    before = run(mysql_database, "SELECT @@GLOBAL.local_infile")[0][0]
+    with following(mysql_database) as followed, session(mysql_database) as cursor:
+        try:
+            cursor.execute("SET GLOBAL local_infile = 1")
+            cursor.execute(f"SET SESSION binlog_format = {logged_as}")
+            cursor.execute(f"LOAD DATA LOCAL INFILE '{tmp_path / 'rows'}' INTO TABLE {table}")
+        finally:
+            cursor.execute(f"SET GLOBAL local_infile = {before}")
+        if logged_as != "STATEMENT":
+            assert followed.changes() == [(UPSERT, (number,)) for number in "123"]
+        else:
+            told = rf"{mysql_database.database}\.t by a statement [^\n]*LOAD DATA[^\n]*binlog_format[^\n]*restart"
+            with pytest.raises(SourceRefused, match=told):
+                followed.changes()
+
+
+@pytest.mark.statement("X6")
+@pytest.mark.parametrize("end", ["", "XA COMMIT 'x'", "XA ROLLBACK 'x'"])
+def test_an_xa_transaction_is_refused_whatever_becomes_of_it(mysql_database: Endpoint, end: str) -> None:
+    """X6: its rows stand in the log where it is prepared; that of another table is passed over."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
+    with following(mysql_database) as followed:
+        for table in ("other", "t"):
+            with session(mysql_database) as cursor:
+                for each in ("XA START 'x'", f"INSERT INTO {table} VALUES (1)", "XA END 'x'", "XA PREPARE 'x'"):
+                    cursor.execute(each)
+                try:
+                    if table == "other":
+                        assert followed.changes() == []
+                        cursor.execute(end or "XA COMMIT 'x'")
+                        assert followed.changes() == []
+                        continue
+                    if end:
+                        cursor.execute(end)
+                    with pytest.raises(SourceRefused, match="XA transaction"):
+                        followed.changes()
+                finally:
+                    if table == "t" and not end:
+                        cursor.execute("XA ROLLBACK 'x'")
+
+
+@pytest.mark.statement("X6")
+def test_the_log_begins_behind_prepared_xa_transactions(
+    mysql_database: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X6: what one of them changes stands in no window and is seen by no range before it is committed."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with session(mysql_database) as cursor:
+        for each in ("XA START 'y'", "INSERT INTO t VALUES (1)", "XA END 'y'", "XA PREPARE 'y'"):
+            cursor.execute(each)
+        try:
+            monkeypatch.setattr("airflow_provider_backpressure.sources.mysql_log.XA_SECONDS", 0.2)
+            with pytest.raises(SourceUnavailable, match=r"XA transactions .*XA RECOVER"):
+                Followed(mysql_database)
+            with new_role(mysql_database) as role:
+                rights = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
+                run(mysql_database, f"GRANT {rights} ON *.* TO '{role.user}'@'%'")
+                with pytest.raises(SourceRefused, match="GRANT XA_RECOVER_ADMIN"):
+                    Followed(role)
+        finally:
+            cursor.execute("XA COMMIT 'y'")
+        with following(mysql_database) as followed:
+            assert followed.windows() == []
+
+
 def test_a_log_that_the_server_removed_is_lost(mysql_database: Endpoint) -> None:
     """It is said when windows are planned, and by a task that comes too late; nothing is skipped."""
     run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
@@ -320,7 +406,8 @@ def test_rights_that_are_lacking_are_named(mysql_database: Endpoint) -> None:
         run(mysql_database, f"GRANT SELECT ON t TO '{role.user}'@'%'")
         with pytest.raises(SourceRefused, match=r"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON \*\.\*"):
             Followed(role)
-        run(mysql_database, f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{role.user}'@'%'")
+        rights = "REPLICATION SLAVE, REPLICATION CLIENT, XA_RECOVER_ADMIN"
+        run(mysql_database, f"GRANT {rights} ON *.* TO '{role.user}'@'%'")
         with closing(Followed(replace(role)).source):
             pass
 

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.messages import Slice
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ranges import PlannedRange, attempt_tag
 from airflow_provider_backpressure.core.snapshot import Snapshot
-from airflow_provider_backpressure.core.verification import Verify
+from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.mysql import connecting
 from airflow_provider_backpressure.sources import MySQLSource
@@ -110,6 +110,8 @@ def assert_cut(database: Endpoint, source: Source, snapshot: Snapshot, whole: Pl
             "id varchar(30) CHARACTER SET latin1 COLLATE latin1_swedish_ci PRIMARY KEY",
             "CONCAT(ELT(g % 3 + 1, 'ö', 'Z', 'a'), g)",
         ),
+        ("id int, PRIMARY KEY (id DESC)", "g * 3"),
+        ("a int, b int, PRIMARY KEY (a DESC, b DESC)", "g % 7, g"),
         ("id binary(16) PRIMARY KEY", "UNHEX(MD5(g))"),
         ("id char(36) CHARACTER SET ascii PRIMARY KEY", "MD5(g)"),
     ],
@@ -143,6 +145,24 @@ def test_a_dense_integer_key_is_cut_without_a_look_at_its_rows(
     assert set(sizes) == {100}
 
 
+@pytest.mark.parametrize(("index", "lacking"), [("", True), (", KEY (id, shop)", True), (", KEY (shop DESC)", False)])
+def test_a_missing_index_is_told_where_it_is_missing(
+    mysql_database: Endpoint, opened: Open, caplog: pytest.LogCaptureFixture, index: str, lacking: bool
+) -> None:
+    """An index that begins with the column is one, whichever way it is sorted."""
+    filled(mysql_database, f"id int PRIMARY KEY, shop int{index}", 10, "g, g % 3")
+    opened(split_column="shop").snapshot()
+    assert "t is cut by shop, which is not its unique key" in caplog.text
+    assert ("it has no index on it" in caplog.text) is lacking
+
+
+def test_a_key_that_falls_and_rises_is_a_key(mysql_database: Endpoint, opened: Open) -> None:
+    """It is cut as any other; the walk sorts."""
+    filled(mysql_database, "a int, b int, PRIMARY KEY (a DESC, b)", 1000, "g % 7, g")
+    _, snapshot, _ = assert_covered(mysql_database, opened(), rows=100, count=1000)
+    assert (snapshot.key, snapshot.unique) == (("a", "b"), True)
+
+
 def test_nulls_and_repeats_in_a_chosen_column(mysql_database: Endpoint, opened: Open) -> None:
     """Rows without a value are a range of their own, and what shares a value stays together."""
     filled(
@@ -162,6 +182,21 @@ def test_nulls_and_repeats_in_a_chosen_column(mysql_database: Endpoint, opened: 
     assert sizes[-1] == 500
     assert sorted(sizes)[-1] == 2500, "what one value holds is a range of its own"
     assert sorted(sizes)[-2] <= 600
+
+
+def test_rows_without_a_key_are_read_once_where_one_range_is_all_of_the_table(
+    mysql_database: Endpoint, opened: Open
+) -> None:
+    """It has no condition, so it holds them too; cut in the middle of a plan they are a range of their own."""
+    filled(mysql_database, "id int PRIMARY KEY, v int NULL, KEY (v)", 90, "g, IF(g % 9, g, NULL)")
+    source = opened(split_column="v")
+    snapshot = source.snapshot()
+    (whole,) = source.ranges(snapshot, rows=1000, bytes=MANY_BYTES)
+    cut = source.cut(source.read_spec(snapshot), whole.bounds, parts=3)
+    pieces = [replace(whole, seq=seq, bounds=bounds) for seq, bounds in enumerate(cut)]
+    for ranges in ([whole], pieces):
+        rows = [row["id"] for piece in rows_by_range(mysql_database, source, snapshot, ranges) for row in piece]
+        assert sorted(rows) == list(range(1, 91))
 
 
 def test_wide_rows_that_lie_together_do_not_make_a_range_larger(mysql_database: Endpoint, opened: Open) -> None:

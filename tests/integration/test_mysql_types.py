@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.verification import Verify
+from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import MySQLSource
 from tests import types_mysql as typed

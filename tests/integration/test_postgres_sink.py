@@ -176,6 +176,21 @@ def test_every_difference_is_told_in_one_sentence(
     assert sentence.startswith(f"Rows cannot go into raw.t in {database.address} (connection test): ")
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_names_that_postgresql_would_cut_off_are_refused_all_at_once(
+    database: Endpoint, opened: Open, there: bool
+) -> None:
+    """Whether the target is there or would be made; 63 bytes are taken, however many letters they are."""
+    if there:
+        run(database, "CREATE SCHEMA raw", "CREATE TABLE raw.t (id bigint)")
+    first, second, fits = "a" * 64, "ü" * 32, "ü" * 31 + "a"
+    columns = [Column(name=name, type="bigint") for name in ("id", first, second, fits)]
+    assert refusal(opened(), columns=columns) == (
+        f'Rows cannot go into raw.t: PostgreSQL cuts off names behind 63 bytes, and {first} and "{second}" are longer. '
+        "Leave out such columns, or give them shorter names in a transform."
+    )
+
+
 def test_a_domain_that_is_never_null_needs_its_column(database: Endpoint, opened: Open) -> None:
     run(
         database,

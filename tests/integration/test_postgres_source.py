@@ -85,6 +85,41 @@ def test_columns_and_a_condition_are_pushed_down(database: Endpoint, opened: Ope
     assert [len(piece) for piece in pieces] == [3, 3, 3, 1]
 
 
+@pytest.mark.parametrize(
+    ("index", "lacking"),
+    [
+        ("", True),
+        ("CREATE INDEX ON t (id, shop)", True),
+        ("CREATE INDEX ON t (shop) WHERE id > 5", True),
+        ("CREATE INDEX ON t USING hash (shop)", True),
+        ("CREATE INDEX ON t (shop DESC, id)", False),
+    ],
+)
+def test_a_missing_index_is_told_where_it_is_missing(
+    database: Endpoint, opened: Open, caplog: pytest.LogCaptureFixture, index: str, lacking: bool
+) -> None:
+    """An index of all rows that begins with the column is one, whichever way it is sorted."""
+    run(database, "CREATE TABLE t (id int PRIMARY KEY, shop int)", *([index] if index else []))
+    opened(split_column="shop").snapshot()
+    assert "public.t is cut by shop, which is not its unique key" in caplog.text
+    assert ("it has no index on it" in caplog.text) is lacking
+
+
+def test_a_key_that_falls_is_a_key(database: Endpoint, opened: Open) -> None:
+    """A unique index of descending columns is read backwards."""
+    run(
+        database,
+        "CREATE TABLE t (a int NOT NULL, b int NOT NULL)",
+        "CREATE UNIQUE INDEX ON t (a DESC, b)",
+        "INSERT INTO t SELECT g % 7, g FROM generate_series(1, 1000) g",
+    )
+    source = opened()
+    snapshot = source.snapshot()
+    assert (snapshot.key, snapshot.unique) == (("a", "b"), True)
+    pieces = keys_by_range(database, source, snapshot, list(source.ranges(snapshot, rows=100, bytes=MANY_BYTES)))
+    assert sum(map(len, pieces)) == len({row for piece in pieces for row in piece}) == 1000
+
+
 def test_a_condition_that_is_blank_is_none(database: Endpoint, opened: Open) -> None:
     run(database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     assert opened(where=" \n ").snapshot().total == 1
@@ -520,6 +555,17 @@ def test_a_condition_that_leaves_nothing_leaves_no_range(database: Endpoint, ope
     run(database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     sizes, snapshot = assert_covered(database, opened(where="id > 1"), rows=10, query="SELECT id FROM t WHERE id > 1")
     assert (sizes, snapshot.total) == ([], 0)
+
+
+def test_rows_without_a_key_are_read_once_where_one_range_is_all_of_the_table(database: Endpoint, opened: Open) -> None:
+    """It has no condition, so it holds them too; cut in the middle of a plan they are a range of their own."""
+    run(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, g int)",
+        "INSERT INTO t SELECT i, CASE WHEN i % 9 > 0 THEN i END FROM generate_series(1, 90) i",
+    )
+    sizes, _ = assert_covered(database, opened(split_column="g"), rows=1000, query="SELECT * FROM t")
+    assert sizes == [90]
 
 
 @pytest.mark.parametrize(("type_", "low"), [("smallint", -32768), ("bigint", 9223372036854770000), ("integer", -7)])

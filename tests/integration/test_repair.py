@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planner import Verdict
 from airflow_provider_backpressure.core.repair import repair
 from airflow_provider_backpressure.core.statistics import total_progress
-from airflow_provider_backpressure.core.verification import Verify
+from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import run

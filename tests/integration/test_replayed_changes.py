@@ -3,8 +3,9 @@
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 
 import psycopg
 import pytest
@@ -15,11 +16,16 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.core.positions import LogPosition
 from airflow_provider_backpressure.core.watched import Figure
-from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, SourceRefused
+from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.postgres.health import PostgresHealth
-from airflow_provider_backpressure.sources.postgres_log import ERRORS
-from tests.support.postgres import connected
+from airflow_provider_backpressure.postgres.slots import lsn
+from airflow_provider_backpressure.sources.postgres_log import ERRORS, PostgresLog
+from airflow_provider_backpressure.spark.readers import postgres_log
+from dev.services import Services
+from tests.conftest import fresh_database
+from tests.support.postgres import connected, run
 from tests.support.replaying import Replayed
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -34,11 +40,49 @@ TABLE = (
 )
 LONG = "repeat('{}', 3000)"
 Make = Callable[..., Replayed]
+_WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standby:
+    """A server whose commits wait for a standby that is not there, where it is told so."""
+
+    database: Endpoint
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let only those sessions wait that ask for it."""
+        run(self.database, f"ALTER DATABASE {self.database.database} SET synchronous_commit = local")
+        try:
+            yield
+        finally:
+            self._name("")
+
+    @contextmanager
+    def committing(self, statement: str) -> Iterator[None]:
+        """Run a statement whose commit stands in the log, and is seen by nobody until this is left."""
+        self._name("nobody")
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(run, self.database, "SET synchronous_commit = on", statement)
+            try:
+                until(lambda: bool(run(self.database, _WAITS)))
+                yield
+            finally:
+                self._name("")
+            done.result(30)
+
+    def _name(self, standby: str) -> None:
+        run(self.database, f"ALTER SYSTEM SET synchronous_standby_names = '{standby}'", "SELECT pg_reload_conf()")
+        until(lambda: run(self.database, "SHOW synchronous_standby_names") == [(standby,)])
+        # The checkpointer decides whether commits wait, and heeds the setting before it begins a checkpoint.
+        run(self.database, "CHECKPOINT", "CHECKPOINT")
 
 
 @pytest.fixture
-def make(database: Endpoint) -> Iterator[Make]:
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     """Make source and target."""
+    own = "standby" in request.fixturenames
+    database = request.getfixturevalue("standby").database if own else request.getfixturevalue("database")
     made: list[Replayed] = []
 
     def make(*statements: str, columns: tuple[Column, ...] = COLUMNS, key: tuple[str, ...] = ("id",)) -> Replayed:
@@ -106,6 +150,55 @@ def test_what_nobody_here_knows_is_read_again(make: Make) -> None:
     table.replay()
     assert table.asked == 1
     assert table.differs() == (0, 0)
+
+
+@pytest.fixture
+def standby(services: Services) -> Iterator[Standby]:
+    """A server of its own, whose commits can be made to wait."""
+    server = services.up("postgres:sync")["postgres:sync"]
+    with fresh_database(server) as database, Standby(database=database).held():
+        yield Standby(database=database)
+
+
+@pytest.mark.statement("X6", "T8")
+def test_a_row_is_read_again_when_readers_see_the_window(
+    standby: Standby, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FINEPRINT 19: a commit stands in the log before readers see it, while it waits for a standby."""
+    table = make()
+    table.source(f"INSERT INTO t VALUES (100, 0, {long('a')}, {long('b')})")
+    table.at = table.goal = table.window()[-1].end
+    table.copy("id < 50")
+    with standby.committing("UPDATE t SET id = 1 WHERE id = 100"):
+        table.copy("id >= 50")
+        before = table.source("SELECT id FROM raw.t")
+        monkeypatch.setattr(postgres_log, "VISIBLE_SECONDS", 0.5)
+        with pytest.raises(SourceUnavailable, match=r"1 transactions .* not seen by its readers"):
+            table.replay()
+        assert table.source("SELECT id FROM raw.t") == before == [(100,)]
+    table.replay()
+    assert table.asked == 1
+    assert table.differs() == (0, 0)
+
+
+@pytest.mark.statement("X6", "T8")
+def test_the_log_begins_behind_commits_that_readers_do_not_see(
+    standby: Standby, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit before the slot's start that waits for a standby is in no window, and no range sees it yet."""
+    table = make()
+    table.source("INSERT INTO t VALUES (100, 0)")
+    made = PostgresLog._make_slot
+
+    def late(log: PostgresLog) -> LogPosition:
+        start = made(log)
+        waiting.enter_context(standby.committing("UPDATE t SET id = 1 WHERE id = 100"))
+        return start
+
+    monkeypatch.setattr(PostgresLog, "_make_slot", late)
+    monkeypatch.setattr("airflow_provider_backpressure.sources.postgres_log.SLOT_SECONDS", 2)
+    with ExitStack() as waiting, pytest.raises(SourceUnavailable, match="did not end within"):
+        table.log.begin()
 
 
 def test_what_is_gone_when_it_is_read_again_stays_gone(make: Make) -> None:
@@ -224,8 +317,32 @@ def test_a_publication_made_after_the_slot_is_a_loss_and_no_remark(make: Make) -
     with pytest.raises(LogLost, match="no longer holds"):
         table.window()
     table.source(f"CREATE PUBLICATION {table.log.stream} FOR TABLE t", "INSERT INTO t VALUES (2)")
+    with pytest.raises(LogLost, match="was altered or created again"):
+        table.window()
+    table.at = lsn(table.at.at)
     with pytest.raises(BackpressureError, match=r"does not show every change|does not exist"):
         table.replay()
+
+
+@pytest.mark.statement("X6")
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_publication_that_lacked_the_table_for_a_while_is_a_loss(make: Make, earlier: bool) -> None:
+    """X6: nothing in the log says which changes it does not show. What an earlier release has begun goes on."""
+    table, other = make(), "CREATE TABLE other (id int PRIMARY KEY)"
+    table.source("INSERT INTO t VALUES (1)")
+    table.replay()
+    alter = f"ALTER PUBLICATION {table.log.stream} {{}} TABLE {{}}"
+    table.source(other, alter.format("ADD", "other"), "INSERT INTO t VALUES (2)")
+    table.replay()
+    assert table.differs() == (0, 0), "another table in it changes nothing"
+    table.source(alter.format("DROP", "t"), "INSERT INTO t VALUES (3)", alter.format("ADD", "t"))
+    if earlier:
+        table.at = lsn(table.at.at)
+        table.replay()
+        assert table.at.text.startswith(f"{lsn(table.at.at).text}@")
+    else:
+        with pytest.raises(LogLost, match=r"was altered or created again.*restart"):
+            table.window()
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -168,7 +168,7 @@ def test_a_column_added_in_steady_state_comes_with_the_next_plan(composed: Compo
 @pytest.mark.fault(19)
 def test_a_key_that_moves_under_static_is_found_by_verification(composed: Composed):
     """Declared static, the table moved: the row is doubled or missing, and a full verification names its ranges."""
-    from airflow_provider_backpressure.core.verification import Verify
+    from airflow_provider_backpressure.core.verification.verifier import Verify
 
     composed.plan()
     run_until(composed, 2, lambda: change(composed, "UPDATE t SET id = id + 5000 WHERE id = 7"))

@@ -14,8 +14,8 @@ import pytest
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planner import Verdict
-from airflow_provider_backpressure.core.verification import Verify
-from airflow_provider_backpressure.exceptions import SinkRefused, SnapshotLost
+from airflow_provider_backpressure.core.verification.verifier import Verify
+from airflow_provider_backpressure.exceptions import SinkRefused, SnapshotLost, VerificationFailed
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import connected, run
 from tests.support.waiting import beside
@@ -100,6 +100,23 @@ def test_a_table_that_changes_arrives_as_it_was_at_one_moment(
     assert whole(composed) == (0, 0)
     assert report.equal
     assert difference(composed.source, "public.t", composed.sink, "raw.t") != (0, 0), "it did change meanwhile"
+
+
+def test_the_total_is_that_of_the_snapshot_and_what_is_short_of_it_does_not_end(composed: Composed) -> None:
+    """The plan counted at an earlier moment; whatever makes a range bring too little is found by the snapshot's own."""
+    fill(composed.source, KEYED)
+    composed.plan()
+    run(composed.source, "INSERT INTO t SELECT g, 0, 'new' FROM generate_series(20001, 20007) g")
+    composed.run()
+    with composed.open() as ports:
+        plan = ports.plan
+        assert (plan.total, plan.counted, dict(plan.frontier)) == (20007, True, {"public.t": 20007})
+        commits = plan.write.commit_table
+    run(composed.sink, f"UPDATE {commits} SET rows = rows - 1 WHERE slice_id = '4.0'")
+    with pytest.raises(VerificationFailed, match="20006 rows were read, and the source held 20007"):
+        composed.finish()
+    run(composed.sink, f"UPDATE {commits} SET rows = rows + 1 WHERE slice_id = '4.0'")
+    composed.finish()
 
 
 def test_the_frame_path_reads_in_the_snapshot_too(composed: Composed, monkeypatch: pytest.MonkeyPatch) -> None:

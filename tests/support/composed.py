@@ -22,7 +22,8 @@ from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.planner import Planned, Planner
 from airflow_provider_backpressure.core.ports import Runner, Sink, Source
 from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.verification import Verifier, Verify
+from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.exceptions import VerificationFailed
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
@@ -144,6 +145,7 @@ class Composed:
         """Verify, publish and end the hydration, as its last task does."""
         with self.open() as ports:
             plan, sink = ports.plan, ports.sink
+            Completion(plan=plan, ledger=ports.ledger, sink=sink).check()
             sink.complete(plan)
             verifier = Verifier(plan=plan, source=ports.source, sink=sink, runner=ports.runner)
             report = verifier.verify(ports.ledger.ranges(plan.plan_id), Verify.TARGET)

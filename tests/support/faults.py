@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.matrix import CELLS, Victim
+from tests.support import mutants
 
 SHOWS = {
     Victim.LANE: 3,
@@ -121,6 +122,13 @@ A dash where a kill makes no difference to the range.
 {schedules}, none of which loses or doubles anything. With one thing left out it has to notice:
 
 {noticed}
+
+## Mutations
+
+The product with one thing wrong. Each mistake fails a test of `make test`: `python -m tests.support.mutants` makes them
+in a copy of the project, one after the other, and runs those tests.
+
+{mutants}
 
 ## Tests
 
@@ -241,6 +249,7 @@ def page(matrix: Matrix, *, machine: str) -> str:
         noticed=_table(
             ["Left out", "Noticed after schedules"], [[name, str(after)] for name, after in matrix.noticed.items()]
         ),
+        mutants=mutants.table(),
         tests=_table(["#", "Shown by"], shown),
     )
 

@@ -108,7 +108,7 @@ def _nobody_settles(patch: Patch) -> None:
 
 
 def _cut_without_a_word(patch: Patch) -> None:
-    patch.setattr(Knife, "_revoked", lambda self, record: True)
+    patch.setattr(Knife, "_closed", lambda self, record, tried: True)
 
 
 def _backups_are_not_looked_for(patch: Patch) -> None:

@@ -56,7 +56,8 @@ class Sampler:
                 assert row is not None
                 seen = {
                     "in flight": len(flying),
-                    "bytes in flight": sum(each.planned_bytes for each in flying) // self.range_bytes,
+                    # In shares of the budget, of which a part counts as a whole one.
+                    "bytes in flight": -(-sum(each.planned_bytes for each in flying) // self.range_bytes),
                     "sink connections": row[0],
                     "Spark jobs": len(running_jobs(self.ui_url, plan_id)),
                 }

@@ -31,7 +31,7 @@ def test_plan_shows_without_writing(installation: Installation):
     shown = installation.cli("plan", "slow", "--output", "json")
     assert shown.returncode == 0, shown.stderr
     (facts,) = json.loads(shown.stdout)
-    assert (facts["rows"], facts["range_rows"], facts["ranges"], facts["path"]) == ("20000", "800", "25", "copy")
+    assert (facts["rows"], facts["range_rows"], facts["ranges"], facts["path"]) == (20000, 800, 25, "copy")
 
 
 def test_doctor_looks_at_everything(installation: Installation):
@@ -61,6 +61,6 @@ def test_verify_and_ranges_of_a_hydration(installation: Installation):
     """By the target's table: its checksums are those of the markers, and every range is listed."""
     assert installation.first("postgres_hydrate").ends() == "success"
     verified = installation.cli("verify", "raw.lineitem", "--output", "json")
-    assert (verified.returncode, json.loads(verified.stdout)[0]["equal"]) == (0, "True")
+    assert (verified.returncode, json.loads(verified.stdout)[0]["equal"]) == (0, True)
     listed = json.loads(installation.cli("ranges", "raw.lineitem", "--state", "committed", "--output", "json").stdout)
-    assert [one["seq"] for one in listed] == ["0", "1", "2"]
+    assert [one["seq"] for one in listed] == [0, 1, 2]

@@ -3,7 +3,6 @@
 One environment for all of it, of the locked versions: what uv has in its cache is linked, and nothing is downloaded.
 """
 
-import configparser
 import json
 import os
 import re
@@ -234,12 +233,3 @@ def test_the_next_release_goes_on_with_what_this_one_has_begun(clean: Clean, req
     assert (found["submitted"], found["rows"]) == ([4, 5, 6, 7, 8, 9], list(range(100)))
     assert found["phase"] == "steady_state"
     assert json.loads(json.loads(target.read_text())["plan"])["plan_id"] == json.loads(half["plan"])["plan_id"]
-
-
-def test_every_folder_of_the_package_is_packaged() -> None:
-    """setup.cfg lists packages by name, so that nothing gets in by accident; none may be forgotten for that."""
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    listed = set(config["options"]["packages"].split())
-    there = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / PACKAGE).rglob("__init__.py")}
-    assert listed == there | {f"{PACKAGE}.spark_jobs"}

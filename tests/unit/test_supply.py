@@ -1,5 +1,6 @@
 """What is installed with this package: by hashes, and under licences that go with Apache-2.0."""
 
+import configparser
 import re
 from collections.abc import Iterator
 from importlib.metadata import PackageMetadata, distribution
@@ -11,6 +12,7 @@ from packaging.utils import canonicalize_name
 from tests.unit.test_requirements import requirements
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "airflow_provider_backpressure"
 PERMISSIVE = re.compile(
     r"apache|\bmit\b|bsd|\bisc\b|iscl|psf|python software foundation|unlicense|zlib|cc0|0bsd|mit-0", re.IGNORECASE
 )
@@ -77,3 +79,12 @@ def test_the_lock_takes_nothing_without_its_hash() -> None:
             r"[a-z0-9._-]+(\[[a-z,._-]+\])?==\S+( ; [^@]+?)?(\s+--hash=sha256:[0-9a-f]{64})+\s*", entry
         ), entry
     assert "--require-hashes -r requirements.lock" in (ROOT / "Makefile").read_text()
+
+
+def test_every_folder_of_the_package_is_packaged() -> None:
+    """setup.cfg lists packages by name, so that nothing gets in by accident; none may be forgotten for that."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    listed = set(config["options"]["packages"].split())
+    there = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / PACKAGE).rglob("__init__.py")}
+    assert listed == there | {f"{PACKAGE}.spark_jobs"}

@@ -7,6 +7,7 @@ import pytest
 from airflow_provider_backpressure.core.limits import GradedLimit
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.signals import Decision, Signal
+from airflow_provider_backpressure.core.state import State
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, planned, register, replan, take
 from tests.support.waiting import until
@@ -251,6 +252,22 @@ def test_what_a_plan_would_be_is_kept_until_the_next_time(ledger):
     for ask in (lambda: ledger.preview("0" * 32), lambda: ledger.keep_preview("0" * 32, "{}")):
         with pytest.raises(LedgerRefused, match="0" * 32):
             ask()
+
+
+def test_why_a_task_has_failed_is_kept_until_one_works_again(ledger):
+    """With its time, in every reading of the hydration."""
+    hydration_id = register(ledger)
+    assert (ledger.hydration(hydration_id).failure, ledger.hydration(hydration_id).failed_at) == (None, None)
+    for sentence in ("There is no table public.ä.", "1 of 3 ranges differ."):
+        ledger.keep_failure(hydration_id, sentence)
+        (glance,) = ledger.glances(ids=[hydration_id], limit=1)
+        assert glance.hydration.failure == ledger.hydration(hydration_id).failure == sentence
+        assert glance.state is State.FAILED
+        assert ledger.hydration(hydration_id).failed_at >= ledger.hydration(hydration_id).created_at
+    ledger.keep_failure(hydration_id, None)
+    assert (ledger.hydration(hydration_id).failure, ledger.hydration(hydration_id).failed_at) == (None, None)
+    with pytest.raises(LedgerRefused, match="0" * 32):
+        ledger.keep_failure("0" * 32, "no such hydration")
 
 
 def test_a_hydration_is_forgotten_with_all_that_belongs_to_it(ledger):

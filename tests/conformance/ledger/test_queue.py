@@ -140,6 +140,24 @@ def test_increments_and_what_is_hydrated_do_not_queue(ledger):
     assert tokens(ledger) == [two]
 
 
+@pytest.mark.statement("H5")
+def test_a_range_that_is_read_again_does_not_queue(ledger):
+    """H5: of a hydrated source, while another hydrates for as long as it takes, and a third one waits for it."""
+    one, two, three = sources(ledger, 3, at_once=1)
+    complete(ledger, one)
+    assert ask(ledger, two).granted
+    held = take(ledger, two)
+    assert not ask(ledger, three).granted
+    opened_again(ledger, one)
+    assert ledger.gate(one).place.granted
+    again = take(ledger, one)
+    assert (again.seq, again.attempt) == (0, 2)
+    assert commit(ledger, again.plan_id, again.seq, attempt=again.attempt)
+    assert tokens(ledger) == [two]
+    assert not ask(ledger, three).granted
+    assert commit(ledger, held.plan_id, held.seq)
+
+
 @pytest.mark.statement("H7")
 def test_clusters_do_not_wait_for_each_other(ledger):
     """H7: each has tokens of its own."""

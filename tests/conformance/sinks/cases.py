@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import copy
 from typing import Any, ClassVar, Protocol
 
 import pyarrow
 import pyarrow.dataset
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable, Table
 
@@ -53,6 +54,10 @@ class Case(Protocol):
         """Change one row behind everybody's back, its number staying the same."""
         ...
 
+    def add_foreign(self) -> None:
+        """Let somebody else add rows that the target has already."""
+        ...
+
 
 @dataclass(kw_only=True)
 class MemoryCase:
@@ -83,6 +88,9 @@ class MemoryCase:
 
     def spoil(self) -> None:
         self.sink.rows[0] = -7
+
+    def add_foreign(self) -> None:
+        self.sink.rows.append(self.sink.rows[0])
 
 
 @dataclass(kw_only=True)
@@ -118,6 +126,10 @@ class PostgresCase(RealCase):
     def spoil(self) -> None:
         run(self.endpoint, "UPDATE raw.t SET name = 'wrong' WHERE id = (SELECT min(id) FROM raw.t)")
 
+    def add_foreign(self) -> None:
+        keyless = "ALTER TABLE raw.t DROP CONSTRAINT IF EXISTS t_pkey", "ALTER TABLE raw.t ALTER id DROP NOT NULL"
+        run(self.endpoint, *keyless, "INSERT INTO raw.t (name) VALUES ('foreign')")
+
 
 @dataclass(kw_only=True)
 class ParquetCase(RealCase):
@@ -134,6 +146,9 @@ class ParquetCase(RealCase):
     def spoil(self) -> None:
         spoil_file(sorted(self.folder.glob("part-*.parquet"))[0])
 
+    def add_foreign(self) -> None:
+        copy(sorted(self.folder.glob("part-*.parquet"))[0], self.folder / "copied-by-hand.parquet")
+
 
 @dataclass(kw_only=True)
 class DeltaCase(RealCase):
@@ -146,6 +161,9 @@ class DeltaCase(RealCase):
 
     def spoil(self) -> None:
         spoil_file(Path(sorted(DeltaTable(self.folder).file_uris())[0]))
+
+    def add_foreign(self) -> None:
+        write_deltalake(self.folder, DeltaTable(self.folder).to_pyarrow_table().slice(0, 3), mode="append")
 
 
 @dataclass(kw_only=True)
@@ -169,6 +187,10 @@ class IcebergCase(RealCase):
     def spoil(self) -> None:
         files = sorted(task.file.file_path for task in self.table().scan().plan_files())
         spoil_file(Path(files[0].removeprefix("file://")))
+
+    def add_foreign(self) -> None:
+        table = self.writable()
+        table.append(table.scan().to_arrow().slice(0, 3))
 
 
 def spoil_file(path: Path) -> None:

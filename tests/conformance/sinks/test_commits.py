@@ -3,13 +3,21 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pyarrow
 import pytest
 
+from airflow_provider_backpressure.core.messages import Window
 from airflow_provider_backpressure.core.ports import Marker
-from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.exceptions import (
+    LedgerRefused,
+    PlanSuperseded,
+    RangeFailed,
+    SinkRefused,
+    SinkUnavailable,
+)
 from tests.conformance.sinks.cases import CASES, Case, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
 
@@ -63,6 +71,17 @@ def test_a_second_attempt_changes_nothing(case: Case) -> None:
     assert (again.rows, again.checksum) == (first.rows, first.checksum)
     assert case.rows() == expected(case, 0)
     assert begun.markers()["0.0"].attempt == 1
+
+
+@pytest.mark.statement("X1")
+def test_a_marker_with_other_bounds_is_not_taken_for_the_range(case: Case) -> None:
+    """X1: a restored ledger may give a number to other rows, which must not pass for committed by their number."""
+    begun = begin(case)
+    begun.write(0)
+    other = begun.spec(0, slices=(replace(begun.spec(0).slices[0], bounds=bounds(1).to_json()),))
+    with pytest.raises(LedgerRefused, match=r"committed in the target with the bounds id \[0, 10\).*reindex"):
+        case.write(replace(other, attempt=2), batches(case, ids(1)))
+    assert case.rows() == expected(case, 0)
 
 
 @pytest.mark.statement("X1")
@@ -271,3 +290,32 @@ def test_a_range_is_repaired_alone(case: Case) -> None:
     begun.write(1, attempt=2)
     assert case.rows() == expected(case, 0, 1, 2)
     assert begun.read_back(1).checksum == begun.markers(1)["1.0"].checksum
+
+
+@pytest.mark.statement("X3")
+def test_rows_of_others_are_seen_beside_the_plans_own(case: Case) -> None:
+    """X3: what stands in no range of the plan is not passed over: it is named, with the way out."""
+    begun = begin(case)
+    for seq in (0, 1):
+        begun.write(seq)
+    with opened(case) as sink:
+        assert sink.find_surplus(begun.plan) == ""
+    case.add_foreign()
+    with opened(case) as sink:
+        said = sink.find_surplus(begun.plan)
+        later = replace(begun.plan.read, window=Window(column="id", after="20", upto="30"))
+        increment = sink.find_surplus(replace(begun.plan, read=later))
+    assert said.endswith("plan again")
+    assert ("copied-by-hand.parquet" in increment) == ("copied-by-hand.parquet" in said)
+
+
+@pytest.mark.statement("X3")
+def test_rows_of_others_are_welcome_in_an_upserted_target(case: Case) -> None:
+    """X3: there a target has several writers, and verification speaks of the plan's own rows only."""
+    if not case.upserts:
+        pytest.skip("it takes no upsert")
+    begun = begin(case, mode="upsert")
+    begun.write(0)
+    case.add_foreign()
+    with opened(case) as sink:
+        assert sink.find_surplus(begun.plan) == ""

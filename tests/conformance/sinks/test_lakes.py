@@ -1,23 +1,29 @@
 """What is particular to tables of files: commits that overtake each other, files, and the repair of one range."""
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_backpressure.core.checks import way_out
+from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.lakes import folders, table
 from airflow_provider_backpressure.lakes.folders import LocalFolder
 from airflow_provider_backpressure.lakes.places import Place
 from airflow_provider_backpressure.sinks import IcebergSink
+from airflow_provider_backpressure.sinks.lake_fit import check_columns
 from airflow_provider_backpressure.spark.writers import lake, lake_files
 from tests.conformance.sinks.cases import Case, DeltaCase, IcebergCase, ParquetCase, opened
-from tests.conformance.sinks.support import batches, begin, bounds, expected
+from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected
 from tests.conformance.sinks.test_ordered import log
 
 pytestmark = pytest.mark.integration
@@ -128,31 +134,59 @@ def test_a_range_whose_note_is_gone_is_not_written_again(case: Case) -> None:
 
 @only("parquet")
 @pytest.mark.statement("X1")
-def test_the_fence_of_a_folder_waits_for_a_commit(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X1: while a file gets its name no newer plan comes, and behind it none of the old plan's does."""
-    assert isinstance(case, ParquetCase)
+@pytest.mark.parametrize("step", ["lakes.folders.sync", "lakes.folders.os.link"])
+@pytest.mark.parametrize("renewed", [False, True])
+def test_an_attempt_frozen_in_its_commit_holds_nobody_up(
+    case: Case, monkeypatch: pytest.MonkeyPatch, step: str, renewed: bool
+) -> None:
+    """X1: it stands still as its file is synced or about to get its name; thawed it is refused, and leaves none."""
     old = begin(case)
     held, go = threading.Event(), threading.Event()
-    publish = LocalFolder.publish
+    place = f"airflow_provider_backpressure.{step}"
+    real = folders.sync if step.endswith("sync") else os.link
+    frozen: list[int] = []
 
-    def slow(self: LocalFolder, name: str, final: str) -> bool:
-        held.set()
-        assert go.wait(60)
-        return publish(self, name, final)
+    def freezing(*paths: Path) -> None:
+        if "attempts" in str(paths[0]) and not frozen:
+            frozen.append(1)
+            held.set()
+            assert go.wait(60)
+        real(*paths)
 
-    monkeypatch.setattr(LocalFolder, "publish", slow)
-    with ThreadPoolExecutor(2) as pool:
-        writing = pool.submit(old.write, 0)
-        assert held.wait(60)
-        monkeypatch.setattr(folders, "LOCK_SECONDS", 0.2)
-        with pytest.raises(SinkUnavailable, match="locked by another commit"):
-            begin(case)
-        go.set()
-        writing.result(60)
-    begin(case)
-    with pytest.raises(PlanSuperseded):
-        old.write(1)
-    assert case.rows() == expected(case, 0)
+    monkeypatch.setattr(place, freezing)
+    monkeypatch.setattr(folders, "LOCK_SECONDS", 0.2)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(old.write, 0, word="frozen")
+        try:
+            assert held.wait(60)
+            newer = renew(case, old) if renewed else begin(case)
+            newer.write(1)
+        finally:
+            go.set()
+        with pytest.raises(PlanSuperseded):
+            writing.result(60)
+    newer.write(0)
+    assert case.rows() == expected(case, 0, 1)
+    assert set(newer.markers()) == {"0.0", "1.0"}
+
+
+def renew(case: Case, begun: Begun) -> Begun:
+    """The same plan under a newer epoch, as a new life of the lane takes it up."""
+    with opened(case) as sink:
+        epoch = sink.renew(begun.plan.plan_id)
+    assert epoch is not None
+    return replace(begun, plan=replace(begun.plan, epoch=epoch))
+
+
+@only("parquet")
+def test_whoever_holds_the_fence_for_long_is_named(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those who begin a plan or repair a range hold it; one that is stuck in there is to be ended by hand."""
+    assert isinstance(case, ParquetCase)
+    monkeypatch.setattr(folders, "LOCK_SECONDS", 0.2)
+    words = rf"is locked for 0.2 s by process {os.getpid()} on .*: end that"
+    with LocalFolder(Place(str(case.folder), NOWHERE)).fenced(), pytest.raises(SinkUnavailable, match=words):
+        begin(case)
+    assert begin(case).write(0).rows == 10
 
 
 @only(*LOGS)
@@ -211,6 +245,10 @@ def test_a_compacted_table_is_compared_as_a_whole(case: Case) -> None:
         sink.discard(begun.plan, "1.0", bounds(1))
     begun.write(1, attempt=2, word="double")
     assert case.rows() == expected(case, 0, 1, 2)
+    with opened(case) as sink:
+        assert sink.find_surplus(begun.plan) == "", "the files are not ours, and their rows are"
+    case.add_foreign()
+    assert begun.read_back(None).rows == 33
 
 
 @only("delta")
@@ -333,3 +371,36 @@ def test_a_catalog_in_postgresql_has_its_login_from_a_connection(database: Endpo
     with opened(case) as sink:
         assert sink.identity == f"iceberg://{database.address}/lake/raw.t"
         assert sink.holds_rows()
+
+
+@only(*LAKES)
+def test_advice_names_what_the_format_can_do(case: Case) -> None:
+    """Of a target that holds rows, and of one that cannot be replaced: files without a merge take append alone."""
+    with opened(case) as sink:
+        merges = not isinstance(case, ParquetCase)
+        assert sink.modes == ((Mode.APPEND, Mode.UPSERT) if merges else (Mode.APPEND,))
+        assert ("mode='upsert'" in way_out(sink)) is merges
+        assert "replace" not in way_out(sink)
+        with pytest.raises(SinkRefused) as raised:
+            sink.fit(case.columns, mode="replace", key=())
+        assert ("upsert" in str(raised.value)) is merges
+
+
+def test_all_columns_that_do_not_fit_are_named_at_once() -> None:
+    """Those that are missing, those that do not arrive, other types, and what may be NULL."""
+    there = pyarrow.schema(
+        [
+            ("a", pyarrow.int64()),
+            ("b", pyarrow.string()),
+            pyarrow.field("c", pyarrow.int64(), nullable=False),
+            ("d", "i8"),
+        ]
+    )
+    arriving = pyarrow.schema([("a", pyarrow.string()), ("b", pyarrow.int64()), ("c", pyarrow.int64()), ("e", "i8")])
+    with pytest.raises(SinkRefused) as raised:
+        check_columns("lake.t", there, arriving)
+    assert str(raised.value) == (
+        "Rows cannot go into lake.t: it has no column e; d there does not arrive; column a is string here and int64 "
+        "there; column b is int64 here and string there; column c takes no NULL there, and may be NULL where it comes "
+        "from."
+    )

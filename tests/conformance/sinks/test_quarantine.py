@@ -39,7 +39,8 @@ def spoiled(case: Case, seq: int, *wrong: int) -> Iterator[pyarrow.RecordBatch]:
 
 
 def write(begun: Begun, seq: int, *wrong: int, **changes: Any) -> SliceResult:
-    return begun.case.write(begun.spec(seq, **changes), spoiled(begun.case, seq, *wrong))
+    read = replace(begun.plan.read, keep_bad=True)
+    return begun.case.write(begun.spec(seq, read=read, **changes), spoiled(begun.case, seq, *wrong))
 
 
 def keeping(case: Any, most: int) -> Begun:
@@ -181,7 +182,7 @@ def test_a_table_of_another_s_making_is_not_written_into(case: Any, tmp_path: Pa
             load_catalog(**loaded_by(case.catalog)).create_table(
                 "raw.t_quarantine", pyarrow.schema([("a", pyarrow.int64())])
             )
-    with pytest.raises(SinkRefused, match="t_quarantine has no column"):
+    with pytest.raises(SinkRefused, match="t_quarantine: it has no column"):
         keeping(case, 1)
 
 

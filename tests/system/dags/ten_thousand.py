@@ -1,28 +1,72 @@
 """Ten thousand ranges through an in-memory runner: what Airflow and the ledger alone take for them."""
 
+import os
+import pickle
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.messages import RangeSpec, Slice
+from airflow_provider_backpressure.core.ports import Marker, PlanRow
+from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.hooks import spark
 from airflow_provider_backpressure.task_groups import hydrate
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 
 RANGES = 10_000
+KEPT = Path(os.environ.get("AIRFLOW_HOME", tempfile.gettempdir())) / "ten_thousand.pickle"
 
 
-class ForgetfulSink(MemorySink):
-    """A sink whose rows live in one task's process: the next task finds its plan, but not its rows."""
+class KeptSink(MemorySink):
+    """A sink whose plan and markers outlive the task that made them, as those of a database do: in a file."""
+
+    def begin(self, plan: Plan, *, clear: str | None = None) -> int:
+        """Begin the file with the plan."""
+        epoch = super().begin(plan, clear=clear)
+        KEPT.write_bytes(pickle.dumps(plan))
+        return epoch
+
+    def commit(self, spec: RangeSpec, piece: Slice, keys: Sequence[int]) -> Marker:
+        """Add the marker to the file."""
+        marker = super().commit(spec, piece, keys)
+        with KEPT.open("ab") as kept:
+            pickle.dump(marker, kept)
+        return marker
 
     def epoch(self, plan_id: str) -> int | None:
-        """Every plan is the first."""
-        return 1
+        """See ``Sink.epoch``."""
+        self._read()
+        return super().epoch(plan_id)
+
+    def held(self) -> PlanRow | None:
+        """See ``Sink.held``."""
+        self._read()
+        return super().held()
+
+    def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
+        """See ``Sink.markers``."""
+        self._read()
+        return super().markers(plan_id, slice_ids)
+
+    def _read(self) -> None:
+        """Take in what an earlier task has kept."""
+        if self.plan is not None or not KEPT.exists():
+            return
+        with KEPT.open("rb") as kept, suppress(EOFError):
+            self.plan, self.last_epoch = pickle.load(kept), 1
+            while True:
+                marker = pickle.load(kept)
+                self._markers[marker.plan_id, marker.slice_id] = marker
 
 
-SOURCE, SINK = MemorySource(keys=range(RANGES)), ForgetfulSink()
+SOURCE, SINK = MemorySource(keys=range(RANGES)), KeptSink()
 spark.RUNNERS["memory"] = lambda request: MemoryRunner(source=SOURCE, sink=SINK)
 
 

@@ -69,7 +69,7 @@ def test_a_run_is_triggered_that_plans_anew(
     world = World()
     found = rehydrate(monkeypatch, capsys, world, source=LAKE)
     assert (found.code, found.err) == (0, "")
-    assert found.rows == [{"lake": "memory://source", "target": "memory://sink", "rows": "100", "run": "manual__1"}]
+    assert found.rows == [{"lake": "memory://source", "target": "memory://sink", "rows": 100, "run": "manual__1"}]
     assert [(asked["dag_id"], asked["conf"]) for asked in client.asked] == [("dag", {"backpressure": "restart"})]
     assert world.sink.rows == world.runner.submitted == []
 

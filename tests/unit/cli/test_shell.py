@@ -1,20 +1,25 @@
 """What a shell gets: completion, help, errors that lead on, and exit codes."""
 
 import io
+import json
 import shlex
 import subprocess
 import sys
 
 import argcomplete
 import pytest
+import yaml
 from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_backpressure.cli import completion
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.cli.manual import PAGES
+from airflow_provider_backpressure.core.steering import Change
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
 from tests.support.world import World, context
 from tests.unit.cli.test_commands import airflow  # noqa: F401
+
+NONE = type(None)
 
 
 @pytest.fixture
@@ -132,6 +137,26 @@ def test_who_interrupts_is_told_nothing(world: World, airflow, monkeypatch: pyte
 
     monkeypatch.setattr(world.ledger, "hydrations", interrupted)
     assert airflow("status", "sink") == (130, "", "")
+
+
+def test_numbers_and_truths_are_such_in_json_and_yaml(world: World, airflow):  # noqa: F811
+    """Of each kind of command; times are texts, and a table stays as it was."""
+    commands: dict[str, dict[str, type]] = {
+        "status": {"rows": int, "percent": float, "total_exact": bool, "failed": int, "ranges_total": int, "lag": NONE},
+        "sources": {"tables": int, "percent": float, "total_exact": bool, "lag": NONE},
+        "ranges sink": {"seq": int, "planned_rows": int, "attempt": int, "rows": NONE, "committed_at": NONE},
+        "queue": {"at_once": int, "priority": int},
+        "push": {"published": int},
+        "history": {"values": dict, "at": str},
+    }
+    world.ledger.enqueue(world.hydration.id, run="run")
+    world.ledger.steer(world.hydration.id, Change(credits=2), who="ada")
+    for words, fields in commands.items():
+        for output, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+            code, out, err = airflow(*words.split(), "--output", output)
+            assert (code, err) == (0, ""), words
+            row = read(out)[0]
+            assert {name: type(row[name]) for name in fields} == fields, (words, output)
 
 
 def test_unknown_is_empty_in_a_table_and_null_in_json(world: World, airflow):  # noqa: F811

@@ -1,5 +1,6 @@
 """Signals, the decision over them, and the law of the credits."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -94,6 +95,32 @@ def test_a_past_peak_never_holds_the_gate_closed():
     """T6: only the present reading counts, however high an earlier one was."""
     assert live(reading(0.95)).closed
     assert not live(reading(0.10), was_closed=True).closed
+
+
+def missing(*, age: float, idle: bool = False) -> MemoryReading:
+    """Return a reading without a figure."""
+    return MemoryReading(used_bytes=None, limit_bytes=10**6, age_seconds=age, idle=idle)
+
+
+@pytest.mark.statement("T6")
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_reading_without_a_figure_leaves_the_gate_as_it_is(idle):
+    """T6: it is no pressure, closes nothing that was open and opens nothing while ranges are in flight."""
+    open_, closed = live(missing(age=1, idle=idle)), live(missing(age=1, idle=idle), was_closed=True)
+    assert (open_.closed, closed.closed) == (False, True)
+    assert not open_.measured
+    assert not closed.measured
+    assert decide([closed], in_flight=1).pressure == 0.0
+    assert decide([closed], in_flight=0).open, "the gate cannot lock itself shut"
+
+
+@pytest.mark.statement("T6")
+def test_a_figure_that_stays_missing_closes_a_gate_over_running_stages_only():
+    """T6: stages that run for 15 s unseen close it with that reason; on an idle cluster the past peak is forgotten."""
+    assert live(missing(age=16)).closed
+    assert "not seen for 16 s" in live(missing(age=16)).sentence
+    assert not live(missing(age=16, idle=True), was_closed=True).closed
+    assert not live(missing(age=math.inf, idle=True)).closed
 
 
 @pytest.mark.statement("T6")

@@ -6,20 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.flow import Level, Stage, State
 from airflow_provider_backpressure.core.hydration import Permit, Refusal
 from airflow_provider_backpressure.core.hydrator import Hydrator, Outcome
-from airflow_provider_backpressure.core.limiter import Limiter
 from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.planner import Planner, Verdict
-from airflow_provider_backpressure.core.polling import PollPolicy
+from airflow_provider_backpressure.core.planner import Verdict
 from airflow_provider_backpressure.core.ranges import RangeState
 from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.core.statistics import total_progress
 from airflow_provider_backpressure.core.steering import Change
-from airflow_provider_backpressure.core.verification import Verifier, Verify
+from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
     OutOfMemory,
@@ -32,64 +30,8 @@ from airflow_provider_backpressure.exceptions import (
     SourceUnavailable,
     WorkerLost,
 )
-from airflow_provider_backpressure.testing import ManualClock, MemoryLedger, MemoryRunner, MemorySink, MemorySource
-
-POLL = PollPolicy(initial=0.001, maximum=0.005)
-
-
-class Bench:
-    """One hydration over in-memory ports."""
-
-    def __init__(self, rows: int = 100, *, range_rows: int = 10, credits: int = 3) -> None:
-        self.source = MemorySource(keys=list(range(rows)))
-        self.sink = MemorySink()
-        self.runner = MemoryRunner(source=self.source, sink=self.sink)
-        self.ledger = MemoryLedger()
-        self.budget = Budget(credits=credits, range_rows=range_rows)
-        self.plan(restart=False)
-
-    def planner(self, **changes) -> Planner:
-        values = {
-            "source": self.source,
-            "sink": self.sink,
-            "runner": self.runner,
-            "ledger": self.ledger,
-            "budget": self.budget,
-            "mode": Mode.APPEND,
-            "owner": "dag",
-            "cluster": "spark",
-        }
-        return Planner(**{**values, **changes})
-
-    def plan(self, *, restart: bool):
-        self.planned = self.planner().plan(restart=restart)
-        self.id, self.plan_id = self.planned.hydration.id, self.planned.plan.plan_id
-        return self.planned
-
-    def lane(self, name: str = "lane", **changes) -> Hydrator:
-        values = {
-            "hydration_id": self.id,
-            "plan": self.planned.plan,
-            "lane": name,
-            "ledger": self.ledger,
-            "source": self.source,
-            "sink": self.sink,
-            "runner": self.runner,
-            "limiter": Limiter(
-                ledger=self.ledger, hydration_id=self.id, budget=self.budget, memory=lambda: self.runner.memory()
-            ),
-            "budget": self.budget,
-            "share": self.budget.credits,
-            "poll": POLL,
-            "clock": ManualClock(),
-        }
-        return Hydrator(**{**values, **changes})
-
-    def states(self) -> dict[RangeState, int]:
-        counts: dict[RangeState, int] = {}
-        for record in self.ledger.ranges(self.plan_id):
-            counts[record.state] = counts.get(record.state, 0) + 1
-        return counts
+from airflow_provider_backpressure.testing import ManualClock, MemoryRunner
+from tests.support.bench import Bench
 
 
 @pytest.fixture
@@ -469,6 +411,20 @@ def test_verification_names_the_range_that_differs(bench):
     assert "checksum" in report.mismatches[1].sentence
     bench.source.keys = list(range(99))
     assert any("source holds 9 rows" in each.sentence for each in verifier.verify(ranges, Verify.FULL).mismatches)
+
+
+def test_rows_that_upsert_leaves_are_told_apart_from_lost_ones(bench):
+    """They were deleted from the source since; the sentence says how to be rid of them."""
+    bench.lane().run()
+    plan = replace(bench.planned.plan, mode=Mode.UPSERT)
+    verifier = Verifier(plan=plan, source=bench.source, sink=bench.sink, runner=bench.runner)
+    bench.sink.rows.append(42)
+    bench.sink.rows.remove(15)
+    surplus, lost = sorted(
+        verifier.verify(bench.ledger.ranges(bench.plan_id), Verify.TARGET).mismatches, key=lambda each: -each.seq
+    )
+    assert "no longer in the source: delete them" in surplus.sentence
+    assert "no longer" not in lost.sentence
 
 
 @pytest.mark.parametrize(("overhead", "together"), [(0.15, 2), (15.0, 10)])

@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.flow import Stage
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.exceptions import LedgerUnavailable, RangeFailed
+from airflow_provider_backpressure.exceptions import LedgerUnavailable, RangeFailed, SourceRefused
 from airflow_provider_backpressure.operators import (
     HydrateOperator,
     PlanSnapshotOperator,
@@ -45,6 +45,68 @@ def lane(world: World, **values):
 
 def verify(world: World, **values):
     return VerifyHydrationOperator(task_id="verify_hydration", **world.flow, **values)
+
+
+def shown(world) -> tuple[str, str | None]:
+    """Return the state that people see, and why."""
+    (glance,) = world.ledger.glances(limit=2)
+    return glance.state.value, glance.hydration.failure
+
+
+def raising(error: BaseException):
+    def fail(*args, **values):
+        raise error
+
+    return fail
+
+
+def test_a_hydration_whose_planning_fails_is_failed_until_the_next_task_begins(world, monkeypatch):
+    """Not "not begun"; the sentence is our own, and a plan that works clears it."""
+    with monkeypatch.context() as broken:
+        broken.setattr(world.source, "snapshot", raising(SourceRefused("There is no table public.t.")))
+        with pytest.raises(AirflowFailException):
+            plan(world).execute(context())
+    assert world.hydration.plan is None
+    assert shown(world) == ("failed", "There is no table public.t.")
+    plan(world).execute(context())
+    assert shown(world) == ("hydrating", None)
+
+
+def test_a_lane_that_fails_leaves_why_and_a_stranger_s_error_only_its_type(world, monkeypatch):
+    """Sentences of others may hold a password."""
+    plan(world).execute(context())
+    monkeypatch.setattr(HydrateOperator, "_followed", raising(ValueError("password=secret1")))
+    with pytest.raises(ValueError, match="secret1"):
+        lane(world).execute(context())
+    assert shown(world) == ("failed", "ValueError: the task's log says more.")
+
+
+def test_a_try_that_is_followed_by_another_has_not_failed_yet(world, monkeypatch):
+    """Only the last one has; an error that nothing mends has at once. A task that waits or skips has not failed."""
+    plan(world).execute(context())
+    given = context()
+    given["ti"].try_number, given["ti"].max_tries = 1, 1
+    monkeypatch.setattr(HydrateOperator, "_followed", raising(LedgerUnavailable("The ledger is away.")))
+    with pytest.raises(LedgerUnavailable):
+        lane(world).execute(given)
+    assert shown(world) == ("hydrating", None)
+    given["ti"].try_number = 2
+    with pytest.raises(LedgerUnavailable):
+        lane(world).execute(given)
+    assert shown(world) == ("failed", "The ledger is away.")
+    monkeypatch.setattr(HydrateOperator, "_followed", raising(AirflowSkipException("enough")))
+    with pytest.raises(AirflowSkipException):
+        lane(world).execute(given)
+    assert shown(world) == ("hydrating", None)
+
+
+def test_a_verification_that_fails_is_shown(world):
+    plan(world).execute(context())
+    with pytest.raises(AirflowFailException):
+        verify(world).execute(context())
+    state, why = shown(world)
+    assert state == "failed"
+    assert "10 of 10 ranges are not committed yet" in (why or "")
 
 
 def test_plan_drain_verify(world):

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,11 +12,13 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
+from airflow_provider_backpressure.core.course import Sight
 from airflow_provider_backpressure.core.flow import Stage, StageTime
 from airflow_provider_backpressure.core.messages import Transform
 from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.signals import Decision, Signal
+from airflow_provider_backpressure.core.signals import Decision, MemoryReading, Signal
 from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.core.upstream import Unit
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.plugins import access, acts, links
 from airflow_provider_backpressure.plugins.app import make_app
@@ -86,6 +88,44 @@ def test_the_overview_tells_how_hydrations_stand(client: TestClient, ledger: Mem
     assert line["reasons"] == ["1 of 1 credits in flight"]
     assert line["may_steer"] is True
     assert (line["keeping_up"], line["lag"], line["eta_seconds"]) == (None, None, None)
+
+
+def test_a_failed_hydration_is_shown_as_failed(client: TestClient, ledger: MemoryLedger):
+    """With its reason, without a plan too; and by a range that has used up its attempts, once nothing is in flight."""
+    other = register(ledger)
+    ledger.keep_failure(other, "There is no table public.t.")
+    one = client.get(f"/api/hydrations/{other}").json()
+    assert (one["state"], one["begun"], one["failure"]) == ("failed", False, "There is no table public.t.")
+    assert datetime.fromisoformat(one["failed_at"]).tzinfo is not None
+    ledger.forget(other)
+    hydration_id, plan_id = planned(ledger, 3)
+    poor, busy = take(ledger, hydration_id), take(ledger, hydration_id)
+    ledger.release(plan_id, poor.seq, attempt=1, error="a poison row", fail=True)
+    assert client.get(f"/api/hydrations/{hydration_id}").json()["state"] == "hydrating"
+    ledger.release(plan_id, busy.seq, attempt=1, error="ended")
+    one = client.get(f"/api/hydrations/{hydration_id}").json()
+    assert (one["state"], one["failed"], one["failure"], one["eta_seconds"]) == ("failed", 1, None, None)
+
+
+def test_lag_is_told_only_of_what_follows_its_source(client: TestClient, ledger: MemoryLedger):
+    hydration_id, _ = planned(ledger, 3)
+    for number, (follows, lag, by_key) in enumerate([(False, None, {}), (True, 900, {"wal": 900})]):
+        at = ledger.hydration(hydration_id).created_at + timedelta(seconds=number)
+        sight = Sight(at=at, unit=Unit.BYTES, known={"wal": 1000}, committed={"wal": 100}, follows=follows)
+        ledger.record_sight(hydration_id, sight, least_seconds=1)
+        one = client.get(f"/api/hydrations/{hydration_id}").json()
+        assert (one["lag"], one["lag_by_key"]) == (lag, by_key)
+
+
+def test_memory_that_was_not_seen_is_null(client: TestClient, ledger: MemoryLedger):
+    """And not 0."""
+    hydration_id, _ = planned(ledger, 3)
+    take(ledger, hydration_id)
+    ledger.record_memory(hydration_id, MemoryReading(used_bytes=None, limit_bytes=1000, age_seconds=0.0))
+    one = client.get(f"/api/hydrations/{hydration_id}").json()
+    course = client.get(f"/api/hydrations/{hydration_id}/course").json()
+    assert one["memory_used"] is None
+    assert set(course["memory_used"]) == {None}
 
 
 def test_the_overview_is_paged(client: TestClient, ledger: MemoryLedger):

@@ -64,15 +64,37 @@ def test_the_process_tree_within_running_stages_counts() -> None:
 
 
 @pytest.mark.statement("T6")
-def test_an_idle_cluster_that_answers_uses_nothing() -> None:
-    """T6: a past peak holds no gate closed."""
+def test_an_idle_cluster_that_answers_has_no_figure() -> None:
+    """T6: neither 0 nor the past peak; it says how old that is."""
     page = Page(RECORDED)
     clock = Clock()
     memory = ExecutorMemory(urls=["http://spark:4040"], fetch=page.fetch, clock=clock)
     assert memory.read().used_bytes == USED
     page.stages = []
     clock.now += FRESH_SECONDS
-    assert memory.read().used_bytes == 0
+    assert (memory.read().used_bytes, memory.read().idle, memory.read().age_seconds) == (None, True, FRESH_SECONDS)
+
+
+@pytest.mark.statement("T6")
+def test_a_stage_without_a_heartbeat_has_no_figure_and_ages_while_it_runs() -> None:
+    """T6: missing is not 0; one after another is young each time, one that stays without a figure grows old."""
+    blind = {"ProcessTreeJVMRSSMemory": 0, "JVMHeapMemory": 0}
+    page, clock = Page([]), Clock()
+    memory = ExecutorMemory(urls=["http://spark:4040"], fetch=page.fetch, clock=clock)
+    for number, age in ((1, 0.0), (1, 9.0), (2, 0.0), (2, 9.0), (2, 18.0)):
+        page.stages = [{"stageId": number, "attemptId": 0, "executorSummary": {"1": {"peakMemoryMetrics": blind}}}]
+        reading = memory.read()
+        assert (reading.used_bytes, reading.idle, reading.age_seconds) == (None, False, age)
+        clock.now += 9
+    page.stages += RECORDED
+    assert (memory.read().used_bytes, memory.read().age_seconds) == (USED, 0.0)
+
+
+def test_a_stage_that_waits_for_a_slot_is_no_running_one() -> None:
+    """It cannot have a figure, however long it waits."""
+    page, clock = Page([{"stageId": 1, "attemptId": 0, "executorSummary": {}}]), Clock()
+    memory = ExecutorMemory(urls=["http://spark:4040"], fetch=page.fetch, clock=clock)
+    assert (memory.read().used_bytes, memory.read().idle) == (None, True)
 
 
 @pytest.mark.statement("T11")
@@ -124,7 +146,7 @@ def test_the_fullest_executor_is_found() -> None:
         {"status": "ACTIVE"},
     ]
     assert fullest(stages) == ("2", 8)
-    assert fullest([]) == ("driver", 0)
+    assert fullest([]) == ("driver", None)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.spark.batches import complete, ended
+from airflow_provider_backpressure.spark.batches import BAD, apart, complete, ended
 from airflow_provider_backpressure.spark.values import BatchSum
 
 ROWS = pyarrow.table(
@@ -76,3 +76,12 @@ def test_what_is_ended_is_complete_and_what_broke_off_is_not():
         assert pyarrow.Table.from_batches(complete(iter(batches))).equals(table)
         with pytest.raises(RangeFailed, match="broke off"):
             list(complete(iter(batches[:-1])))
+
+
+def test_what_could_not_be_read_is_known_by_its_place_and_not_by_its_name():
+    batch = pyarrow.record_batch({"id": [1, 2], BAD: ["mine", '{"reason": "r"}']})
+    assert apart(batch, keep_bad=False) == (batch, [])
+    twice = pyarrow.record_batch([*batch.columns, pyarrow.array([None, '{"reason": "r"}'])], names=["id", BAD, BAD])
+    rows, bad = apart(twice, keep_bad=True)
+    assert rows.column(1).to_pylist() == ["mine"]
+    assert [reason for _, reason in bad] == ["r"]

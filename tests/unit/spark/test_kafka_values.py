@@ -133,12 +133,36 @@ def test_a_field_has_its_type(type_: str, sent: str, expected: Any) -> None:
 )
 def test_a_field_that_does_not_fit_is_named(type_: str, value: Any) -> None:
     """X5: with the field and its type."""
-    with pytest.raises(SourceRefused, match=r"offset 5 .* its field f is no") as refused:
+    with pytest.raises(SourceRefused, match=r"offset 5 .* its field f (is|has|holds) ") as refused:
         batch([Sent(b"{}", at=4), Sent(json.dumps({"f": value}).encode(), at=5)], fields={"f": type_})
     assert "secret" not in str(refused.value)
 
 
 @pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    ("type_", "value", "why"),
+    [
+        ("bigint", "9223372036854775808", r"its field big is too large for bigint: 9223372036854775808\."),
+        ("smallint", '"0xFFFF"', r"its field big is no smallint\."),
+        ("bigint", '"0xFFFFFFFFFFFFFFFF"', r"its field big is no bigint\."),
+        ("double precision", "1e400", r"its field big is too large for double precision: 1e400\."),
+        ("real", "1e39", r"its field big is too large for real: 1e39\."),
+        ("smallint", "-32769", r"its field big is too large for smallint: -32769\."),
+        ("integer", '"x"', r"its field big is no integer\."),
+        ("integer", "1.5", r"its field big is no integer\."),
+        ("numeric(4,2)", "100", r"its field big is too large for numeric\(4,2\)\."),
+        ("numeric(4,2)", "1.234", r"its field big has too many decimals for numeric\(4,2\)\."),
+        ("numeric(4,2)", '"x"', r"its field big is no numeric\(4,2\)\."),
+        ("text", '"a\\u0000b"', r"its field big holds a NUL character, which no text can\."),
+    ],
+)
+def test_a_field_that_does_not_fit_is_told_by_what_is_wrong_with_it(type_: str, value: str, why: str) -> None:
+    """A number that is too large is a number; the first such record is named by its offset."""
+    records = [Sent(b'{"big": null}', at=6), Sent(f'{{"big": {value}}}'.encode(), at=7)]
+    with pytest.raises(SourceRefused, match=rf"at offset 7 of partition 3 of topic orders cannot be taken: {why}"):
+        batch(records, fields={"big": type_})
+
+
 @pytest.mark.parametrize(("key", "words"), [(b"\xff", "key is no UTF-8"), (b"a\0", "key holds a NUL")])
 def test_a_key_that_is_no_text_is_named(key: bytes, words: str) -> None:
     """X5: where keys are declared to be text."""

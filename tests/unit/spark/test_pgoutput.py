@@ -8,6 +8,7 @@ from airflow_provider_backpressure.core.positions import LogPosition
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.changes import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
 from airflow_provider_backpressure.spark.readers.pgoutput import Decoder
+from airflow_provider_backpressure.spark.readers.postgres_log import unseen
 
 ID, NAME, DOC = ("id", True), ("name", False), ("doc", False)
 
@@ -148,3 +149,20 @@ def test_a_table_that_was_another_while_its_changes_were_logged_stops_the_readin
 def test_a_value_in_binary_was_not_asked_for():
     with pytest.raises(RangeFailed, match="'b'"):
         decoder().rows([*TOLD, of(b"I", b"N" + struct.pack(">h", 3) + b"b" + struct.pack(">I", 0))])
+
+
+def test_a_window_holds_the_commits_from_its_start_to_before_its_end():
+    """One at a bound belongs to just one of two windows that follow each other."""
+    insert = of(b"I", b"N" + row("1", None, None))
+    for at, within in {9: False, 10: True, 19: True, 20: False}.items():
+        found = decoder(start=10, end=20)
+        assert bool(found.rows([TOLD[0], begin(at), insert])) is within
+        assert list(found.xids) == [7] * within
+
+
+def test_a_snapshot_does_not_see_what_runs_nor_what_began_behind_it():
+    """Numbers of transactions run in a circle of 32 bits."""
+    assert unseen([5, 7, 9, 10, 11], 10, [7]) == [7, 10, 11]
+    last = 2**32 - 1
+    assert unseen([last - 1, last, 3, 4, 5], 5, [last]) == [last, 5]
+    assert unseen([last - 1, last, 0, 3], last, []) == [last, 0, 3]

@@ -1,5 +1,6 @@
 """``hydrate``: what it builds, what it refuses at parse, templates, mapping, serialization, and the time of a parse."""
 
+import inspect
 import json
 import re
 import subprocess
@@ -59,6 +60,18 @@ def test_a_task_per_range_follows_two_sensors():
     assert "hydrate_orders.hydrate_ranges.sink_commit" in submit.upstream_task_ids
     commit = dag.get_task("hydrate_orders.hydrate_ranges.sink_commit")
     assert "hydrate_orders.hydrate_ranges.executor_memory" in commit.upstream_task_ids
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    ("consistency", "sentence"),
+    [(None, "A snapshot lives in the one task that keeps it"), ("catch_up", "a task for each range")],
+)
+def test_a_plan_for_a_task_per_range_is_refused_at_parse_too(consistency, sentence):
+    """Composed by hand as well: its tasks would be refused only when they run."""
+    flow = {"source": SOURCE, "sink": SINK, "spark_conn_id": "spark"}
+    with DAG("by_hand", schedule=None), pytest.raises(InvalidDeclaration, match=sentence):
+        PlanSnapshotOperator(task_id="plan", consistency=consistency, each_range=True, **flow)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +175,50 @@ def test_each_table_of_a_source_is_a_hydration_of_its_own():
     }
     assert all(not task.upstream_task_ids for task in plans.values())
     DagSerialization.from_json(DagSerialization.to_json(dag))
+
+
+CHOSEN = {
+    "spark_conn_id": "other_spark",
+    "budget": Budget(credits=3),
+    "consistency": "static",
+    "mode": "upsert",
+    "transform": "SELECT * FROM source",
+    "on_new_column": "add",
+    "verify": "full",
+    "lanes": 2,
+    "task_per_range": True,
+    "on_event": print,
+    "backpressure_conn_id": "other_ledger",
+    "group_id": "group",
+}
+"""A value for each option of ``hydrate`` that is not its default."""
+
+
+@pytest.mark.parametrize(
+    ("name", "tables"),
+    [
+        *((name, ("public.orders",)) for name in CHOSEN),
+        # The other two are refused for a pattern.
+        *((name, "public.*") for name in CHOSEN if name not in ("lanes", "task_per_range")),
+    ],
+)
+def test_no_option_is_lost_where_there_are_several_tables(name, tables):
+    """Each table's tasks are made as those of one table are, whatever the option."""
+    assert set(CHOSEN) == set(inspect.signature(hydrate).parameters) - {"source", "sink"}
+    chosen = {"consistency": "static", "group_id": "group", name: CHOSEN[name]}
+    one = build(**chosen)
+    many = build(source=PostgresSource(conn_id="shop_db", tables=tables), sink=INTO, **chosen)
+    place = "group.each.hydrate." if tables == "public.*" else "group.hydrate_orders."
+    for task in one.tasks:
+        other = many.get_task(task.task_id.replace("group.", place, 1))
+        assert made_with(other) == made_with(task), task.task_id
+
+
+def made_with(task):
+    """Return what a task was made with, but for its own name, its table and its target."""
+    given = {**vars(task), **getattr(task, "partial_kwargs", {})}
+    named = {*CHOSEN, "each_range", "retries", "trigger_rule"} - {"group_id"}
+    return {name: given[name] for name in sorted(named & given.keys())}
 
 
 def test_a_pattern_of_tables_is_looked_up_by_each_run():

@@ -52,10 +52,38 @@ TABLE = TableName(database="shop", name="orders")
         (Effect.NONE, "shop", "GRANT SELECT ON orders TO u"),
         (Effect.WRITTEN, "shop", "INSERT INTO t VALUES (1)"),
         (Effect.WRITTEN, "other", "UPDATE shop.orders SET a = 1"),
-        (Effect.NONE, "other", "DELETE FROM t"),
+        (Effect.WRITTEN, "other", "DELETE FROM t"),
+        (Effect.WRITTEN, "other", "LOAD DATA INFILE 'a' INTO TABLE t"),
+        (Effect.WRITTEN, "other", "SELECT `other`.`changes_orders`()"),
+        (Effect.WRITTEN, "other", "/* a */ do changes_orders()"),
+        (Effect.DEFINED, "shop", "RENAME TABLES orders TO old, fresh TO orders"),
+        (Effect.TRUNCATED, "shop", 'TRUNCATE TABLE "orders"'),
+        (Effect.DEFINED, "shop", 'RENAME TABLE "orders" TO "old", "fresh" TO "orders"'),
+        (Effect.DEFINED, "shop", 'ALTER TABLE "orders" DROP COLUMN w, ADD COLUMN w int DEFAULT 7'),
+        (Effect.TRUNCATED, "shop", "--\n-- Empties the table\n--\nTRUNCATE TABLE orders"),
+        (Effect.WRITTEN, "shop", "--\nUPDATE orders SET v = 77"),
+        (Effect.DEFINED, "shop", "ALTER TABLE orders COMMENT='ticket #42', DROP COLUMN w, ADD COLUMN w int"),
+        (Effect.DEFINED, "shop", "ALTER TABLE orders ADD KEY k (v) COMMENT 'a/*', DROP COLUMN w, COMMENT '*/'"),
+        (Effect.DEFINED, "shop", "RENAME TABLE `a#b` TO c, orders TO old, fresh TO orders"),
+        (Effect.DEFINED, "shop", "ALTER TABLE parts EXCHANGE PARTITION `p#0` WITH TABLE orders"),
+        (Effect.TRUNCATED, "shop", "TRUNCATE`orders`"),
+        (Effect.WRITTEN, "shop", "UPDATE`orders`SET v=77"),
+        (Effect.DEFINED, "shop", "ALTER TABLE orders COMMENT='C:\\', DROP COLUMN w, ADD COLUMN w int COMMENT 'b'"),
+        (Effect.DEFINED, "shop", "ALTER TABLE orders ADD KEY k (v) COMMENT '\ufffd\\', DROP COLUMN w, COMMENT 'b'"),
+        (Effect.NONE, "shop", "ALTER TABLE other ADD KEY k (v) COMMENT '\ufffd', DROP COLUMN w"),
+        (Effect.DEFINED, "shop", "ALTER TABLE orders ADD COLUMN (CONSTRAINT f FOREIGN KEY (v) REFERENCES p (id))"),
+        (Effect.NONE, "shop", "ALTER TABLE orders ADD COLUMN note text COMMENT 'it\\'s # no -- comment'"),
         (Effect.NONE, "shop", "SAVEPOINT a"),
         (Effect.NONE, "shop", ""),
     ],
 )
 def test_a_statement_means(expected: Effect, database: str, text: str):
     assert effect(Statement(database, text), TABLE) is expected
+
+
+def test_a_name_outside_of_ascii_may_be_in_any_text_of_another_character_set():
+    """The text is in the client's character set: a name that was not decoded may be any."""
+    table = TableName(database="shop", name="t\u00fc")
+    assert effect(Statement("shop", "TRUNCATE TABLE `t\ufffd`"), table) is Effect.DEFINED
+    assert effect(Statement("shop", "TRUNCATE TABLE `t\u00fc`"), table) is Effect.TRUNCATED
+    assert effect(Statement("shop", "TRUNCATE TABLE other"), table) is Effect.NONE

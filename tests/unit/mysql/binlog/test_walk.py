@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused
 from airflow_provider_backpressure.mysql.binlog.charsets import Charset
-from airflow_provider_backpressure.mysql.binlog.events import Event, Kind
+from airflow_provider_backpressure.mysql.binlog.events import HEAD, Event, Kind, changes_nothing
 from airflow_provider_backpressure.mysql.binlog.rows import Wanted
 from airflow_provider_backpressure.mysql.binlog.tables import table_of
 from airflow_provider_backpressure.mysql.binlog.walk import Change, Done, Walk
@@ -21,6 +21,12 @@ SAID = "b10200000000000004000025000000000000012000a04500000000060373746404ff00ff
 MAP = (
     "810000000000010004706c61790003726177000b03f6f61312110af510fe0f0e0f02411e030206040201f8010500fe0701010002010804170269"
     "64016101620163016401650166016701680169016a0a03fcff00050502017801790801000c02ffe0"
+)
+LOAD = (
+    bytes.fromhex(SAID[:26])
+    + bytes(13)
+    + bytes.fromhex(SAID[26:])
+    + b"LOAD DATA LOCAL INFILE 'a' INTO TABLE `raw` (`id`)"
 )
 VALUES = (
     "80000000000000000000000000000{}1dcd6500000000000000000000007fef7cf63c99b2bb7efa0c7fffffff0f423f22d00736000000000200"
@@ -138,12 +144,23 @@ def test_transactions_out_of_order_are_refused():
         (said("ROLLBACK TO `a`"), "rolled back"),
         (said("ALTER TABLE raw DROP COLUMN a"), "another table"),
         (said("INSERT INTO raw VALUES (1)"), "binlog_format"),
+        (Event(Kind.LOAD, LOAD), r"play\.raw by a statement [^\n]*LOAD DATA LOCAL INFILE"),
+        (Event(99, b""), "event of kind 99, which this version does not know"),
         (Event(Kind.WRITE, INSERT.body.replace(b"\xff\xff", b"\xff\xfc", 1)), "binlog_row_image"),
     ],
 )
 def test_what_cannot_be_replayed_stops_it_by_name(event: Event, words: str):
     with pytest.raises((SourceRefused, LogLost), match=f'{words}[^\n]*"backpressure": "restart"'):
         walked(*LOG[:4], event, last=76)
+
+
+def test_an_event_without_rows_is_passed_over():
+    assert walked(*LOG[:4], Event(Kind.XA_PREPARE, b"\1"), *LOG[4:], last=76)
+    flagged, plain = bytes(HEAD - 2) + b"\x80\x00", bytes(HEAD)
+    assert changes_nothing(99, flagged)
+    assert not changes_nothing(99, plain)
+    assert changes_nothing(16, plain), "the end of a transaction"
+    assert not any(changes_nothing(kind, flagged) for kind in Kind if kind is not Kind.FORMAT), "each is looked at"
 
 
 def test_an_xa_transaction_that_commits_at_once_is_one_as_any():

@@ -1,0 +1,264 @@
+"""Every source with every target: which pairs the product takes, and a run of each in a process that may be killed."""
+
+import logging
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import ON, Step
+from airflow_provider_backpressure.core.hydrator import Outcome
+from airflow_provider_backpressure.exceptions import SnapshotLost
+from tests.support import kafka as on_kafka
+from tests.support import lakes
+from tests.support import mysql as on_mysql
+from tests.support.composed import Composed
+from tests.support.local_runner import LocalRunner
+from tests.support.postgres import run
+
+ROWS, RANGE_ROWS, RANGES = 600, 100, 6
+SEED = "CHAOS_PAIRS"
+"""Environment variable: ``all`` runs every cell once; without it a sample is run, another each day."""
+CELLS_A_DAY = 3
+DONE, AGAIN, UNARMED = 0, 2, 9
+"""Exit codes of a life: nothing is left, its plan was closed and made anew, it was started without failpoints."""
+
+
+class From(StrEnum):
+    """A source and how it is read."""
+
+    POSTGRES_STATIC = "postgres static"
+    POSTGRES_SNAPSHOT = "postgres snapshot"
+    POSTGRES_WINDOW = "postgres window"
+    MYSQL_STATIC = "mysql static"
+    MYSQL_WINDOW = "mysql window"
+    KAFKA_APPEND = "kafka append"
+    KAFKA_UPSERT = "kafka upsert"
+
+
+class Into(StrEnum):
+    """A target and how it is written."""
+
+    POSTGRES = "postgres"
+    REPLACED = "postgres replaced"
+    PARQUET = "parquet"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
+class Struck(StrEnum):
+    """Who is struck: the process with lane and tasks by SIGKILL, or every connection to the source."""
+
+    PROCESS = "process"
+    SOURCE = "source"
+
+
+_OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+_OTHERS_OF_MYSQL = "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()"
+WINDOWS = (From.POSTGRES_WINDOW, From.MYSQL_WINDOW)
+KAFKA = (From.KAFKA_APPEND, From.KAFKA_UPSERT)
+REFUSED: dict[tuple[From, Into], str] = {
+    **{(source, Into.REPLACED): "needs mode='upsert'" for source in WINDOWS},
+    **{(source, Into.REPLACED): "mode='replace' takes all rows anew" for source in KAFKA},
+    **{(source, Into.PARQUET): "Parquet files take append only" for source in (*WINDOWS, From.KAFKA_UPSERT)},
+    **{(source, into): "sink does not take deletes" for source in WINDOWS for into in (Into.DELTA, Into.ICEBERG)},
+}
+"""Pairs that are refused, and what the refusal says."""
+PAIRS = [(source, into) for source in From for into in Into if (source, into) not in REFUSED]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A pair, struck at a step."""
+
+    source: From
+    into: Into
+    struck: Struck
+    step: Step
+
+    def __str__(self) -> str:
+        """Return the test's id."""
+        return f"{self.source}-{self.into}-{self.struck}-{self.step}".replace(" ", "_")
+
+    def number(self, day: int) -> int:
+        """Return at which pass of the step; a log is replayed in one window."""
+        return 1 if self.source in WINDOWS else random.Random(f"{self} {day}").randint(1, RANGES - 1)
+
+
+def day() -> int:
+    """Return the seed of the day."""
+    return int(time.time() // 86_400)
+
+
+def cells() -> list[Cell]:
+    """Return every cell, or those of the day."""
+    all_ = [
+        Cell(source=source, into=into, struck=struck, step=step)
+        for source, into in PAIRS
+        for struck in Struck
+        for step in Step
+        # A broker has no connection that could be told to end.
+        if struck is Struck.PROCESS or source not in KAFKA
+    ]
+    return all_ if os.environ.get(SEED) else random.Random(day()).sample(all_, CELLS_A_DAY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servers:
+    """Where everything is."""
+
+    postgres: Endpoint
+    mysql: Endpoint
+    target: Endpoint
+    kafka: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A pair that is ready to be planned."""
+
+    composed: Composed
+    wanted: Callable[[], list[tuple[Any, ...]]]
+    found: Callable[[], list[tuple[Any, ...]]]
+    change: Callable[[], object]
+    """Change what a window is to bring."""
+    strike: Callable[[], object]
+    """End every connection to the source."""
+
+    def differs(self) -> int:
+        """Return how many rows are only on one side, or there twice."""
+        wanted, found = self.wanted(), self.found()
+        return len(set(wanted) ^ set(found)) + len(found) - len(set(found))
+
+
+def pair(source: From, into: Into, servers: Servers, ledger_url: str, folder: Path) -> Pair:
+    """Make source and target."""
+    base = Composed(
+        source=servers.postgres,
+        sink=servers.target,
+        ledger_url=ledger_url,
+        remote="",
+        mode="replace" if into is Into.REPLACED else "append",
+        budget=Budget(range_rows=RANGE_ROWS, credits=2),
+        into={} if into in (Into.POSTGRES, Into.REPLACED) else lakes.place(into.value, folder),
+    )
+    if source in KAFKA:
+        return _topic(base, servers, upserts=source is From.KAFKA_UPSERT)
+    window = source in WINDOWS
+    consistency = "catch_up" if window else "snapshot" if source is From.POSTGRES_SNAPSHOT else "static"
+    base = replace(base, consistency=consistency, mode=_mode(base.mode, into, upserts=window))
+    if source in (From.MYSQL_STATIC, From.MYSQL_WINDOW):
+        base = replace(base, kind="mysql", table="t", source=servers.mysql)
+        return _table(base, on_mysql.run)
+    return _table(base, run)
+
+
+def _mode(mode: str, into: Into, *, upserts: bool) -> str:
+    return "upsert" if upserts and into is not Into.REPLACED else mode
+
+
+def _table(composed: Composed, ask: Callable[..., list[tuple[Any, ...]]]) -> Pair:
+    ask(composed.source, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))")
+    ask(composed.source, "INSERT INTO t VALUES " + ", ".join(f"({n}, 'row {n}')" for n in range(ROWS)))
+
+    def strike() -> None:
+        if composed.kind == "postgres":
+            ask(composed.source, f"SELECT pg_terminate_backend(pid) {_OTHERS}")
+            return
+        for (number,) in ask(composed.source, _OTHERS_OF_MYSQL):
+            ask(composed.source, f"KILL {number}")
+
+    return Pair(
+        composed=composed,
+        wanted=lambda: sorted((int(number), name) for number, name in ask(composed.source, "SELECT id, name FROM t")),
+        found=lambda: _rows(composed, "id", "name"),
+        change=lambda: ask(
+            composed.source,
+            "UPDATE t SET name = 'changed' WHERE id < 50",
+            "DELETE FROM t WHERE id BETWEEN 50 AND 60",
+            "INSERT INTO t VALUES (-1, 'new')",
+            "UPDATE t SET id = -id WHERE id BETWEEN 100 AND 120",
+        ),
+        strike=strike,
+    )
+
+
+def _topic(composed: Composed, servers: Servers, *, upserts: bool) -> Pair:
+    topic = on_kafka.Topic(servers=servers.kafka.url).create(2)
+    last: dict[str, str] = {}
+    with topic.producing() as producer:
+        for number in range(ROWS):
+            key = f"key {number % 2} {number % 140}" if upserts else f"key {number % 2} {number}"
+            last[key] = f'{{"n": {number}}}'
+            producer.produce(topic.name, last[key].encode(), key.encode(), number % 2)
+    composed = replace(
+        composed,
+        source=on_kafka.endpoint_of(servers.kafka),
+        kind="kafka",
+        table=topic.name,
+        consistency="offsets",
+        mode="upsert" if upserts and composed.mode != "replace" else composed.mode,
+        reading={"key": "text"},
+    )
+    return Pair(
+        composed=composed,
+        wanted=lambda: sorted(last.items()),
+        found=lambda: _rows(composed, "key", "value"),
+        change=lambda: None,
+        strike=lambda: None,
+    )
+
+
+def _rows(composed: Composed, *names: str) -> list[tuple[Any, ...]]:
+    if composed.into:
+        table = lakes.table(**composed.into).select(names)
+        return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    texts = ", ".join("value::text" if name == "value" else name for name in names)
+    return sorted(run(composed.sink, f"SELECT {texts} FROM {composed.target}"))
+
+
+def runner_of(composed: Composed) -> LocalRunner:
+    """Return a runner for both sides."""
+    return LocalRunner(logins={name: replace(getattr(composed, name), conn_id=name) for name in ("source", "sink")})
+
+
+def live(config: str, log: str) -> None:
+    """Drain what is planned as the lane's task does, with its tasks in threads, and end."""
+    if not ON:
+        os._exit(UNARMED)
+    with Path(log).open("ab", buffering=0) as sink:
+        os.dup2(sink.fileno(), 1)
+        os.dup2(sink.fileno(), 2)
+    logging.basicConfig(level=logging.INFO, format="%(process)d %(name)s %(message)s")
+    composed = Composed.read(Path(config))
+    code = 1
+    try:
+        with composed.open(runner_of(composed)) as ports:
+            try:
+                code = DONE if ports.hydrator().run().outcome is Outcome.DONE else 1
+                while code == DONE and ports.planner().follow():
+                    ports.hydrator().run()
+            except SnapshotLost:
+                ports.close_plan()
+                code = AGAIN
+    except Exception:
+        logging.exception("this life ended")
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def begun(config: Path, log: Path) -> Any:
+    """Return the process of a lane that has just begun."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.chaos.lane", "pandas", "pyarrow", "airflow_provider_backpressure.spark.job"])
+    process = context.Process(target=live, args=(str(config), str(log)))
+    process.start()
+    return process

@@ -1,0 +1,1 @@
+"""What the random attacker attacks: a source of its own for each seed, with its oracle."""

@@ -1,0 +1,72 @@
+"""How a table is stored: which differences mean that rows have changed past the log."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from airflow_provider_backpressure.core.messages import Column, ReadSpec
+from airflow_provider_backpressure.core.table_storage import StoredColumn, TableStorage, check_added, check_kept
+from airflow_provider_backpressure.exceptions import SourceRefused
+
+ID, AMOUNT, NOTE = (
+    StoredColumn(name=name, number=number, version="700", filled=False)
+    for number, name in enumerate(("id", "amount", "note"), 1)
+)
+BEFORE = TableStorage(table="public.t", lock="LOCK", relations=((16500, 16500),), columns=(ID, AMOUNT))
+REWRITTEN = ((16500, 16777),)
+NAMES = ("id", "amount")
+
+
+def altered(column: StoredColumn) -> StoredColumn:
+    return replace(column, version="800")
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        BEFORE,
+        replace(BEFORE, relations=REWRITTEN),
+        BEFORE.with_columns([altered(AMOUNT)]),
+        replace(BEFORE, relations=REWRITTEN).with_columns([NOTE]),
+    ],
+    ids=["nothing", "TRUNCATE or VACUUM FULL", "SET NOT NULL", "a column that is not read"],
+)
+def test_what_changes_no_value_goes_on(now: TableStorage):
+    check_kept(BEFORE, now, NAMES, plan_id="p")
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (replace(BEFORE, relations=REWRITTEN).with_columns([altered(AMOUNT)]), "amount was altered and the table was"),
+        (BEFORE.with_columns([replace(AMOUNT, number=3)]), "column amount is another one"),
+        (replace(BEFORE, columns=(ID,)), "column amount is gone"),
+        (replace(BEFORE, relations=((16600, 16500),)), "it is another table"),
+        (replace(BEFORE, relations=(*BEFORE.relations, (16600, 16600))), "others inherit from it now"),
+    ],
+)
+def test_what_the_log_does_not_show_is_refused(now: TableStorage, said: str):
+    with pytest.raises(SourceRefused, match=rf"public\.t has changed since plan p: .*{said}.*restart"):
+        check_kept(BEFORE, now, NAMES, plan_id="p")
+
+
+def test_an_added_column_goes_on_only_where_it_is_empty_in_the_rows_of_before():
+    added = BEFORE.with_columns([NOTE])
+    check_added(BEFORE, added, ["note"], plan_id="p")
+    check_added(None, added, ["note"], plan_id="p")
+    for now, said in (
+        (BEFORE.with_columns([replace(NOTE, filled=True)]), "column note was added with a default"),
+        (replace(added, relations=REWRITTEN), "column note was added and the table was rewritten"),
+        (BEFORE, "column note is gone again"),
+    ):
+        with pytest.raises(SourceRefused, match=said):
+            check_added(BEFORE, now, ["note"], plan_id="p")
+
+
+def test_it_travels_with_the_plan_and_a_plan_of_before_has_none():
+    read = ReadSpec(kind="postgres", conn_id="c", columns=(Column(name="id", type="int"),), storage=BEFORE)
+    value = json.loads(json.dumps(asdict(read)))
+    assert ReadSpec.from_json(value) == read
+    del value["storage"]
+    assert ReadSpec.from_json(value).storage is None
