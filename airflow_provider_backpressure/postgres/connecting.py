@@ -41,6 +41,8 @@ DURABLE: Settings = {
     )
 }
 """Of every session that commits in a target."""
+EVERY_ROW: Mapping[str, str] = {"row_security": "off"}
+"""Row security that would hide rows from our role is an error instead."""
 READ_ONLY: Mapping[str, str] = {"default_transaction_read_only": "on"}
 CONTROL = "backpressure control"
 """``application_name`` of the control side; ``bp:`` is kept for attempts, which may be ended."""

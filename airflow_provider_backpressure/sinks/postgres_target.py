@@ -31,7 +31,7 @@ from airflow_provider_backpressure.core.watched import Watched
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_offsets, within_window
 from airflow_provider_backpressure.postgres.catalog import CatalogColumn, find, place
-from airflow_provider_backpressure.postgres.connecting import DURABLE
+from airflow_provider_backpressure.postgres.connecting import DURABLE, EVERY_ROW
 from airflow_provider_backpressure.postgres.errors import Errors
 from airflow_provider_backpressure.postgres.health import PostgresHealth
 from airflow_provider_backpressure.postgres.names import QualifiedName, listed
@@ -93,7 +93,9 @@ class PostgresTarget:
         schema = declared.system_schema or self._name.schema
         self._quarantine = quarantine_table(schema) if declared.quarantine else None
         self._plans, self._commits, self._frontiers = plan_table(schema), commit_table(schema), frontier_table(schema)
-        self._session = Session(endpoint, errors=ERRORS, settings={"lock_timeout": LOCK_TIMEOUT, **DURABLE})
+        self._session = Session(
+            endpoint, errors=ERRORS, settings={"lock_timeout": LOCK_TIMEOUT, **DURABLE, **EVERY_ROW}
+        )
         self._endpoint = endpoint
         self._poll, self._clock = poll or PollPolicy(), clock or SystemClock()
         self._key_columns: dict[str, CatalogColumn] = {}
@@ -399,7 +401,7 @@ class PostgresTarget:
         session = Session(
             self._session.endpoint,
             errors=ERRORS,
-            settings={"lock_timeout": LOCK_WAIT, **DURABLE},
+            settings={"lock_timeout": LOCK_WAIT, **DURABLE, **EVERY_ROW},
             application_name=attempt_tag(plan.plan_id, PUBLISH, 0),
         )
         with closing(session):

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.postgres.connecting import DURABLE, READ_ONLY, Settings
+from airflow_provider_backpressure.postgres.connecting import DURABLE, EVERY_ROW, READ_ONLY, Settings
 from airflow_provider_backpressure.postgres.connecting import connect as connect_postgres
 from airflow_provider_backpressure.postgres.errors import Errors
 
@@ -35,14 +35,17 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
-def connect_source(endpoint: Endpoint, *, name: str) -> psycopg.Connection:
-    """Return a read-only connection; ``SourceRefused`` or ``SourceUnavailable`` where there is none."""
-    return _connect(endpoint, SOURCE, name, {**_SETTINGS, **READ_ONLY})
+def connect_source(endpoint: Endpoint, *, name: str, every_row: bool = False) -> psycopg.Connection:
+    """Return a read-only connection; ``SourceRefused`` or ``SourceUnavailable`` where there is none.
+
+    ``every_row``: row security that would hide rows is an error, as for a table whose log shows them all.
+    """
+    return _connect(endpoint, SOURCE, name, {**_SETTINGS, **READ_ONLY, **(EVERY_ROW if every_row else {})})
 
 
 def connect_sink(endpoint: Endpoint, *, name: str) -> psycopg.Connection:
     """Return a connection whose commits are durable; ``SinkRefused`` or ``SinkUnavailable`` where there is none."""
-    return _connect(endpoint, SINK, name, {**_SETTINGS, **DURABLE})
+    return _connect(endpoint, SINK, name, {**_SETTINGS, **DURABLE, **EVERY_ROW})
 
 
 def end_attempts(connection: psycopg.Connection, name: str, *, below: int) -> None:

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +25,11 @@ from airflow_provider_backpressure.core.polling import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot import Plan, fingerprint
-from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, SourceRefused
 from airflow_provider_backpressure.sinks import PostgresSink, postgres_attempts
 from airflow_provider_backpressure.sources import PostgresSource
+from airflow_provider_backpressure.spark.connections import connect_sink
+from airflow_provider_backpressure.spark.readers.postgres import Reading, reading
 from tests.support.postgres import PASSWORD, connected, new_role, run
 
 pytestmark = pytest.mark.integration
@@ -323,6 +326,26 @@ def test_row_security_is_told_beforehand(database: Endpoint, opened: Open, write
     )
     assert f"its row security applies to {writer.user}" in refusal(opened(writer))
     assert fitted(opened())
+
+
+def test_row_security_that_comes_later_hides_no_rows(database: Endpoint, opened: Open, writer: Endpoint) -> None:
+    """Neither of a target, nor of a source whose log shows every row."""
+    prepared(opened())
+    run(
+        database,
+        f"GRANT ALL ON SCHEMA raw TO {writer.user}",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA raw TO {writer.user}",
+        "INSERT INTO raw.t VALUES (1)",
+        "ALTER TABLE raw.t ENABLE ROW LEVEL SECURITY",
+    )
+    what = Reading(query="SELECT id FROM raw.t", name="bp-read:1", every_row=True)
+    with pytest.raises(SourceRefused, match="row-level security"), reading(writer, what):
+        pass
+    with (
+        closing(connect_sink(writer, name="bp:x:0:1")) as connection,
+        pytest.raises(psycopg.Error, match="row-level security"),
+    ):
+        connection.execute("DELETE FROM raw.t")
 
 
 def test_a_database_that_takes_no_rows_is_refused(database: Endpoint, opened: Open) -> None:

@@ -44,6 +44,8 @@ class Reading:
     """The file that must still be the table's."""
     compared: bool = False
     """Read as :func:`comparable` has it."""
+    every_row: bool = False
+    """Row security that would hide rows is an error."""
     columns: tuple[Column, ...] = ()
     """What the statement has to give, as far as a type is PostgreSQL's own; empty where anything will do."""
 
@@ -57,6 +59,7 @@ class Reading:
             snapshot=read.snapshot,
             storage=read.storage,
             blocks=bounds if isinstance(bounds, BlockBounds) else None,
+            every_row=read.tells_position,
             columns=read.columns,
         )
 
@@ -70,7 +73,7 @@ def reading(
     Raises ``SourceRefused`` where the statement cannot be run, ``SourceUnavailable`` where the source does not answer
     or breaks off, ``SnapshotLost`` where the snapshot or the file is no longer there.
     """
-    connection = connect_source(source, name=what.name)
+    connection = connect_source(source, name=what.name, every_row=what.every_row)
     if heed is not None:
         connection.add_notice_handler(heed)
     try:

@@ -99,7 +99,7 @@ class LogChanges:
             number=self._number(),
         )
         self._xids = decoder.xids
-        what = Reading(query=self._query(), name=reader_name(self._name))
+        what = Reading(query=self._query(), name=reader_name(self._name), every_row=True)
         with opened(reading(self._source, what, heed=self._heed)) as stream:
             for messages in _payloads(stream, self._source):
                 rows = decoder.rows(messages)
@@ -125,8 +125,8 @@ class LogChanges:
             sql.SQL(", ").join(map(sql.Identifier, self._key)),
             sql.SQL(" AND ").join(sql.SQL("t.{0} = w.{0}").format(sql.Identifier(name)) for name in self._key),
         )
-        nothing = [None] * len(self._key)
-        with SOURCE.translated(self._source), connect_source(self._source, name=reader_name(self._name)) as connection:
+        nothing, name = [None] * len(self._key), reader_name(self._name)
+        with SOURCE.translated(self._source), connect_source(self._source, name=name, every_row=True) as connection:
             self._await_visible(connection)
             for at in range(0, len(keys), AGAIN_ROWS):
                 some = keys[at : at + AGAIN_ROWS]

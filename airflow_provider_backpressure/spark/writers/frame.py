@@ -52,7 +52,7 @@ def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
     """Hash what PostgreSQL's binary COPY says of the rows. See :class:`..spark.kinds.Writer`."""
     total = RowSum()
     with (
-        reading(sink, Reading(query=spec.query, name="bp-checksum", compared=True)) as rows,
+        reading(sink, Reading(query=spec.query, name="bp-checksum", compared=True, every_row=True)) as rows,
         SOURCE.translated(sink),
     ):
         for messages in rows:
