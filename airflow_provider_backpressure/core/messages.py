@@ -1,10 +1,11 @@
 """Messages between Airflow's side and Spark's: versioned JSON without secrets."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from airflow_provider_backpressure.core.bounds import NullBounds
 from airflow_provider_backpressure.core.flow import Stage, StageTime, flow_of, total
 from airflow_provider_backpressure.core.table_storage import TableStorage
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -21,6 +22,15 @@ class Column:
     nullable: bool = True
     collation: str | None = None
     """How the source orders a text key by which ranges are cut; another order has other rows in the same bounds."""
+
+
+def null_bounds(columns: Sequence[Column], split: Sequence[str]) -> list[NullBounds]:
+    """Return the range of the rows without a key, where the column by which a table is cut may be NULL.
+
+    It is planned although there may be no such row yet: one may come before the ranges are read.
+    """
+    nullable = len(split) == 1 and all(column.nullable for column in columns if column.name == split[0])
+    return [NullBounds(column=split[0])] if nullable else []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, NullBounds, Values, cover, cut
+from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, Values, cover, cut
+from airflow_provider_backpressure.core.messages import Column, null_bounds
 from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.core.snapshot import Snapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -53,12 +54,7 @@ def _pieces(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: in
         only = piece.is_open
         yield piece
     if not only and not table.unique:
-        yield from _without_key(session, table)
-
-
-def _without_key(session: Session, table: KeyedTable) -> list[Bounds]:
-    without = NullBounds(column=table.columns[0])
-    return [without] if session.rows(table.rows("1", without) + " LIMIT 1") else []
+        yield from null_bounds(snapshot.columns, table.columns)
 
 
 def _boundaries(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[Values]:
@@ -103,11 +99,13 @@ def _walk(session: Session, table: KeyedTable, *, rows: int, bytes: int) -> Iter
         last = found
 
 
-def cut_range(session: Session, table: KeyedTable, bounds: KeyBounds, *, parts: int) -> list[Bounds]:
+def cut_range(
+    session: Session, table: KeyedTable, bounds: KeyBounds, columns: Sequence[Column], *, parts: int
+) -> list[Bounds]:
     """Return pieces with about as many rows each, each boundary found from the one before."""
     step = math.ceil(int(session.rows(table.rows("COUNT(*)", bounds))[0][0]) / parts)
     pieces: list[Bounds] = [*cut(bounds, _steps(session, table, bounds, step))] if step else [bounds]
-    return [*pieces, *(_without_key(session, table) if bounds.is_open and len(pieces) > 1 else [])]
+    return [*pieces, *null_bounds(columns, table.columns)] if bounds.is_open and len(pieces) > 1 else pieces
 
 
 def _steps(session: Session, table: KeyedTable, bounds: KeyBounds, step: int) -> Iterator[Values]:

@@ -122,7 +122,7 @@ class MySQLTable:
         if not isinstance(bounds, KeyBounds) or not bounds.columns:
             return [bounds]
         table = self._keyed(bounds.columns, read.window, unique=False)
-        return cut_range(self._session, table, bounds, parts=parts)
+        return cut_range(self._session, table, bounds, read.columns, parts=parts)
 
     def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
         """See :meth:`..core.ports.Source.in_order`."""

@@ -2,12 +2,13 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, NullBounds, Values, cover, cut
+from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, Values, cover, cut
+from airflow_provider_backpressure.core.messages import Column, null_bounds
 from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.core.snapshot import Snapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -42,28 +43,27 @@ def key_ranges(
         return
     found = _cut(session, table, snapshot, rows=rows, bytes=bytes)
     log.info("%s is cut by %s (%s).", table.name, ", ".join(table.columns), found.method)
-    yield from numbered(_pieces(session, table, found.boundaries), rows=found.rows, row_bytes=snapshot.row_bytes)
+    yield from numbered(_pieces(table, snapshot, found.boundaries), rows=found.rows, row_bytes=snapshot.row_bytes)
 
 
-def cut_range(session: Session, table: KeyedTable, bounds: KeyBounds, *, parts: int) -> list[Bounds]:
+def cut_range(
+    session: Session, table: KeyedTable, bounds: KeyBounds, columns: Sequence[Column], *, parts: int
+) -> list[Bounds]:
     """Return pieces with about as many rows each, in one pass over what these bounds hold."""
     query = sql.SQL("SELECT count(*) FROM {}{}").format(table.sql, table.filter(bounds))
     step = math.ceil(session.value(query) / parts)
     pieces: list[Bounds] = [*cut(bounds, walk(session, table, rows=step, within=bounds))] if step else [bounds]
-    without = NullBounds(column=table.columns[0])
-    if bounds.is_open and len(pieces) > 1 and more_than(session, table, 0, without):
-        pieces.append(without)
-    return pieces
+    return [*pieces, *null_bounds(columns, table.columns)] if bounds.is_open and len(pieces) > 1 else pieces
 
 
-def _pieces(session: Session, table: KeyedTable, boundaries: Iterator[Values]) -> Iterator[Bounds]:
+def _pieces(table: KeyedTable, snapshot: Snapshot, boundaries: Iterator[Values]) -> Iterator[Bounds]:
     """Yield the pieces of the key, and the rows without one, unless one piece is all of the table."""
     only = False
     for piece in cover(table.columns, boundaries):
         only = piece.is_open
         yield piece
-    if not only and not table.unique and more_than(session, table, 0, NullBounds(column=table.columns[0])):
-        yield NullBounds(column=table.columns[0])
+    if not only and not table.unique:
+        yield from null_bounds(snapshot.columns, table.columns)
 
 
 def _cut(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int) -> Cut:

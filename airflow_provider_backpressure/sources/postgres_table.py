@@ -138,7 +138,7 @@ class PostgresTable:
         match bounds:
             case KeyBounds():
                 table = self._keyed(bounds.columns, read.window, unique=False)
-                return cut_range(self._session, table, bounds, parts=parts)
+                return cut_range(self._session, table, bounds, read.columns, parts=parts)
             case BlockBounds():
                 return cut_blocks(self._session, bounds, parts=parts)
             case _:

@@ -62,6 +62,18 @@ def test_nulls_and_repeats_in_a_chosen_column(database: Endpoint, opened: Open) 
     assert 10 <= len(ranges) <= 12
 
 
+def test_a_column_that_may_be_null_has_a_range_for_it_before_any_is(database: Endpoint, opened: Open) -> None:
+    """Such a row may come after the plan and before its ranges are read."""
+    run(database, "CREATE TABLE t (shop int)", "INSERT INTO t SELECT generate_series(1, 1000)")
+    source = opened(split_column="shop")
+    snapshot = source.snapshot()
+    ranges = [piece.bounds for piece in source.ranges(snapshot, rows=100, bytes=MANY_BYTES)]
+    assert ranges[-1] == NullBounds(column="shop")
+    run(database, "ALTER TABLE t ALTER shop SET NOT NULL")
+    ranges = [piece.bounds for piece in source.ranges(source.snapshot(), rows=100, bytes=MANY_BYTES)]
+    assert ranges[-1] != NullBounds(column="shop")
+
+
 @pytest.mark.fault(20)
 def test_a_value_that_most_rows_share_is_not_cut(database: Endpoint, opened: Open, caplog: object) -> None:
     """It is the one range that is larger than asked for; the others are not made smaller for it."""
