@@ -139,12 +139,19 @@ def _against_key(fitting: Fitting, table: Relation) -> list[str]:
 
 def _against_replaying(session: Session, fitting: Fitting, table: Relation) -> list[str]:
     """What stands against rows of different times, and against deleting some."""
-    others, foreign, may_delete = session.rows(_REPLAYED, {"table": table.oid, "key": list(fitting.key)})[0]
+    row = session.rows(_REPLAYED, {"table": table.oid, "key": list(fitting.key)})[0]
+    others, foreign, may_delete, triggers, rules, loose = row
     against = []
     if others:
         against.append(f"its unique index {listed(others)} may be broken until the log has been replayed: drop it")
     if foreign:
         against.append(f"its foreign key {listed(foreign)} may be broken until the log has been replayed: drop it")
+    if triggers:
+        against.append(f"its trigger {listed(triggers)} may change or drop rows that are replayed: drop or disable it")
+    if rules:
+        against.append(f"its rule {listed(rules)} replaces statements that are replayed: drop or disable it")
+    if loose:
+        against.append(f"the collation of key {listed(loose)} takes different texts for equal: give it another")
     if not may_delete:
         against.append(f"{session.endpoint.user} has no DELETE right on it")
     return against
@@ -212,7 +219,16 @@ _REPLAYED = sql.SQL(
            array(
                SELECT conname::text FROM pg_constraint
                WHERE contype = 'f' AND (conrelid = c.oid OR confrelid = c.oid) ORDER BY 1),
-           has_table_privilege(c.oid, 'DELETE')
+           has_table_privilege(c.oid, 'DELETE'),
+           array(
+               SELECT tgname::text FROM pg_trigger
+               WHERE tgrelid = c.oid AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 3 = 3 ORDER BY 1),
+           array(
+               SELECT rulename::text FROM pg_rewrite
+               WHERE ev_class = c.oid AND is_instead AND ev_enabled IN ('O', 'A') ORDER BY 1),
+           array(
+               SELECT a.attname::text FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation
+               WHERE a.attrelid = c.oid AND a.attname = ANY (%(key)s::text[]) AND NOT l.collisdeterministic ORDER BY 1)
     FROM pg_class c WHERE c.oid = %(table)s
     """
 )

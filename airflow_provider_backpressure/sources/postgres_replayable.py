@@ -21,7 +21,9 @@ BY_KEY, FULL = "d", "f"
 """Replica identities: the primary key, and the whole row."""
 
 
-def replayable(session: Session, table: Relation, columns: Sequence[CatalogColumn]) -> tuple[tuple[str, ...], ...]:
+def replayable(
+    session: Session, table: Relation, columns: Sequence[CatalogColumn], as_text: Sequence[str] = ()
+) -> tuple[tuple[str, ...], ...]:
     """Return the unique keys by which the log tells a row that is deleted, or whose key changes.
 
     A deferrable key is none: within one statement two rows may have the same. ``SourceRefused`` with everything that
@@ -31,6 +33,7 @@ def replayable(session: Session, table: Relation, columns: Sequence[CatalogColum
     identity, more = _identity(session, table)
     generated = _generated(session, table)
     against += more or _against_generated(session, identity, generated, [column.name for column in columns])
+    against += _against_text(session, table, as_text)
     if against:
         raise SourceRefused(f"The changes of {table.name} cannot be replayed: {'; '.join(against)}.")
     told = {column.name for column in table.columns if column.not_null and column.name in identity}
@@ -101,6 +104,12 @@ def _against_generated(
     return [f"generated {listed(absent)} is not in the log: leave it out of columns"] if absent else []
 
 
+def _against_text(session: Session, table: Relation, as_text: Sequence[str]) -> list[str]:
+    """Some types have another text where they are cast to one, as ``true`` of ``t``; the log has the type's own."""
+    cast = [name for (name,) in session.rows(_CAST, (table.oid, list(as_text)))]
+    return [f"{listed(cast)} in as_text has another text in the log than in a query: leave it out"] if cast else []
+
+
 _SERVER = sql.SQL(
     """
     SELECT current_setting('wal_level'), pg_is_in_recovery(), r.rolsuper OR r.rolreplication OR EXISTS (
@@ -119,6 +128,15 @@ _IDENTITY = sql.SQL(
         WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND k.n <= i.indnkeyatts
           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
     FROM pg_class c WHERE c.oid = %s
+    """
+)
+_CAST = sql.SQL(
+    """
+    SELECT a.attname::text
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    JOIN pg_cast k ON k.castsource = CASE t.typbasetype WHEN 0 THEN t.oid ELSE t.typbasetype END
+    WHERE a.attrelid = %s AND a.attname = ANY (%s) AND k.casttarget = 'text'::regtype AND k.castmethod = 'f'
+    ORDER BY a.attnum
     """
 )
 _GENERATED = sql.SQL(

@@ -219,7 +219,7 @@ class PostgresTable:
         if self._where is not None or self._declared.increment_column is not None:
             what = "where" if self._where is not None else "increment_column"
             raise SourceRefused(f"The log shows every change of {self._name}: catch_up goes without {what}.")
-        return replayable(self._session, table, columns)
+        return replayable(self._session, table, columns, self._declared.as_text)
 
     def _check_covered(self, plan: Plan) -> None:
         """Raise ``SnapshotLost`` where the plan is about other files or partitions than are there now."""

@@ -316,10 +316,40 @@ def test_a_target_that_cannot_follow_is_refused(followed: Followed) -> None:
     followed.sink("CREATE SCHEMA raw", "CREATE TABLE raw.t (id int PRIMARY KEY, v int UNIQUE)")
     with pytest.raises(SinkRefused, match="t_v_key may be broken"):
         followed.plan()
-    followed.sink("ALTER TABLE raw.t DROP CONSTRAINT t_v_key", "INSERT INTO raw.t VALUES (1, 1)")
+    followed.sink(
+        "ALTER TABLE raw.t DROP CONSTRAINT t_v_key",
+        "CREATE FUNCTION raw.skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "CREATE TRIGGER skips BEFORE DELETE ON raw.t FOR EACH ROW EXECUTE FUNCTION raw.skip()",
+        "CREATE RULE keeps AS ON DELETE TO raw.t DO INSTEAD NOTHING",
+    )
+    with pytest.raises(SinkRefused, match=r"trigger skips may change or drop rows .* rule keeps replaces"):
+        followed.plan()
+    followed.sink("DROP TRIGGER skips ON raw.t", "DROP RULE keeps ON raw.t", "INSERT INTO raw.t VALUES (1, 1)")
     with pytest.raises(SinkRefused, match="empty it first"):
         followed.plan()
     assert followed.slots() == []
+
+
+@pytest.mark.statement("X5")
+def test_a_key_that_the_target_compares_loosely_is_refused(followed: Followed) -> None:
+    """X5: two rows of the source would be one there."""
+    followed.source("CREATE TABLE t (id text PRIMARY KEY)")
+    followed.sink(
+        "CREATE SCHEMA raw",
+        "CREATE COLLATION raw.loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        "CREATE TABLE raw.t (id text COLLATE raw.loose PRIMARY KEY)",
+    )
+    with pytest.raises(SinkRefused, match="collation of key id takes different texts for equal"):
+        followed.plan()
+
+
+@pytest.mark.statement("X5")
+def test_text_that_the_log_has_otherwise_is_refused(followed: Followed) -> None:
+    """X5: a cast makes ``true`` of what the log has as ``t``."""
+    followed.source("CREATE TABLE t (id int PRIMARY KEY, b bool, i inet, c char(5), u uuid)")
+    composed = replace(followed.composed, reading={"as_text": ("b", "i", "c", "u")})
+    with pytest.raises(SourceRefused, match="b, i, c in as_text has another text in the log"):
+        replace(followed, composed=composed).plan()
 
 
 @pytest.mark.statement("X5")
