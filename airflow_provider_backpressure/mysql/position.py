@@ -22,19 +22,23 @@ class Place:
     gtids: GtidSet
     file: str = NOWHERE
     at: int = 4
+    made: str = ""
+    """Which server began the file, and when: ``<server_uuid>/<seconds>``. Positions of older versions lack it."""
 
     @property
     def position(self) -> LogPosition:
         """Return it as a position: the number of the transactions, and what its reader needs."""
-        place = f"@{self.file}:{self.at}" if self.file else ""
+        made = f"{self.made}/" if self.made else ""
+        place = f"@{made}{self.file}:{self.at}" if self.file else ""
         return LogPosition(at=self.gtids.count, text=f"{self.gtids}{place}")
 
     @classmethod
     def of(cls, position: LogPosition) -> "Place":
         """Read what :attr:`position` gave."""
         gtids, _, place = position.text.partition("@")
+        made, _, place = place.rpartition("/")
         file, _, at = place.rpartition(":")
-        return cls(gtids=GtidSet.parse(gtids), file=file, at=int(at or 4))
+        return cls(gtids=GtidSet.parse(gtids), file=file, at=int(at or 4), made=made)
 
 
 def executed(ask: Ask) -> GtidSet:

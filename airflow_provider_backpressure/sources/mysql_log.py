@@ -3,8 +3,9 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from uuid import uuid4
 
 import pymysql
 
@@ -15,6 +16,7 @@ from airflow_provider_backpressure.core.polling import Clock, PollPolicy, System
 from airflow_provider_backpressure.core.positions import LogPosition
 from airflow_provider_backpressure.core.replay import TRANSACTIONS
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.mysql.binlog import stream
 from airflow_provider_backpressure.mysql.errors import Errors, code, where
 from airflow_provider_backpressure.mysql.gtids import GtidSet
 from airflow_provider_backpressure.mysql.names import TableName, literal
@@ -30,6 +32,10 @@ _FIRST_EVENTS = 5
 XA_SECONDS = 600
 """Longest wait for XA transactions that were prepared before: their rows stand in the log before its start."""
 _DENIED = frozenset({1227, 1401})
+_NO_EVENT = 1220
+"""No event begins at that place of the file, or the file ends before."""
+_BETWEEN = frozenset({"Format_desc", "Previous_gtids", "Gtid", "Rotate", "Stop"})
+"""Events that follow a place between two transactions."""
 _GTIDS = re.compile(r"^[0-9a-f-]{36}:", re.IGNORECASE)
 
 
@@ -68,6 +74,11 @@ class MySQLLog:
         """
         first, now = Place.of(start), self._standing()
         self._check(first.gtids, now.gtids)
+        if not self._unchanged(first):
+            raise LogLost(
+                f"MySQL at {where(self._session.endpoint)} has another binlog than the one that was replayed up to "
+                f"{first.file}:{first.at}: it was reset or restored; {RESTART}."
+            )
         # What is known as executed never shrinks, but a later start may know of more.
         if now.gtids.count <= start.at:
             return []
@@ -95,7 +106,42 @@ class MySQLLog:
 
     def _standing(self) -> Place:
         with ERRORS.translated(self._session.endpoint):
-            return standing(self._session.raw)
+            place = standing(self._session.raw)
+        return replace(place, made=self._made(place.file)) if place.file else place
+
+    def _made(self, file: str) -> str:
+        """Return which server began a file, and when."""
+        endpoint, name = self._session.endpoint, f"{self.stream}:{uuid4()}:1"
+        connection = stream.opened(endpoint, ERRORS, name)
+        try:
+            with ERRORS.translated(endpoint):
+                return f"{self._server()}/{stream.begun(connection, name, file)}"
+        finally:
+            connection._force_close()
+
+    def _server(self) -> str:
+        return str(self._session.value("SELECT @@GLOBAL.server_uuid"))
+
+    def _unchanged(self, place: Place) -> bool:
+        """Whether a place is in the log that it was in, as far as this server's files show; another's cannot."""
+        if place.made.partition("/")[0] != self._server():
+            return True
+        sizes = {str(row[0]): int(row[1]) for row in self._session.rows("SHOW BINARY LOGS")}
+        if place.file not in sizes:
+            return _number(place.file) < min(map(_number, sizes))
+        if sizes[place.file] < place.at or place.made != self._made(place.file):
+            return False
+        return sizes[place.file] == place.at or self._begins_event(place)
+
+    def _begins_event(self, place: Place) -> bool:
+        """Whether a file goes on at a place as it does between two transactions."""
+        try:
+            rows = self._session.raw(f"SHOW BINLOG EVENTS IN {literal(place.file)} FROM {place.at} LIMIT 1")
+        except pymysql.Error as error:
+            if code(error) == _NO_EVENT:
+                return False
+            raise ERRORS.of(error, self._session.endpoint) from error
+        return all(int(row[1]) == place.at and str(row[2]) in _BETWEEN for row in rows)
 
     def _await_prepared(self) -> None:
         before = self._prepared()
@@ -165,7 +211,8 @@ class MySQLLog:
         else:
             behind = first.at
         for (_, length), (name, _) in pairwise(files[known:]):
-            yield Place(gtids=self._before(name).union(first.gtids), file=name), max(0, length - behind)
+            after = Place(gtids=self._before(name).union(first.gtids), file=name, made=self._made(name))
+            yield after, max(0, length - behind)
             behind = _HEAD
         yield now, max(0, now.at - behind)
 
@@ -204,7 +251,7 @@ def _within(before: Place, after: Place, done: int, length: int, size: int) -> I
     pieces = list(new.pieces(-(-new.count // number)))
     for at, piece in enumerate(pieces[:-1], start=1):
         so_far = so_far.union(piece)
-        place = Place(gtids=so_far, file=before.file, at=before.at)
+        place = replace(before, gtids=so_far)
         yield _Cut(place=place, bytes=done + length * at // len(pieces))
 
 
@@ -216,6 +263,10 @@ def _wide_enough(cuts: list[_Cut], size: int) -> list[_Cut]:
         if new and (cut is cuts[-1] or following.bytes - kept[-1].bytes > size):
             kept.append(cut)
     return kept
+
+
+def _number(file: str) -> int:
+    return int(file.rpartition(".")[2])
 
 
 def _short(gtids: GtidSet, width: int = 200) -> str:

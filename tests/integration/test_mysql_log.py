@@ -2,12 +2,14 @@
 
 import random
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pymysql
 import pytest
@@ -345,6 +347,38 @@ def test_a_server_that_does_not_have_what_was_replayed_is_refused(mysql_database
         ahead = Place(gtids=there.union(there.parse("aaaaaaaa-0000-0000-0000-000000000001:1-5"))).position
         with pytest.raises(LogLost, match="aaaaaaaa-0000-0000-0000-000000000001:1-5, which were replayed"):
             followed.log.windows(ahead, bytes=ALL)
+
+
+def test_a_log_that_was_reset_and_written_past_its_old_number_is_lost(mysql_database: Endpoint) -> None:
+    """Its transactions have the numbers of those that were replayed; its file was begun at another time."""
+    run(mysql_database, "RESET MASTER", "CREATE TABLE t (id int PRIMARY KEY)", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    with following(mysql_database) as followed:
+        time.sleep(1.1)  # The server knows seconds.
+        old = replace(Place.of(followed.start), made="")
+        run(mysql_database, "RESET MASTER", *[f"INSERT INTO t VALUES ({number})" for number in range(20)])
+        assert followed.log.windows(old.position, bytes=ALL), "positions of older versions do not know it"
+        with pytest.raises(LogLost, match=r"another binlog [^\n]*was reset or restored"):
+            followed.windows()
+        run(mysql_database, "FLUSH BINARY LOGS", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+        with pytest.raises(LogLost, match="another binlog"):
+            followed.windows()
+
+
+def test_a_log_that_goes_on_otherwise_from_where_it_was_replayed_to_is_lost(mysql_database: Endpoint) -> None:
+    """As that of a restored disk: the file is shorter, or no event begins there. Another server's files may differ."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with following(mysql_database) as followed:
+        run(mysql_database, "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
+        start = Place.of(followed.start)
+        (_, begin, *_), (_, second, *_) = run(
+            mysql_database, f"SHOW BINLOG EVENTS IN '{start.file}' FROM {start.at} LIMIT 2"
+        )
+        assert followed.windows()
+        for at in (start.at + 7, second, begin + 10**6):
+            with pytest.raises(LogLost, match="another binlog"):
+                followed.log.windows(replace(start, at=at).position, bytes=ALL)
+        elsewhere = replace(start, made=f"{uuid4()}/1", at=10**6)
+        assert followed.log.windows(elsewhere.position, bytes=ALL)
 
 
 @pytest.mark.parametrize(

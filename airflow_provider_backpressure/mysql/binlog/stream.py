@@ -46,11 +46,25 @@ def sent(connection: Connection, name: str, start: GtidSet, file: str = "", at: 
 
     ``file``, ``at``: where to begin looking for it; by itself the server looks for the file, and begins at its head.
     """
-    known = start.encoded()
-    place = file.encode()
+    _ask(connection, name, start, file, at)
+    yield from _events(connection._rfile)
+
+
+def begun(connection: Connection, name: str, file: str) -> int:
+    """Return when a file was begun, in seconds by the server's clock. The connection is of no other use afterwards."""
+    _ask(connection, name, GtidSet({}), file, _FIRST)
+    for packet in _packets(connection._rfile):
+        if packet[0] != _OK:
+            pymysql.err.raise_mysql_exception(packet)
+        if packet[5] == Kind.FORMAT:
+            return int.from_bytes(packet[1:5], "little")
+    raise AssertionError("packets never end by themselves")
+
+
+def _ask(connection: Connection, name: str, start: GtidSet, file: str, at: int) -> None:
+    known, place = start.encoded(), file.encode()
     head = struct.pack("<HII", _AT_END, _number(name), len(place)) + place
     connection._execute_command(_DUMP_GTID, head + struct.pack("<QI", at, len(known)) + known)
-    yield from _events(connection._rfile)
 
 
 def _events(file: BufferedReader) -> Iterator[Event]:
