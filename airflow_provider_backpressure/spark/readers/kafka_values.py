@@ -2,9 +2,12 @@
 
 import base64
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from decimal import Decimal, InvalidOperation
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,6 +33,9 @@ _JSON = ("json", "jsonb")
 _HEXADECIMAL = r"^\s*[+-]?0[xX]"
 _FLOATING = re.compile(r"\s*[+-]?[0-9.]+([eE][+-]?[0-9]+)?\s*")
 _INTEGER, _DECIMAL = re.compile(r"[+-]?\d+"), re.compile(r"[+-]?\d+(\.\d*)?")
+_NUMERIC = re.compile(r"numeric\(\d+,\s*(-?\d+)\)")
+_FRACTION = re.compile(r"(timestamp|time|timetz|interval|money)\b[^(]*(?:\((\d+)\).*)?")
+"""Types that PostgreSQL rounds to so many digits behind the point."""
 _SHOWN = 40
 """Digits of a number that an error shows."""
 _UNTIMED = 0
@@ -214,11 +220,44 @@ def _field(records: Records, objects: Sequence[dict[str, Any] | None], column: C
 
 def _cast(texts: pyarrow.Array, column: Column) -> pyarrow.Array:
     type_ = carrier(column.type)[0]
+    if _rounded(texts, column.type):
+        raise pyarrow.ArrowInvalid("rounded")
     if type_ != pyarrow.string():
         return _number(texts, type_)
     if pc.any(pc.match_substring(texts, "\0")).as_py():
         raise pyarrow.ArrowInvalid("NUL")
     return texts
+
+
+@cache
+def _digits(type_: str) -> str | None:
+    """Return the pattern of texts with a longer fraction than a type's; ``None`` for a type that has none."""
+    match = _FRACTION.fullmatch(type_)
+    if match is None:
+        return None
+    digits = match[2] or ("2" if match[1] == "money" else "6")
+    return rf"\.\d{{{digits}}}\d*[1-9]"
+
+
+def _rounded(texts: pyarrow.Array, type_: str) -> bool:
+    """Whether PostgreSQL would take another value than one that is written, without a word: it rounds to the type."""
+    pattern = _digits(type_)
+    if pattern is not None:
+        return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
+    match = _NUMERIC.fullmatch(type_)
+    if match is None or carrier(type_)[0] != pyarrow.string():
+        return False
+    return any(_decimals(text) > int(match[1]) for text in texts.to_pylist() if text is not None)
+
+
+def _decimals(text: str) -> float:
+    """Return how many digits behind the point a number needs, below zero where it ends in zeros before it."""
+    try:
+        _, digits, exponent = Decimal(text).as_tuple()
+    except InvalidOperation:
+        return -math.inf
+    written = "".join(map(str, digits)).rstrip("0")
+    return -exponent - (len(digits) - len(written)) if written and isinstance(exponent, int) else -math.inf
 
 
 def _number(texts: pyarrow.Array, type_: pyarrow.DataType) -> pyarrow.Array:
@@ -253,6 +292,8 @@ def _unfit(text: str, column: Column) -> str:
     type_ = carrier(column.type)[0]
     if "\0" in text:
         return "holds a NUL character, which no text can"
+    if _rounded(pyarrow.array([text]), column.type):
+        return f"has too many decimals for {column.type}"
     if pyarrow.types.is_integer(type_) and _INTEGER.fullmatch(text):
         return f"is too large for {column.type}: {text[:_SHOWN]}"
     if pyarrow.types.is_floating(type_) and _FLOATING.fullmatch(text):

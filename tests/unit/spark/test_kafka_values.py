@@ -152,6 +152,23 @@ def test_a_field_that_does_not_fit_is_named(type_: str, value: Any) -> None:
         ("integer", "1.5", r"its field big is no integer\."),
         ("numeric(4,2)", "100", r"its field big is too large for numeric\(4,2\)\."),
         ("numeric(4,2)", "1.234", r"its field big has too many decimals for numeric\(4,2\)\."),
+        ("numeric(40,2)", "1.005", r"its field big has too many decimals for numeric\(40,2\)\."),
+        ("numeric(40,2)", "1005e-3", r"its field big has too many decimals for numeric\(40,2\)\."),
+        ("numeric(3,-2)", "150", r"its field big has too many decimals for numeric\(3,-2\)\."),
+        (
+            "timestamp(0)",
+            '"2024-01-01T00:00:00.7"',
+            r"its field big has too many decimals for timestamp\(0\) without time zone\.",
+        ),
+        (
+            "timestamptz(3)",
+            '"2024-01-01T00:00:00.0001Z"',
+            r"its field big has too many decimals for timestamp\(3\) with time zone\.",
+        ),
+        ("time(1)", '"10:00:00.25"', r"its field big has too many decimals for time\(1\)\."),
+        ("time", '"10:00:00.1234567"', r"its field big has too many decimals for time\."),
+        ("interval(0)", '"0.5 seconds"', r"its field big has too many decimals for interval\(0\)\."),
+        ("money", '"1.005"', r"its field big has too many decimals for money\."),
         ("numeric(4,2)", '"x"', r"its field big is no numeric\(4,2\)\."),
         ("text", '"a\\u0000b"', r"its field big holds a NUL character, which no text can\."),
     ],
@@ -161,6 +178,15 @@ def test_a_field_that_does_not_fit_is_told_by_what_is_wrong_with_it(type_: str, 
     records = [Sent(b'{"big": null}', at=6), Sent(f'{{"big": {value}}}'.encode(), at=7)]
     with pytest.raises(SourceRefused, match=rf"at offset 7 of partition 3 of topic orders cannot be taken: {why}"):
         batch(records, fields={"big": type_})
+
+
+def test_zeros_behind_the_last_digit_are_no_digits_too_many() -> None:
+    """Nothing is rounded away."""
+    fields = {"n": "numeric(40,2)", "h": "numeric(3,-2)", "t": "timestamp(0)", "m": "money", "x": "numeric(40,2)"}
+    value = b'{"n": 1.500, "h": "3e2", "t": "2024-01-01T00:00:00.000", "m": "$1.50", "x": "NaN"}'
+    found = batch([Sent(value)], fields=fields).to_pylist()[0]
+    assert (found["n"], found["h"], found["m"], found["x"]) == ("1.500", "3e2", "$1.50", "NaN")
+    assert str(found["t"]) == "2024-01-01 00:00:00"
 
 
 @pytest.mark.parametrize(("key", "words"), [(b"\xff", "key is no UTF-8"), (b"a\0", "key holds a NUL")])
