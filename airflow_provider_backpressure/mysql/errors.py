@@ -17,6 +17,8 @@ _PASSING = frozenset({1040, 1203, 1205, 1213, 1317, 1907, 3024, 3572, 4025})
 _UNREACHABLE = frozenset({*_LOST, 1040, 1129, 1203, 2002, 2003, 2005})
 """At the door, codes of what another try may get past; any other is the server's no."""
 _NO_TLS = 2026
+TEXT_REMEDY = "leave the column out, or let it be one of utf8mb4 or of bytes (varbinary)."
+"""What to do about text that has no counterpart in Unicode."""
 
 
 @dataclass(frozen=True, kw_only=True)

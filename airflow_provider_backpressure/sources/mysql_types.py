@@ -41,7 +41,9 @@ _DATES = {
     "timestamp": "timestamp with time zone",
 }
 _SHORT_TEXT = ("char", "varchar")
-_UTF8 = frozenset({"utf8mb4"})
+_WHOLE = frozenset({"utf8mb3", "utf8", "latin1"})
+"""Character sets of which every byte or character is one of utf8mb4; of others the server makes some a ``?``, and of
+tis620 the replacement character."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +172,15 @@ def _text(column: CatalogColumn, name: str) -> str:
         return _bit(column, name)[1][0]
     if column.charset is None:
         return f"CAST({name} AS CHAR CHARACTER SET utf8mb4)"
-    return name if column.charset in _UTF8 else f"CONVERT({name} USING utf8mb4)"
+    if column.charset == "utf8mb4":
+        return name
+    text = f"CONVERT({name} USING utf8mb4)"
+    if column.charset in _WHOLE:
+        return text
+    # A byte that is no UTF-8, and so refused by its reader, in place of text with a ? that is none of its own.
+    mark = "X'EFBFBD'" if column.charset == "tis620" else "X'3F'"
+    own = f"CONVERT(REPLACE({name}, '?', ' ') USING utf8mb4)"
+    return f"IF(LOCATE({mark}, {text}) AND LOCATE({mark}, {own}), X'FF', IFNULL({text}, X'FF'))"
 
 
 def _quoted(text: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from airflow_provider_backpressure.mysql.position import Place
 from airflow_provider_backpressure.sources import MySQLSource
 from airflow_provider_backpressure.spark.changes import DELETE, UPSERT
 from airflow_provider_backpressure.spark.readers import mysql_log
-from tests.support.mysql import new_role, run
+from tests.support.mysql import batches, new_role, run
 
 pytestmark = pytest.mark.integration
 
@@ -173,6 +173,37 @@ def test_texts_of_every_character_set_are_those_of_a_statement(mysql_database: E
     for number, name in enumerate(("id", *names.split(", "))):
         there = [values[order.index(name)] for values in found]
         assert there == [str(row[number]) for row in expected], name
+
+
+@pytest.mark.parametrize(
+    ("type_", "raw"),
+    [
+        ("varchar(9) CHARACTER SET greek", "613FD2"),
+        ("varchar(9) CHARACTER SET hebrew", "D9"),
+        ("text CHARACTER SET tis620", "3FFC"),
+        ("char(9) CHARACTER SET ucs2", "D800"),
+        ("varchar(9) CHARACTER SET gbk", "3FFEFE"),
+        ("text CHARACTER SET sjis", "8540"),
+    ],
+)
+def test_text_without_a_counterpart_is_refused_by_column_on_both_ways(
+    mysql_database: Endpoint, type_: str, raw: str
+) -> None:
+    """The server's conversion makes a question mark of it, which others are, too."""
+    charset = type_.split()[-1]
+    run(mysql_database, f"CREATE TABLE t (id int PRIMARY KEY, odd {type_})", "INSERT INTO t VALUES (1, 'a? ?b')")
+    with following(mysql_database) as followed:
+        assert [row["odd"] for each in batches(followed.source, mysql_database) for row in each.to_pylist()] == [
+            "a? ?b"
+        ]
+        run(mysql_database, "UPDATE t SET odd = '?'")
+        assert followed.changes() == [(UPSERT, ("1", "?"))]
+        run(mysql_database, f"UPDATE t SET odd = _{charset} X'{raw}'")
+        words = "Column odd [^\\n]* no counterpart in Unicode: leave the column out, or let it be one of utf8mb4"
+        with pytest.raises(SourceRefused, match=words):
+            batches(followed.source, mysql_database)
+        with pytest.raises(SourceRefused, match=words):
+            followed.changes()
 
 
 def test_numbers_and_documents_are_printed_as_the_server_prints_them(mysql_database: Endpoint) -> None:

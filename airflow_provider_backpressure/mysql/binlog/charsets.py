@@ -1,5 +1,6 @@
 """Texts of every character set as UTF-8, by the server's own tables where those have one byte for a character."""
 
+import codecs
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ CODECS: Mapping[str, str] = {
 """Python's names of those with several bytes for a character of which it understands every one as MySQL does."""
 _OTHER = {"sjis": str.maketrans("\N{FULLWIDTH REVERSE SOLIDUS}", "\\")}
 """Characters that are others to MySQL than to Python."""
-UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
+UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class Charset:
     longest: int
     """Most bytes of a character."""
     table: str = ""
-    """The characters of its 256 bytes; empty where one byte does not make a character."""
+    """The characters of its 256 bytes, U+FFFE for one that is none; empty where one byte does not make a character."""
 
     @property
     def known(self) -> bool:
@@ -42,7 +43,7 @@ class Charset:
             return bytes.decode
         if self.table:
             letters = self.table
-            return lambda raw: "".join([letters[byte] for byte in raw])
+            return lambda raw: codecs.charmap_decode(raw, "strict", letters)[0]
         codec, other = CODECS[self.name], _OTHER.get(self.name, {})
         return lambda raw: raw.decode(codec).translate(other)
 
@@ -53,11 +54,17 @@ def charsets(ask: Callable[[str], list[tuple[Any, ...]]]) -> dict[int, Charset]:
     names = {str(name): int(longest) for _, name, longest in found}
     single = [name for name, longest in names.items() if longest == 1 and name != BYTES]
     row = ask("SELECT " + ", ".join(f"CONVERT(_{name} X'{_EVERY_BYTE}' USING utf8mb4)" for name in single))[0]
-    tables = dict(zip(single, map(str, row), strict=True))
+    tables = dict(zip(single, map(_of_bytes, row), strict=True))
     made = {name: Charset(name=name, longest=longest, table=tables.get(name, "")) for name, longest in names.items()}
     return {int(number): made[str(name)] for number, name, _ in found}
 
 
+def _of_bytes(shown: str) -> str:
+    """Return a table of 256 characters; the server shows a byte that is none as ``?``, or as U+FFFD."""
+    return "".join(_NONE if letter in "?\ufffd" and byte != ord("?") else letter for byte, letter in enumerate(shown))
+
+
+_NONE = "\ufffe"
 _EVERY_BYTE = bytes(range(256)).hex()
 _COLLATIONS = (
     "SELECT c.ID, c.CHARACTER_SET_NAME, s.MAXLEN FROM information_schema.COLLATIONS c"

@@ -16,6 +16,7 @@ from airflow_provider_backpressure.mysql.binlog.documents import document
 from airflow_provider_backpressure.mysql.binlog.doubles import double_text
 from airflow_provider_backpressure.mysql.binlog.tables import Code, LoggedColumn
 from airflow_provider_backpressure.mysql.binlog.times import date_text, datetime_text, time_text, timestamp_text
+from airflow_provider_backpressure.mysql.errors import TEXT_REMEDY
 
 Text = Callable[[bytes], bytes | None]
 """Returns ``None`` for a value that counts as NULL."""
@@ -182,8 +183,9 @@ def _hex(raw: bytes) -> bytes:
 
 def _choice(column: LoggedColumn, charsets: Charsets) -> Way:
     """Return how an enum's number and a set's bits become the texts that they stand for."""
-    decode = _decoder(column, charsets)
-    names = [decode(each).encode() for each in column.elements]
+    charset = charsets.get(column.collation, Charset(name="utf8mb4", longest=4))
+    decode = (lambda raw: raw.decode("latin-1").encode()) if charset.name == BYTES else _plain(column, charset)
+    names = [decode(each) for each in column.elements]
     if column.code == Code.ENUM:
         by_number = [b"", *names]
         return Way(type="text", size=column.meta[1], text=lambda raw: by_number[int.from_bytes(raw, "little")])
@@ -231,16 +233,10 @@ def _plain(column: LoggedColumn, charset: Charset) -> Callable[[bytes], bytes]:
             return decode(raw).encode()
         except ValueError as error:
             raise SourceRefused(
-                f"Column {column.name} holds text that is none of {charset.name}: leave the column out, or let it be "
-                "one of utf8mb4."
+                f"Column {column.name} holds text of {charset.name} that has no counterpart in Unicode: {TEXT_REMEDY}"
             ) from error
 
     return text
-
-
-def _decoder(column: LoggedColumn, charsets: Charsets) -> Callable[[bytes], str]:
-    charset = charsets.get(column.collation, Charset(name="utf8mb4", longest=4))
-    return (lambda raw: raw.decode("latin-1")) if charset.name == BYTES else charset.decoder()
 
 
 _KNOWN_DAYS = 100_000

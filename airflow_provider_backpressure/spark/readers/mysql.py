@@ -11,11 +11,12 @@ from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.schema import RESTART
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.mysql.connecting import Connection, connect
-from airflow_provider_backpressure.mysql.errors import code, words
+from airflow_provider_backpressure.mysql.errors import TEXT_REMEDY, code, words
 from airflow_provider_backpressure.mysql.rows import RowStream, sent
 from airflow_provider_backpressure.spark.readers.mysql_attempts import end_attempts, reader_name
 from airflow_provider_backpressure.spark.readers.mysql_errors import SOURCE
 from airflow_provider_backpressure.spark.readers.text import parse, pieces
+from airflow_provider_backpressure.spark.types import carrier
 
 _DATES = ("date", "timestamp")
 _GONE = frozenset({1054, 1146})
@@ -80,4 +81,6 @@ def _way_out(column: Column) -> str:
             '(a zero date or one that no calendar has): read such dates as NULL, with zero_dates="null" on the source, '
             f'or carry the column as text, with as_text=("{column.name}",).'
         )
+    if carrier(column.type)[0] == pyarrow.string():
+        return f"hold, since it has no counterpart in Unicode: {TEXT_REMEDY}"
     return f'hold: carry it as text, with as_text=("{column.name}",) on the source.'
