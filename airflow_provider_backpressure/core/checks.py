@@ -1,10 +1,21 @@
 """What a plan is refused for, before the first row moves."""
 
+import re
+from collections.abc import Sequence
+
 from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.messages import Column, WriteSpec
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Sink, Source
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, RunnerRefused, SinkRefused
 
+_AS_TEXT_IN = frozenset({"delta", "iceberg"})
+_SEVERAL_PRINTED = re.compile(r"numeric|interval|jsonb")
+"""Types of which equal values may be printed as different texts by a server."""
+_SEVERAL_SENT = re.compile(
+    r"numeric(?!\(([12]?\d|3[0-8]),\d+\)).*|interval.*|time(?!stamp).*|jsonb?|uuid|inet|cidr|macaddr8?|money|character\(\d+\)"
+)
+"""Types that files keep as text and of which a topic's records may write the same value in several ways."""
 NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
 """What every task imports on the executors."""
 
@@ -36,6 +47,29 @@ def check_consistency(wanted: Consistency | None, plan: Plan) -> None:
         raise InvalidDeclaration(
             f"The hydration was planned with consistency={plan.consistency.value!r}, not {wanted.value!r}: name "
             'that, or trigger the DAG with {"backpressure": "restart"} to plan anew.'
+        )
+
+
+def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, *, increments: bool) -> None:
+    """Raise where one key of the source may be two of the target: a later row would come beside the one it replaces."""
+    if not increments or snapshot.consistency is Consistency.CATCH_UP:
+        return
+    folded = {column.name for column in write.columns if column.type == "citext"}
+    several = _SEVERAL_SENT if snapshot.consistency is Consistency.OFFSETS else _SEVERAL_PRINTED
+    for column in arriving:
+        if column.name not in write.key:
+            continue
+        if column.name in set(snapshot.loose) - folded:
+            why = "the source takes different texts for one key"
+            way_out = "Give it a collation that compares bytes, or follow the log with consistency='catch_up'"
+        elif write.kind in _AS_TEXT_IN and several.fullmatch(column.type):
+            why = f"files keep a {column.type} as text, and a value has several"
+            way_out = "Upsert by another key"
+        else:
+            continue
+        raise SinkRefused(
+            f"{write.fence} cannot be upserted by {column.name} in later runs: {why}, so a row would come beside the "
+            f"one that it replaces. {way_out}."
         )
 
 

@@ -12,6 +12,7 @@ from airflow_provider_backpressure.core.checks import (
     check_consistency,
     check_empty,
     check_held,
+    check_key,
     check_mode,
     check_modules,
 )
@@ -119,6 +120,8 @@ class Planner:
         write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key, replayed=catches_up)
         if snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT:
             write = ordered(write)
+        if self.mode is Mode.UPSERT:
+            check_key(snapshot, columns, write, increments=self.source.increments)
         if catches_up:
             check_replayable(snapshot, write, mode=self.mode, transformed=self.transform is not None)
         return Preview(

@@ -51,6 +51,8 @@ class Snapshot:
     """Under ``catch_up``: unique keys by which the source's log tells which row was deleted."""
     defaults: tuple[str, ...] = ()
     """Columns with a default: once they are added, rows have a value that nobody wrote."""
+    loose: tuple[str, ...] = ()
+    """Columns of text of which the source takes different ones for equal."""
     position: str | None = None
     """Where the source's log stood before anything was read (an LSN, or a GTID set); ``None`` where none is kept."""
 

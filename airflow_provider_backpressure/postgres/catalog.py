@@ -41,6 +41,8 @@ class CatalogColumn:
     """``column`` or ``identity`` where the database always makes the value itself."""
     collation: str | None
     """Provider, locale and version by which text is ordered; ``None`` for types without collation."""
+    loose: bool
+    """Whether different texts are equal: under a nondeterministic collation, and of ``citext``."""
     rights: frozenset[str]
     """Of SELECT, INSERT and UPDATE, what our role may do with it."""
 
@@ -131,7 +133,7 @@ def _find(connection: Connection, name: QualifiedName) -> Relation | None:
 
 
 def _column(row: Row) -> CatalogColumn:
-    number, name, type_, not_null, has_default, demanded, generated, collation, select, insert, update = row
+    number, name, type_, not_null, has_default, demanded, generated, collation, loose, select, insert, update = row
     rights = {"SELECT": select, "INSERT": insert, "UPDATE": update}
     return CatalogColumn(
         number=number,
@@ -142,6 +144,7 @@ def _column(row: Row) -> CatalogColumn:
         demanded=demanded,
         generated=generated,
         collation=collation,
+        loose=loose,
         rights=frozenset(right for right, held in rights.items() if held),
     )
 
@@ -186,6 +189,8 @@ _COLUMNS = sql.SQL(
                 WHEN o.provider = 'b' OR o.provider = 'c' AND o.locale IN ('C', 'POSIX') THEN 'C'
                 ELSE concat_ws(' ', CASE o.provider WHEN 'i' THEN 'icu' ELSE 'libc' END,
                                o.locale, o.version, o.rules) END,
+           t.typname = 'citext'
+               OR EXISTS (SELECT FROM pg_collation k WHERE k.oid = a.attcollation AND NOT k.collisdeterministic),
            has_column_privilege(a.attrelid, a.attnum, 'SELECT'),
            has_column_privilege(a.attrelid, a.attnum, 'INSERT'),
            has_column_privilege(a.attrelid, a.attnum, 'UPDATE')

@@ -38,6 +38,11 @@ class CatalogColumn:
     has_default: bool
 
     @property
+    def loose(self) -> bool:
+        """Whether texts that differ, as by case, are equal. An enum's and a set's are names of numbers."""
+        return self.data_type not in ("enum", "set") and not (self.collation or "_bin").endswith("_bin")
+
+    @property
     def unsigned(self) -> bool:
         """Whether it holds no negative numbers."""
         return "unsigned" in self.column_type

@@ -106,6 +106,7 @@ class MySQLTable:
             consistency=wanted,
             window=window,
             log_keys=log_keys,
+            loose=tuple(column.name for column in columns if column.loose),
             defaults=tuple(column.name for column in columns if column.has_default),
             position=position,
         )

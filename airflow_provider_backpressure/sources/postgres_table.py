@@ -118,6 +118,7 @@ class PostgresTable:
             consistency=wanted,
             window=window,
             log_keys=log_keys,
+            loose=tuple(column.name for column in columns if column.loose),
             defaults=tuple(column.name for column in columns if column.has_default),
             position=position,
         )

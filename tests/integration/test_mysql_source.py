@@ -20,7 +20,7 @@ from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ranges import PlannedRange, attempt_tag
 from airflow_provider_backpressure.core.snapshot import Snapshot
 from airflow_provider_backpressure.core.verification.verifier import Verify
-from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.mysql import connecting
 from airflow_provider_backpressure.sources import MySQLSource
 from airflow_provider_backpressure.spark.kinds import reader
@@ -319,6 +319,19 @@ def test_it_arrives_and_is_verified_on_both_sides(
     composed.plan()
     composed.run()
     assert run_postgres(database, "SELECT count(*), max(n) FROM raw.t") == [(3002, 3002)]
+
+
+def test_later_runs_are_not_upserted_by_a_key_that_is_equal_without_case(
+    mysql_database: Endpoint, database: Endpoint, hydration: Composed
+) -> None:
+    """A collation of bytes takes no two for one, and an append has no key."""
+    filled(mysql_database, "id varchar(16) PRIMARY KEY, n int", 10, "g, g")
+    composed = replace(hydration, source=mysql_database, kind="mysql", table="t", target="raw.t", mode="upsert")
+    rising = replace(composed, reading={"increment_column": "n"})
+    with pytest.raises(SinkRefused, match=r"cannot be upserted by id in later runs[^\n]*consistency='catch_up'"):
+        rising.plan()
+    run(mysql_database, "ALTER TABLE t MODIFY id varchar(16) COLLATE utf8mb4_bin")
+    rising.plan()
 
 
 @pytest.mark.statement("R1")

@@ -732,3 +732,13 @@ def test_threads_share_a_source(database: Endpoint, opened: Open) -> None:
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
     assert names[0][0] <= 1 + 8
+
+
+def test_columns_whose_texts_are_equal_though_they_differ_are_named(database: Endpoint, opened: Open) -> None:
+    """By a nondeterministic collation."""
+    run(
+        database,
+        "CREATE COLLATION folded (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        'CREATE TABLE t (id int PRIMARY KEY, a text COLLATE folded, b text, c text COLLATE "C")',
+    )
+    assert opened().snapshot().loose == ("a",)

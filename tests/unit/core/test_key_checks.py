@@ -1,0 +1,85 @@
+"""Keys by which later runs could bring a second row instead of another version of the first."""
+
+import pytest
+
+from airflow_provider_backpressure.core.checks import check_key
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot import Snapshot
+from airflow_provider_backpressure.exceptions import SinkRefused
+
+
+def check(
+    type_: str,
+    kind: str,
+    *,
+    loose: bool = False,
+    consistency: Consistency = Consistency.STATIC,
+    increments: bool = True,
+    there: str = "text",
+) -> None:
+    columns = (Column(name="k", type=type_), Column(name="other", type="numeric"))
+    snapshot = Snapshot(
+        source_identity="s",
+        columns=columns,
+        key=("k",),
+        split=(),
+        unique=True,
+        frontier={},
+        total=None,
+        total_exact=False,
+        row_bytes=1.0,
+        consistency=consistency,
+        loose=("k",) if loose else (),
+    )
+    write = WriteSpec(
+        kind=kind,
+        conn_id="c",
+        target="raw.t",
+        columns=(Column(name="k", type=there),),
+        mode="upsert",
+        key=("k",),
+        plan_table="",
+        commit_table="",
+        fence="raw.t",
+    )
+    check_key(snapshot, columns, write, increments=increments)
+
+
+def test_a_key_whose_texts_are_equal_to_the_source_is_refused() -> None:
+    """Under catch_up the log says which row went; where nothing is brought later, nothing comes beside it."""
+    for kind in ("postgres", "delta"):
+        with pytest.raises(SinkRefused, match=r"raw\.t cannot be upserted by k [^\n]*different texts for one key"):
+            check("character varying(9)", kind, loose=True)
+    check("text", "postgres", loose=True, consistency=Consistency.CATCH_UP)
+    check("text", "postgres", loose=True, increments=False)
+    check("citext", "postgres", loose=True, there="citext")
+    check("text", "postgres")
+
+
+@pytest.mark.parametrize(
+    ("type_", "consistency", "refused"),
+    [
+        ("numeric", Consistency.STATIC, True),
+        ("numeric(40,2)", Consistency.STATIC, False),
+        ("uuid", Consistency.STATIC, False),
+        ("uuid", Consistency.OFFSETS, True),
+        ("numeric", Consistency.OFFSETS, True),
+        ("numeric(40,2)", Consistency.OFFSETS, True),
+        ("numeric(12,2)", Consistency.OFFSETS, False),
+        ("time without time zone", Consistency.OFFSETS, True),
+        ("timestamp with time zone", Consistency.OFFSETS, False),
+        ("bigint", Consistency.OFFSETS, False),
+        ("text", Consistency.OFFSETS, False),
+    ],
+)
+def test_a_key_that_files_keep_as_text_is_refused_where_a_value_has_several(
+    type_: str, consistency: Consistency, refused: bool
+) -> None:
+    """PostgreSQL compares values."""
+    check(type_, "postgres", consistency=consistency)
+    if not refused:
+        check(type_, "iceberg", consistency=consistency)
+        return
+    with pytest.raises(SinkRefused, match=r"keep a [^\n]* as text, and a value has several[^\n]*Upsert by another key"):
+        check(type_, "iceberg", consistency=consistency)
