@@ -101,9 +101,10 @@ def way_out(sink: Sink) -> str:
 
 
 def check_held(plan: Plan, sink: Sink) -> None:
-    """Raise where the target is another plan's by now."""
+    """Raise where the target is another plan's by now, or no longer has what its plans committed."""
     if sink.epoch(plan.plan_id) is None:
         raise LedgerRefused(
             f"The target {plan.write.fence} does not know plan {plan.plan_id}: the ledger or the target was "
             'restored or another plan took the target; trigger the DAG with {"backpressure": "restart"}.'
         )
+    sink.check_history()

@@ -300,6 +300,9 @@ class Planner:
 
         For a plan that the ledger has and the sink does not know yet (its epoch is 0).
         """
+        if plan.increment:
+            # Otherwise a target that is gone would be made anew, and hold nothing but what follows.
+            self.sink.check_history()
         self.sink.prepare(plan.write)
         check_empty(plan, self.sink)
         plan = replace(plan, ranges=self.ledger.counts(plan.plan_id).total)

@@ -322,6 +322,13 @@ class Sink(Protocol):
         """
         ...
 
+    def check_history(self) -> None:
+        """Raise ``SinkRefused`` where the target is not the one that its plans wrote, or was set back behind them.
+
+        Only tables of files can be: in a database plan and markers are restored with the rows.
+        """
+        ...
+
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """Remove a slice's rows and its marker in one step, so that it can be written anew; return the rows removed.
 

@@ -22,9 +22,9 @@ from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.streams import moved, placed
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
-from airflow_provider_backpressure.lakes import delta_files, delta_fit
+from airflow_provider_backpressure.lakes import delta_files, delta_fit, delta_history
 from airflow_provider_backpressure.lakes.footers import batches, footer
-from airflow_provider_backpressure.lakes.marks import FOLDER, Attempt, Holder, Landed, Mark, landed
+from airflow_provider_backpressure.lakes.marks import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
 from airflow_provider_backpressure.lakes.notes import Notes
 from airflow_provider_backpressure.lakes.options import ADDRESS, REGION
 from airflow_provider_backpressure.lakes.order import GONE, Settled
@@ -80,12 +80,19 @@ class DeltaLakeTable:
         table = self._find()
         return None if table is None else self._holder(table)
 
+    def check_history(self) -> None:
+        """See :meth:`..lakes.table.LakeTable.check_history`."""
+        self._check_history(self._find())
+
     def begin(self, plan: Plan, *, clear: str | None) -> int:
         """See :meth:`..lakes.table.LakeTable.begin`. What is cleared goes in the log entry that brings the fence."""
         for table in self._tries():
+            if plan.increment:
+                self._check_history(table)
             epoch = (table.transaction_version(FENCE) or 0) + 1
             removed, streams = self._cleared(table, clear), self._placed(table, plan)
-            if self._take(table, Holder.of(plan, epoch), removed, streams):
+            holder = Holder.of(plan, epoch, table=str(table.metadata().id), version=table.version() + 1)
+            if self._take(table, holder, removed, streams):
                 return epoch
         raise self._contended()
 
@@ -253,6 +260,14 @@ class DeltaLakeTable:
         epoch = table.transaction_version(FENCE)
         holders = self._notes.holders(epoch) if epoch else []
         return next((one for one in holders if table.transaction_version(f"{FENCE}:{one.plan_id}") == epoch), None)
+
+    def _check_history(self, table: DeltaTable | None) -> None:
+        holder = None if table is None else self._holder(table)
+        if table is None or holder is None:
+            raise SinkRefused(missing(self.name))
+        holder.check_table(str(table.metadata().id), self.name)
+        if "version" in holder.about:
+            delta_history.check_unreverted(table, FENCE, holder.about["version"], self.name)
 
     def _take(
         self,

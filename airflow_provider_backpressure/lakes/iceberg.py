@@ -29,11 +29,11 @@ from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.streams import moved, placed
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
-from airflow_provider_backpressure.lakes import iceberg_fit, iceberg_merge
+from airflow_provider_backpressure.lakes import iceberg_fit, iceberg_history, iceberg_merge
 from airflow_provider_backpressure.lakes.footers import batches
 from airflow_provider_backpressure.lakes.iceberg_catalog import IMPLEMENTATION, catalog_properties, loaded_by, place_of
 from airflow_provider_backpressure.lakes.iceberg_files import Data, active, remove, scanned
-from airflow_provider_backpressure.lakes.marks import FOLDER, Attempt, Holder, Landed, Mark, landed
+from airflow_provider_backpressure.lakes.marks import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
 from airflow_provider_backpressure.lakes.notes import Notes
 from airflow_provider_backpressure.lakes.order import Settled
 from airflow_provider_backpressure.lakes.patience import tries
@@ -43,7 +43,9 @@ PLAN, SLICES, BEFORE = "backpressure.plan", "backpressure.slices", "backpressure
 """Table properties: the plan that holds the table, its committed slices, and those of the plan before it."""
 STREAMS = "backpressure.streams"
 """Table property: how far each partition of a log has come that is upserted by its order."""
-OURS = (PLAN, SLICES, BEFORE, STREAMS)
+LAST = "backpressure.last"
+"""Table property: the last snapshot of ours, see :mod:`..lakes.iceberg_history`."""
+OURS = (PLAN, SLICES, BEFORE, STREAMS, LAST)
 _ONCE = {"commit.retry.num-retries": "0"}
 """Set on a table in memory only: a commit that was overtaken must be decided anew, not put on top of the other."""
 
@@ -104,11 +106,17 @@ class IcebergTable:
         table = self._find()
         return None if table is None else _holder(table)
 
+    def check_history(self) -> None:
+        """See :meth:`..lakes.table.LakeTable.check_history`."""
+        self._check_history(self._find())
+
     def begin(self, plan: Plan, *, clear: str | None) -> int:
         """See :meth:`..lakes.table.LakeTable.begin`. What is cleared goes in the snapshot that brings the fence."""
         for table in self._tries():
+            if plan.increment:
+                self._check_history(table)
             before = _holder(table)
-            holder = Holder.of(plan, before.epoch + 1 if before else 1)
+            holder = Holder.of(plan, before.epoch + 1 if before else 1, table=str(table.metadata.table_uuid))
             removed = self._cleared(table, clear)
             properties = {PLAN: holder.to_json(), **_placed(table, plan, self.name)}
             slices = _slices(table, SLICES)
@@ -125,6 +133,7 @@ class IcebergTable:
             holder = _holder(table)
             if holder is None or holder.plan_id != plan_id:
                 return None
+            self._check_history(table)
             epoch = holder.epoch + 1
             about = {"backpressure.plan": plan_id, "backpressure.epoch": str(epoch)}
             if _commit(table, {PLAN: holder.renewed(epoch).to_json()}, about, remove([])):
@@ -158,6 +167,7 @@ class IcebergTable:
             stands = notes.mark(attempt.plan_id, attempt.slice_id, nonce) if nonce else None
             if stands is None:
                 attempt.check(_holder(table), self.name)
+                self._check_history(table)
                 notes.write_mark(mark)
                 properties = _moved(table, attempt, self.name)
                 properties[SLICES] = _compact(attempt.plan_id, {**nonces, attempt.slice_id: mark.nonce})
@@ -189,6 +199,7 @@ class IcebergTable:
             if holder is None or slice_id not in nonces:
                 return False
             holder.check_plan(plan_id, self.name)
+            self._check_history(table)
             mark, files = self._noted(table).mark(plan_id, slice_id, nonces[slice_id]), active(table)
             paths = [self._stored().path(name) for name in mark.files] if mark.rows else []
             if not all(path in files for path in paths):
@@ -312,6 +323,14 @@ class IcebergTable:
     def _contended(self) -> SinkUnavailable:
         return SinkUnavailable(f"{self.name} is written by so many that no commit came through.")
 
+    def _check_history(self, table: Table | None) -> None:
+        """Also before each snapshot of ours: once one is made on top, nothing says that those before it are gone."""
+        holder = None if table is None else _holder(table)
+        if table is None or holder is None:
+            raise SinkRefused(missing(self.name))
+        holder.check_table(str(table.metadata.table_uuid), self.name)
+        iceberg_history.check_unreverted(table, table.properties.get(LAST), self.name)
+
     def _stored(self) -> Data:
         if self._data is None:
             self._data = Data(self._load())
@@ -345,7 +364,8 @@ def _commit(table: Table, properties: dict[str, str], about: dict[str, str], cha
     try:
         with table.transaction() as transaction:
             change(transaction, about)
-            transaction.set_properties(properties)
+            last = iceberg_history.described(transaction.table_metadata.current_snapshot())
+            transaction.set_properties({**properties, LAST: last})
     except CommitFailedException:
         return False
     return True

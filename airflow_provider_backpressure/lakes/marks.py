@@ -10,9 +10,10 @@ from typing import Any
 from airflow_provider_backpressure.core.messages import RangeSpec, Slice
 from airflow_provider_backpressure.core.ports import Marker, PlanRow
 from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.core.schema import RESTART
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.streams import Move, moves
-from airflow_provider_backpressure.exceptions import PlanSuperseded
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
 
 FOLDER = "_backpressure"
 """Folder of a table that is ours; readers pass over names that begin with an underscore."""
@@ -26,11 +27,11 @@ class Holder:
     epoch: int
     about: Mapping[str, Any] = field(default_factory=dict)
     """Source, consistency, mode, frontier and fingerprint of the plan, for a person; and the whole of it, for a lost
-    ledger."""
+    ledger. ``table``: the table's own id, where the format has one; notes of earlier releases lack it."""
 
     @classmethod
-    def of(cls, plan: Plan, epoch: int) -> "Holder":
-        """Return the row of a plan under a newly minted epoch."""
+    def of(cls, plan: Plan, epoch: int, **table: str | int) -> "Holder":
+        """Return the row of a plan under a newly minted epoch; ``table``: what the format has to say of its own."""
         about = {
             "source_identity": plan.source_identity,
             "consistency": plan.consistency.value,
@@ -39,6 +40,7 @@ class Holder:
             "fingerprint": plan.fingerprint,
             "planned_at": datetime.now(UTC).isoformat(),
             "plan": plan.to_json(),
+            **table,
         }
         return cls(plan_id=plan.plan_id, epoch=epoch, about=about)
 
@@ -58,6 +60,11 @@ class Holder:
         if self.plan_id != plan_id:
             raise PlanSuperseded(f"Plan {plan_id} no longer holds {name}: plan {self.plan_id} does.")
 
+    def check_table(self, identity: str, name: str) -> None:
+        """Raise ``SinkRefused`` where the plan began in another table of this name."""
+        if self.about.get("table", identity) != identity:
+            raise SinkRefused(missing(name))
+
     def renewed(self, epoch: int) -> "Holder":
         """Return the row of the same plan under a newer epoch."""
         return replace(self, epoch=epoch)
@@ -70,6 +77,11 @@ class Holder:
     def from_json(cls, text: str) -> "Holder":
         """Read what :meth:`to_json` wrote."""
         return cls(**json.loads(text))
+
+
+def missing(name: str) -> str:
+    """Return the sentence about a table that is gone, or is another one by now."""
+    return f"{name} is not the table that earlier plans wrote: it was dropped or made anew; {RESTART}."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.lakes.folders import Folder, open_folder
 from airflow_provider_backpressure.lakes.footers import MARK, batches, footer
-from airflow_provider_backpressure.lakes.marks import FOLDER, Attempt, Holder, Landed, Mark, landed
+from airflow_provider_backpressure.lakes.marks import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
 from airflow_provider_backpressure.lakes.order import Settled
 from airflow_provider_backpressure.lakes.places import Place
 
@@ -69,9 +69,16 @@ class ParquetTable:
         found = self._place.read(PLAN)
         return Holder.from_json(found.decode()) if found else None
 
+    def check_history(self) -> None:
+        """See :meth:`..lakes.table.LakeTable.check_history`: a folder has none but the plan that it is held by."""
+        if self.holder() is None:
+            raise SinkRefused(missing(self.name))
+
     def begin(self, plan: Plan, *, clear: str | None) -> int:
         """See :meth:`..lakes.table.LakeTable.begin`. Whoever writes a file meanwhile is refused."""
         with self._folder.fenced():
+            if plan.increment:
+                self.check_history()
             before = self.holder()
             if clear is not None:
                 self._refuse_others(clear)

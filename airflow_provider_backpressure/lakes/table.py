@@ -54,9 +54,18 @@ class LakeTable(Protocol):
         """Return the plan that holds the table."""
         ...
 
+    def check_history(self) -> None:
+        """Raise ``SinkRefused`` where what its plans committed is no longer part of the table by its own history.
+
+        That is so for a table that was dropped, made anew or set back to an older version: it has our marks, or those
+        of a copy, and not the rows.
+        """
+        ...
+
     def begin(self, plan: Plan, *, clear: str | None) -> int:
         """Let a plan hold the table under a new epoch; remove in the same step what the plan ``clear`` wrote.
 
+        A plan that follows another one is refused as :meth:`check_history` has it.
         An ordered plan's streams are set to where it begins, as :func:`..core.streams.placed` has it.
         """
         ...

@@ -110,7 +110,8 @@ class LakeTarget:
         """See :meth:`..core.ports.Sink.begin`."""
         with self._table.translated():
             if self._aside is not None:
-                self._aside.begin(replace(plan, write=replace(plan.write, ordered=False)), clear=None)
+                # It follows no other plan: it may be asked for with any of them.
+                self._aside.begin(replace(plan, read=replace(plan.read, window=None)), clear=None)
             return self._table.begin(plan, clear=clear if plan.mode is Mode.APPEND else None)
 
     def renew(self, plan_id: str) -> int | None:
@@ -176,6 +177,11 @@ class LakeTarget:
             f"{self._table.name} holds rows that no plan has written, in {named}: remove them, or empty the table and "
             "plan again"
         )
+
+    def check_history(self) -> None:
+        """See :meth:`..core.ports.Sink.check_history`."""
+        with self._table.translated():
+            self._table.check_history()
 
     def complete(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.complete`. What dead attempts have left behind is deleted."""

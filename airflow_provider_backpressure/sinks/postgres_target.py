@@ -299,6 +299,9 @@ class PostgresTarget:
             "whose key is NULL, or empty the table and plan again"
         )
 
+    def check_history(self) -> None:
+        """See :meth:`..core.ports.Sink.check_history`: nothing to do."""
+
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended."""
         window = plan.read.window if plan.increment else None

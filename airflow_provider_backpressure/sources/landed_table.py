@@ -116,6 +116,7 @@ class LandedTable:
                     f"{self._sink.identity} was not landed by a hydration of this release, so what its files hold is "
                     "not known: hydrate it first."
                 )
+            self._sink.check_history()
             found = Rebuilt(hydration_id="", plan=row.plan, markers=self._sink.markers(row.plan_id))
         except SinkRefused as error:
             raise SourceRefused(str(error)) from error

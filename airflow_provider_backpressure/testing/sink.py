@@ -166,6 +166,9 @@ class MemorySink:
         way = "remove the others, or empty the table and plan again"
         return f"{self.name} holds {held} rows, and the plan wrote {written} of them: {way}" if held > written else ""
 
+    def check_history(self) -> None:
+        """See ``Sink.check_history``: nothing to do."""
+
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """See ``Sink.discard``."""
         with self._lock:

@@ -86,6 +86,7 @@ class Completion:
             raise self._failed(f"the ledger has {found.planned} of the {planned} ranges that were planned")
 
     def _check_surplus(self, found: "_Found") -> None:
+        self.sink.check_history()
         row = self.sink.held()
         if row is None or row.plan_id != self.plan.plan_id:
             raise self._failed("the target is no longer held by it")

@@ -87,6 +87,7 @@ class Verifier:
         """
         if how is Verify.FULL and self.plan.consistency is Consistency.SNAPSHOT:
             raise InvalidDeclaration(SOURCE_MOVED)
+        self.sink.check_history()
         markers = {key: mark for key, mark in self.sink.markers(self.plan.plan_id).items() if not mark.revoked}
         ranges = (record for record in ranges if record.state is not RangeState.REVOKED)
         if self.plan.write.ordered:

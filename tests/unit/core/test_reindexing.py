@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,15 @@ from airflow_provider_backpressure.core.recut import Knife
 from airflow_provider_backpressure.core.reindex import BEYOND, Rebuilt, gaps
 from airflow_provider_backpressure.core.snapshot import Snapshot
 from airflow_provider_backpressure.core.statistics import total_progress
-from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, PlanSuperseded, SourceRefused
+from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
+from airflow_provider_backpressure.exceptions import (
+    LedgerRefused,
+    LedgerUnavailable,
+    PlanSuperseded,
+    SinkRefused,
+    SourceRefused,
+)
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 
 ROWS = 100
@@ -263,6 +272,35 @@ def test_nothing_is_fenced_off_while_a_lane_is_at_work():
     with pytest.raises(LedgerUnavailable, match=r"1 ranges of .* are in flight"):
         stage.plan()
     assert stage.sink.held().epoch == epoch
+
+
+def test_a_plan_that_follows_makes_no_target_anew(monkeypatch):
+    """Planner, lane and verification ask for the target's history; a plan that was not begun yet asks before it."""
+    stage = Stage(increments=True).filled()
+    stage.source.keys = range(ROWS + 50)
+    monkeypatch.setattr(stage.sink, "prepare", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        stage.plan()
+    assert not stage.hydration.plan.epoch
+    monkeypatch.setattr(stage.sink, "check_history", Mock(side_effect=SinkRefused("it was dropped")))
+    monkeypatch.setattr(stage.sink, "prepare", Mock(side_effect=AssertionError("made anew")))
+    with pytest.raises(SinkRefused, match="it was dropped"):
+        stage.plan()
+
+
+@pytest.mark.parametrize("increments", [False, True])
+def test_no_plan_follows_on_a_target_that_was_set_back(monkeypatch, increments):
+    """Marks and ledger agree, and the rows are gone; completion refuses it too."""
+    stage = Stage(increments=increments).filled()
+    plan = stage.hydration.plan
+    monkeypatch.setattr(stage.sink, "check_history", Mock(side_effect=SinkRefused("it was set back")))
+    with pytest.raises(SinkRefused, match="it was set back"):
+        stage.plan()
+    with pytest.raises(SinkRefused, match="it was set back"):
+        Completion(plan=plan, ledger=stage.ledger, sink=stage.sink).check()
+    verifier = Verifier(plan=plan, source=stage.source, sink=stage.sink, runner=stage.runner)
+    with pytest.raises(SinkRefused, match="it was set back"):
+        verifier.verify(stage.ledger.ranges(plan.plan_id), Verify.TARGET)
 
 
 def test_an_older_ledger_of_an_earlier_plan_follows():
