@@ -135,6 +135,7 @@ class DeltaLakeTable:
             stands = self._mark(table, attempt.plan_id, attempt.slice_id)
             if stands is None:
                 attempt.check(self._holder(table), self.name)
+                delta_fit.check_features(table, self.name)
                 if not self._committed(table, attempt, mark, write if merges else None, settled):
                     continue
                 stands = mark
@@ -207,6 +208,7 @@ class DeltaLakeTable:
     def landed(self) -> list[Landed]:
         """See :meth:`..lakes.table.LakeTable.landed`. A file whose rows the log does not tell is asked itself."""
         table = self._load()
+        delta_fit.check_features(table, self.name)
         holder = self._holder(table)
         active = delta_files.active(table)
         visible = {
@@ -218,6 +220,7 @@ class DeltaLakeTable:
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..lakes.table.LakeTable.read`. A file that the log no longer names has no rows."""
         table = self._load()
+        delta_fit.check_features(table, self.name)
         if files is None:
             yield from table.to_pyarrow_dataset().to_batches()
             return

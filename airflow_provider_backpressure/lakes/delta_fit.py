@@ -18,7 +18,13 @@ _BINDING = (
 
 
 def schema_of(table: DeltaTable, name: str) -> pyarrow.Schema:
-    """Return a table's columns; ``SinkRefused`` for one that this package must not write into."""
+    """Return a table's columns; ``SinkRefused`` as for :func:`check_features`."""
+    check_features(table, name)
+    return pyarrow.schema(table.schema().to_arrow())
+
+
+def check_features(table: DeltaTable, name: str) -> None:
+    """Raise ``SinkRefused`` for a table whose files, as it is now, must not be written here, nor read by themselves."""
     protocol, metadata = table.protocol(), table.metadata()
     if metadata.partition_columns:
         raise SinkRefused(f"{name} is partitioned by {', '.join(metadata.partition_columns)}: that is not supported.")
@@ -30,8 +36,9 @@ def schema_of(table: DeltaTable, name: str) -> pyarrow.Schema:
         if key.startswith(_BINDING) and value not in ("none", "false")
     )
     if strange:
-        raise SinkRefused(f"{name} has features that are not supported: {', '.join(strange)}.")
-    return pyarrow.schema(table.schema().to_arrow())
+        raise SinkRefused(
+            f"{name} has features that are not supported: {', '.join(strange)}. Drop them, or name another table."
+        )
 
 
 def check_names(schema: pyarrow.Schema, name: str) -> None:

@@ -15,7 +15,13 @@ import pytest
 from airflow_provider_backpressure.core.checks import way_out
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
-from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.exceptions import (
+    PlanSuperseded,
+    RangeFailed,
+    SinkRefused,
+    SinkUnavailable,
+    SourceRefused,
+)
 from airflow_provider_backpressure.lakes import folders, table
 from airflow_provider_backpressure.lakes.folders import LocalFolder
 from airflow_provider_backpressure.lakes.places import Place
@@ -24,6 +30,7 @@ from airflow_provider_backpressure.sinks.lake_fit import check_columns
 from airflow_provider_backpressure.spark.writers import lake, lake_files
 from tests.conformance.sinks.cases import Case, DeltaCase, IcebergCase, ParquetCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected
+from tests.conformance.sinks.test_landed import landed
 from tests.conformance.sinks.test_ordered import log
 
 pytestmark = pytest.mark.integration
@@ -272,6 +279,27 @@ def test_marks_outlive_checkpoints_and_clean_logs(case: Case) -> None:
     assert set(begun.markers()) == {"0.0", "1.0"}
     begun.write(1, attempt=2, word="double")
     assert case.rows() == expected(case, 0, 1)
+
+
+@only("delta")
+@pytest.mark.statement("X1", "X3")
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("feature", ["DeletionVectors", "ColumnMapping"])
+def test_a_feature_that_came_after_planning_is_refused(case: Case, mode: str, feature: str) -> None:
+    """X1, X3: each commit asks the table as it is then, and so does what reads its files by themselves."""
+    from deltalake import DeltaTable, TableFeatures
+
+    assert isinstance(case, DeltaCase)
+    begun = begin(case, mode=mode, ranges=1)
+    begun.write(0)
+    found = DeltaTable(case.folder)
+    found.alter.add_feature(getattr(TableFeatures, feature), allow_protocol_versions_increase=True)
+    with pytest.raises(SinkRefused, match="features that are not supported"):
+        begun.write(1)
+    with pytest.raises(SinkRefused, match="features that are not supported"):
+        begun.read_back(None)
+    with pytest.raises(SourceRefused, match="features that are not supported"), landed(case) as source:
+        source.snapshot()
 
 
 @only("iceberg")
