@@ -1,20 +1,38 @@
-"""Rows of one window of a rising column, told by their values."""
+"""Rows of one window of a rising column or of a log, found by their values."""
+
+import operator
+from functools import reduce
 
 import pyarrow
 import pyarrow.compute as pc
 
 from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.core.offsets import PLACE, LogWindow
 
 
 def within(batch: pyarrow.RecordBatch, window: Window | None) -> pyarrow.RecordBatch:
-    """Return the rows above ``after``, up to and with ``upto``; all without a window."""
+    """Return the rows above ``after``, up to and with ``upto``, or those of the log's offsets; all without a window."""
     if window is None:
         return batch
+    log = LogWindow.of(window)
+    if log is not None:
+        return batch.filter(_of(log))
     column = batch.column(window.column)
     kept = pc.less_equal(column, _scalar(window.upto, column.type))
     if window.after is not None:
         return batch.filter(pc.and_(kept, pc.greater(column, _scalar(window.after, column.type))))
     return batch.filter(pc.or_kleene(kept, pc.is_null(column)))
+
+
+def of_window(window: Window) -> tuple[str, ...]:
+    """Return the columns by which rows of a window are found."""
+    return PLACE if LogWindow.of(window) is not None else (window.column,)
+
+
+def _of(log: LogWindow) -> pc.Expression:
+    partition, offset = map(pc.field, PLACE)
+    pieces = ((partition == each) & (offset >= start) & (offset < end) for each, start, end in log.pieces())
+    return reduce(operator.or_, pieces, pc.scalar(False))
 
 
 def _scalar(text: str, type_: pyarrow.DataType) -> pyarrow.Scalar:

@@ -16,6 +16,7 @@ from airflow_provider_backpressure.lakes import aside as beside_it
 from airflow_provider_backpressure.lakes.marks import Mark
 from airflow_provider_backpressure.lakes.table import LakeTable, query_of
 from airflow_provider_backpressure.lakes.types import arrow_schema
+from airflow_provider_backpressure.lakes.windows import of_window
 from airflow_provider_backpressure.sinks.lake_fit import check_columns, check_mode
 
 _NAMED = 3
@@ -268,6 +269,12 @@ class LakeTarget:
         return [] if mark is None else list(mark.files)
 
     def _query(self, write: WriteSpec, files: Sequence[str] | None, window: Window | None) -> str:
+        lacking = set(of_window(window)) - {column.name for column in write.columns} if window else ()
+        if lacking:
+            raise SinkRefused(
+                f"{self._table.name} has no column {', '.join(sorted(lacking))}, by which rows of this plan are found "
+                "beside those of earlier ones: keep it, or use verify='none'."
+            )
         return query_of(
             self._address,
             files,

@@ -15,6 +15,7 @@ import pytest
 from airflow_provider_backpressure.core.checks import way_out
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
+from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import (
     PlanSuperseded,
     RangeFailed,
@@ -28,6 +29,7 @@ from airflow_provider_backpressure.lakes.places import Place
 from airflow_provider_backpressure.sinks import IcebergSink
 from airflow_provider_backpressure.sinks.lake_fit import check_columns
 from airflow_provider_backpressure.spark.writers import lake, lake_files
+from tests.conformance.sinks import test_ordered
 from tests.conformance.sinks.cases import Case, DeltaCase, IcebergCase, ParquetCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected
 from tests.conformance.sinks.test_landed import landed
@@ -256,6 +258,28 @@ def test_a_compacted_table_is_compared_as_a_whole(case: Case) -> None:
         assert sink.find_surplus(begun.plan) == "", "the files are not ours, and their rows are"
     case.add_foreign()
     assert begun.read_back(None).rows == 33
+
+
+@only(*LOGS)
+@pytest.mark.statement("X3")
+def test_offsets_that_came_later_are_counted_in_a_compacted_table(case: Case) -> None:
+    """X3: an increment of a topic is found by partition and offset, and by nothing where they are no columns."""
+    case.columns = test_ordered.COLUMNS
+    window = LogWindow(topic="t", topic_id="i", start={0: 0}, end={0: 9}).window(None)
+    first = begin(case, window=window)
+    case.write(first.spec(0), test_ordered.batches([(0, 0, 1, "old"), (0, 8, 2, "old")]))
+    window = LogWindow(topic="t", topic_id="i", start={0: 9, 1: 0}, end={0: 12, 1: 2}).window("before")
+    later = begin(case, window=window)
+    records: list[test_ordered.Record] = [(0, 9, 3, "new"), (0, 11, 4, "new"), (1, 0, 5, "new")]
+    result = case.write(later.spec(1), test_ordered.batches(records))
+    compact(case)
+    found = later.read_back(None, window)
+    assert (found.rows, found.checksum) == (3, result.checksum)
+    empty = LogWindow(topic="t", topic_id="i", start={0: 9}, end={0: 9}).window("before")
+    assert later.read_back(None, empty).rows == 0
+    bare = replace(later, plan=replace(later.plan, write=replace(later.plan.write, columns=test_ordered.COLUMNS[3:])))
+    with pytest.raises(SinkRefused, match="has no column offset, partition"):
+        bare.read_back(None, window)
 
 
 @only("delta")
