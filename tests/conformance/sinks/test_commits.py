@@ -310,10 +310,9 @@ def test_rows_of_others_are_seen_beside_the_plans_own(case: Case) -> None:
 
 
 @pytest.mark.statement("X3")
+@pytest.mark.parametrize("case", ["delta", "hadoop", "iceberg", "postgres"], indirect=True)
 def test_rows_of_others_are_welcome_in_an_upserted_target(case: Case) -> None:
     """X3: there a target has several writers, and verification speaks of the plan's own rows only."""
-    if not case.upserts:
-        pytest.skip("it takes no upsert")
     begun = begin(case, mode="upsert")
     begun.write(0)
     case.add_foreign()
