@@ -2,29 +2,55 @@
 
 from psycopg import sql
 
+from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.ports import PlanRow
 from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Connection
 from airflow_provider_backpressure.sinks.postgres_publishing import PUBLISH
 from airflow_provider_backpressure.sinks.postgres_tables import SystemTable
 
-COLUMN = "plan"
+PLAN, TABLES = "plan", "tables"
 
 
 def upgrade(connection: Connection, plans: SystemTable) -> None:
-    """Add the column for the whole plan where the table is of an earlier release, and our role's to change."""
-    if not _has_column(connection, plans) and _owned(connection, plans):
-        table, type_ = sql.SQL(plans.name.sql), sql.SQL(plans.columns[COLUMN])
-        connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(table, sql.Identifier(COLUMN), type_))
+    """Add the columns that the table of an earlier release lacks, where it is our role's to change."""
+    for name in plans.later:
+        if not _has_column(connection, plans, name) and _owned(connection, plans):
+            table, type_ = sql.SQL(plans.name.sql), sql.SQL(plans.columns[name])
+            connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(table, sql.Identifier(name), type_))
 
 
-def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan) -> None:
-    """Write the whole plan into its row, where the table has a place for it."""
-    if _has_column(connection, plans):
-        update = sql.SQL("UPDATE {} SET {} = %s WHERE target = %s").format(
-            sql.SQL(plans.name.sql), sql.Identifier(COLUMN)
-        )
-        connection.execute(update, (plan.to_json(), fence))
+def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan, target: QualifiedName) -> None:
+    """Write the whole plan and the numbers of the tables into its row, where the table has a place for them."""
+    tables = None if plan.mode is Mode.REPLACE else _numbers(connection, plans, target)
+    for name, value in ((PLAN, plan.to_json()), (TABLES, tables)):
+        if _has_column(connection, plans, name):
+            update = sql.SQL("UPDATE {} SET {} = %s WHERE target = %s").format(
+                sql.SQL(plans.name.sql), sql.Identifier(name)
+            )
+            connection.execute(update, (value, fence))
+
+
+def is_another_table(connection: Connection, plans: SystemTable, *, fence: str, target: QualifiedName) -> bool:
+    """Whether the target is not the table that the plan of the row wrote: it is gone, or was created again.
+
+    Not where the plan table is another one too: then both were restored from a dump.
+    """
+    if not _has_column(connection, plans, TABLES):
+        return False
+    query = sql.SQL("SELECT {} FROM {} WHERE target = %s").format(sql.Identifier(TABLES), sql.SQL(plans.name.sql))
+    row = connection.execute(query, (fence,)).fetchone()
+    if row is None or row[0] is None:
+        return False
+    now = _numbers(connection, plans, target)
+    return bool(row[0] != now and row[0].partition("/")[0] == now.partition("/")[0])
+
+
+def _numbers(connection: Connection, plans: SystemTable, target: QualifiedName) -> str:
+    row = connection.execute(_NUMBERS, (plans.name.sql, target.sql)).fetchone()
+    assert row is not None, "a query without a table returns a row"
+    return f"{row[0]}/{row[1]}"
 
 
 def plan_row(connection: Connection, plans: SystemTable, commits: SystemTable, *, fence: str) -> PlanRow | None:
@@ -47,8 +73,8 @@ def plan_row(connection: Connection, plans: SystemTable, commits: SystemTable, *
     )
 
 
-def _has_column(connection: Connection, plans: SystemTable) -> bool:
-    values = (plans.name.schema, plans.name.name, COLUMN)
+def _has_column(connection: Connection, plans: SystemTable, column: str) -> bool:
+    values = (plans.name.schema, plans.name.name, column)
     return connection.execute(_COLUMN_THERE, values).fetchone() is not None
 
 
@@ -57,6 +83,7 @@ def _owned(connection: Connection, plans: SystemTable) -> bool:
     return row is not None and bool(row[0])
 
 
+_NUMBERS = sql.SQL("SELECT coalesce(to_regclass(%s)::oid, 0), coalesce(to_regclass(%s)::oid, 0)")
 _COLUMN_THERE = sql.SQL(
     """
     SELECT

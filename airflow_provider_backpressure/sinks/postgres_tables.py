@@ -25,6 +25,8 @@ PLAN_COLUMNS = {
     "planned_at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
     # The whole of it, from which a lost ledger is rebuilt; NULL where an earlier release has begun the plan.
     "plan": "text",
+    # Numbers of this table and of the target, which another table of the target's name does not have.
+    "tables": "text",
 }
 COMMIT_COLUMNS = {
     "plan_id": "text",
@@ -80,7 +82,7 @@ class SystemTable:
 def plan_table(schema: str) -> SystemTable:
     """Return the table of plans in a schema."""
     name = QualifiedName(schema=schema, name=PLAN)
-    return SystemTable(name=name, columns=PLAN_COLUMNS, rights=("SELECT", "INSERT", "UPDATE"), later=("plan",))
+    return SystemTable(name=name, columns=PLAN_COLUMNS, rights=("SELECT", "INSERT", "UPDATE"), later=("plan", "tables"))
 
 
 def commit_table(schema: str) -> SystemTable:

@@ -25,6 +25,7 @@ from airflow_provider_backpressure.core.offsets import LogWindow
 from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Health, Marker, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.replay import ReplayWindow
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.watched import Watched
@@ -32,7 +33,7 @@ from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_offsets, within_window
 from airflow_provider_backpressure.postgres.catalog import CatalogColumn, find, place
 from airflow_provider_backpressure.postgres.connecting import DURABLE, EVERY_ROW
-from airflow_provider_backpressure.postgres.errors import Errors
+from airflow_provider_backpressure.postgres.errors import Errors, where
 from airflow_provider_backpressure.postgres.health import PostgresHealth
 from airflow_provider_backpressure.postgres.names import QualifiedName, listed
 from airflow_provider_backpressure.postgres.session import Connection, Session
@@ -46,7 +47,7 @@ from airflow_provider_backpressure.sinks.postgres_clearing import count_rows, re
 from airflow_provider_backpressure.sinks.postgres_fit import Fitting, check_fit
 from airflow_provider_backpressure.sinks.postgres_frontier import place_streams
 from airflow_provider_backpressure.sinks.postgres_patience import LOCK_WAIT
-from airflow_provider_backpressure.sinks.postgres_plans import keep_plan, plan_row, upgrade
+from airflow_provider_backpressure.sinks.postgres_plans import is_another_table, keep_plan, plan_row, upgrade
 from airflow_provider_backpressure.sinks.postgres_publishing import PUBLISH, Publishing
 from airflow_provider_backpressure.sinks.postgres_sequences import advance
 from airflow_provider_backpressure.sinks.postgres_shadow import create_shadow, drop_shadows, new_shadow, shadow_of
@@ -198,7 +199,7 @@ class PostgresTarget:
 
         def write(connection: Connection) -> int:
             row = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchone()
-            keep_plan(connection, self._plans, fence=self._fence, plan=plan)
+            keep_plan(connection, self._plans, fence=self._fence, plan=plan, target=self._name)
             place_streams(connection, plan)
             assert row is not None, "an upsert returns its row"
             if clear is not None and plan.mode is Mode.APPEND:
@@ -300,7 +301,15 @@ class PostgresTarget:
         )
 
     def check_history(self) -> None:
-        """See :meth:`..core.ports.Sink.check_history`: nothing to do."""
+        """See :meth:`..core.ports.Sink.check_history`. Rows that others delete are not missed here."""
+        another = self._session.transaction(
+            lambda each: is_another_table(each, self._plans, fence=self._fence, target=self._name)
+        )
+        if another:
+            raise SinkRefused(
+                f"{self._name} in {where(self._session.endpoint)} is not the table that its plans wrote: it was "
+                f"dropped or created again, and lacks their rows; {RESTART}."
+            )
 
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended."""

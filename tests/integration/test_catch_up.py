@@ -330,6 +330,24 @@ def test_a_target_that_cannot_follow_is_refused(followed: Followed) -> None:
     assert followed.slots() == []
 
 
+@pytest.mark.parametrize(
+    "drop",
+    [["DROP TABLE raw.t"], ["ALTER TABLE raw.t RENAME TO old", "CREATE TABLE raw.t (LIKE raw.old INCLUDING ALL)"]],
+)
+def test_a_target_that_was_dropped_is_not_followed(followed: Followed, drop: list[str]) -> None:
+    """A new one would hold nothing but what changes from then on."""
+    followed.source("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 100)")
+    followed.go()
+    followed.sink(*drop)
+    followed.source("INSERT INTO t VALUES (101)")
+    with pytest.raises(SinkRefused, match="dropped or created again, and lacks their rows"):
+        followed.go()
+    followed.plan(restart=True)
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)
+
+
 @pytest.mark.statement("X5")
 def test_a_key_that_the_target_compares_loosely_is_refused(followed: Followed) -> None:
     """X5: two rows of the source would be one there."""

@@ -328,6 +328,24 @@ def test_row_security_is_told_beforehand(database: Endpoint, opened: Open, write
     assert fitted(opened())
 
 
+def test_a_target_is_known_from_another_table_of_its_name(database: Endpoint, opened: Open) -> None:
+    """Where the table of plans is another one too, both were restored from a dump."""
+    sink = opened()
+    write = prepared(sink)
+    sink.check_history()
+    sink.begin(planned(write))
+    sink.check_history()
+    run(database, "ALTER TABLE raw.t RENAME TO old", f"CREATE TABLE raw.t ({SAME})")
+    with pytest.raises(SinkRefused, match="created again"):
+        sink.check_history()
+    run(
+        database,
+        "ALTER TABLE raw.backpressure_plan RENAME TO plans",
+        "CREATE TABLE raw.backpressure_plan AS TABLE raw.plans",
+    )
+    sink.check_history()
+
+
 def test_row_security_that_comes_later_hides_no_rows(database: Endpoint, opened: Open, writer: Endpoint) -> None:
     """Neither of a target, nor of a source whose log shows every row."""
     prepared(opened())
