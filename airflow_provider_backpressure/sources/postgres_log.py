@@ -2,6 +2,7 @@
 
 import json
 import logging
+import uuid
 from itertools import pairwise
 
 import psycopg
@@ -47,8 +48,10 @@ SLOT_SECONDS = 600
 WINDOW_BYTES = 64 * 1024 * 1024
 """Most log in one window: the server decodes it from its start each time that it is read."""
 RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table anew'
-MARK = "@"
-"""Between a position of the log and what marks the publication by which it is read."""
+MARK, SIGNED = "@", "/"
+"""Before what marks the publication by which a position of the log is read, and before the position's token."""
+TOKENS = 8
+"""Tokens that the publication's comment keeps: that of the last window, and those of plans that were never kept."""
 _SETTINGS = {"lock_timeout": "30s"}
 
 
@@ -79,7 +82,7 @@ class PostgresLog:
         self._session.transaction(lambda connection: drop_slot(connection, self.stream))
         self._publish()
         try:
-            start = self._marked(self._make_slot(), self._publication())
+            start = self._marked(self._make_slot(), self._sign(self._publication(), ""))
             self._await_older()
         except BackpressureError:
             self._give_up()
@@ -89,11 +92,14 @@ class PostgresLog:
 
     def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
         """See :meth:`..core.ports.ChangeLog.windows`."""
-        slot = self._kept(start)
-        most, end = min(bytes, WINDOW_BYTES), slot.flushed.at
-        publication = self._same_publication(start)
-        ends = [*(lsn(at) for at in range(start.at + most, end, most)), slot.flushed]
-        places = [start, *(self._marked(each, publication) for each in ends)]
+        flushed = self._kept(start).flushed
+        publication, token = self._same_publication(start)
+        if flushed <= start:
+            return []
+        mark, flushed = self._sign(publication, token), self._kept(start).flushed
+        most = min(bytes, WINDOW_BYTES)
+        ends = [*(lsn(at) for at in range(start.at + most, flushed.at, most)), flushed]
+        places = [start, *(self._marked(each, mark) for each in ends)]
         return [
             LogBounds(stream=self.stream, start=first, end=last) for first, last in pairwise(places) if first < last
         ]
@@ -192,23 +198,56 @@ class PostgresLog:
             raise LogLost(f"The publication {self.stream} {at} no longer holds {self._table} as a whole: {RESTART}.")
         return str(found[0][0])
 
-    def _same_publication(self, start: LogPosition) -> str:
-        """Return the publication's mark; ``LogLost`` where it is another than when the log began to be kept.
+    def _same_publication(self, start: LogPosition) -> tuple[str, str]:
+        """Return the publication's mark and the position's token; ``LogLost`` where the log is not what it was.
 
         Looked at behind the end of the windows. A change that was made while the table was not published is not shown,
         and nothing says so; what an earlier release has begun has no mark.
         """
-        now, before = self._publication(), start.text.partition(MARK)[2]
+        now, (before, _, token) = self._publication(), start.text.partition(MARK)[2].partition(SIGNED)
+        if token and token not in self._tokens()[0]:
+            raise LogLost(
+                f"The publication {self.stream} in {where(self._session.endpoint)} does not have the comment that the "
+                f"last window left: the server was restored to an earlier time, or the comment was changed; {RESTART}."
+            )
         if before and before != now:
             raise LogLost(
                 f"The publication {self.stream} in {where(self._session.endpoint)} was altered or created again, so "
                 f"the log may lack changes of {self._table}: {RESTART}."
             )
-        return now
+        return now, token
+
+    def _sign(self, publication: str, last: str) -> str:
+        """Return the mark of windows that are to be planned, with a token that a server restored since does not have.
+
+        It is committed before their end is taken. Positions alone say nothing: a restored server reaches them again.
+        A publication that an administrator made cannot be signed. ``last``: the token of the windows before.
+        """
+        tokens, ours = self._tokens()
+        if not ours:
+            return publication
+        new = uuid.uuid4().hex[:12]
+        kept = [*([last] if last else []), *[token for token in tokens if token != last][2 - TOKENS :], new]
+        comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
+            sql.Identifier(self.stream), sql.Literal(" ".join(kept))
+        )
+
+        def write(connection: Connection) -> None:
+            # Of no use on a standby: what it lacks, the slot lacks too.
+            connection.execute(sql.SQL("SET LOCAL synchronous_commit = local"))
+            connection.execute(comment)
+
+        self._session.transaction(write)
+        return f"{publication}{SIGNED}{new}"
+
+    def _tokens(self) -> tuple[list[str], bool]:
+        """Return the tokens in the publication's comment, and whether our role may change it."""
+        comment, ours = self._session.rows(_COMMENT, (self.stream,))[0]
+        return (comment or "").split(), ours
 
     @staticmethod
-    def _marked(place: LogPosition, publication: str) -> LogPosition:
-        return LogPosition(at=place.at, text=f"{place.text}{MARK}{publication}")
+    def _marked(place: LogPosition, mark: str) -> LogPosition:
+        return LogPosition(at=place.at, text=f"{place.text}{MARK}{mark}")
 
     def _publish(self) -> None:
         """Make the publication, or take one that an administrator has made for us."""
@@ -305,6 +344,12 @@ _PUBLISHED = sql.SQL(
     WHERE p.pubname = %s AND n.nspname = %s AND c.relname = %s
       AND p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate
       AND to_jsonb(r) ->> 'prattrs' IS NULL AND to_jsonb(r) ->> 'prqual' IS NULL
+    """
+)
+_COMMENT = sql.SQL(
+    """
+    SELECT obj_description(oid, 'pg_publication'), pg_has_role(pubowner, 'USAGE')
+    FROM pg_publication WHERE pubname = %s
     """
 )
 _MAY_PUBLISH = sql.SQL(

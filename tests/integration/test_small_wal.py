@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -331,3 +333,29 @@ def give_up(followed: Followed) -> None:
             flood.pour(connection, MIB)
     status = "SELECT wal_status FROM pg_replication_slots WHERE database = current_database()"
     until(lambda: followed.source("CHECKPOINT", status) == [("lost",)], SECONDS)
+
+
+@pytest.mark.statement("X3")
+def test_a_source_that_was_restored_and_written_past_its_log_is_noticed(
+    followed: Followed, services: Services, tmp_path: Path
+) -> None:
+    """An image of the disk holds the slot too, and the server reaches the old positions again with other changes."""
+    followed.source(TABLE, FILL.format(100))
+    followed.go()
+    ((folder,),) = followed.source("SHOW data_directory")
+    image = tmp_path / "image"
+    services.kill(SMALL)
+    subprocess.run(["cp", "-a", folder, image], check=True)
+    services.restart(SMALL)
+    followed.source("UPDATE t SET v = 1")
+    followed.go()
+    assert followed.differs() == (0, 0)
+    services.kill(SMALL)
+    subprocess.run(["rm", "-r", folder], check=True)
+    subprocess.run(["cp", "-a", image, folder], check=True)
+    services.restart(SMALL)
+    followed.source(
+        "UPDATE t SET v = 2 WHERE id = 1", FILL.format(5000).replace("generate_series(1,", "generate_series(101,")
+    )
+    with pytest.raises(LogLost, match="restored to an earlier time"):
+        followed.plan()
