@@ -11,7 +11,8 @@ from airflow_provider_backpressure.core.paging import every_range
 from airflow_provider_backpressure.core.ports import PlanRow, Runner, Sink, Source
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.reindex import Rebuilt
-from airflow_provider_backpressure.core.schema import RESTART, checked
+from airflow_provider_backpressure.core.remedies import RESTART
+from airflow_provider_backpressure.core.schema import checked
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
 from airflow_provider_backpressure.core.standing import Comparison, Finding, Standing
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, PlanSuperseded

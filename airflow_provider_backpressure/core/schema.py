@@ -4,10 +4,9 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import NewColumn
 from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
 from airflow_provider_backpressure.exceptions import SourceRefused
-
-RESTART = 'trigger the DAG with {"backpressure": "restart"} to plan anew'
 
 
 @dataclass(frozen=True, kw_only=True)

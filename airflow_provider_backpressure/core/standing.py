@@ -5,7 +5,7 @@ from enum import Enum
 
 from airflow_provider_backpressure.core.hydration import RangeCounts
 from airflow_provider_backpressure.core.ports import PlanRow
-from airflow_provider_backpressure.core.schema import RESTART
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot import Plan
 
 

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.exceptions import SourceRefused
-
-RESTART = 'trigger the DAG with {"backpressure": "restart"} to plan anew'
 
 
 @dataclass(frozen=True, kw_only=True)

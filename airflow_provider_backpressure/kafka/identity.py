@@ -1,6 +1,7 @@
 """The id of a topic: it tells a topic from another one of the same name that was created after it was deleted."""
 
 from airflow_provider_backpressure.core.polling import PollPolicy, SystemClock
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.kafka.cluster import Questions
 
@@ -9,7 +10,6 @@ PROPAGATION = 5.0
 _UNKNOWN = frozenset({"", "None", "A" * 22})
 """Ids of topics whose brokers have none: Kafka before 2.8, and those that imitate it."""
 _MISSING = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
-RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the new topic from its start'
 
 
 def is_same(planned: str, found: str) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from airflow_provider_backpressure.core.schema import RESTART
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 

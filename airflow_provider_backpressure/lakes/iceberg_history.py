@@ -5,7 +5,7 @@ import json
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from airflow_provider_backpressure.core.schema import RESTART
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 

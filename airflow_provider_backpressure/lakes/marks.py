@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_backpressure.core.messages import RangeSpec, Slice
 from airflow_provider_backpressure.core.ports import Marker, PlanRow
 from airflow_provider_backpressure.core.ranges import attempt_tag
-from airflow_provider_backpressure.core.schema import RESTART
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.streams import Move, moves
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused

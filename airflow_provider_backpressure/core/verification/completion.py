@@ -15,6 +15,7 @@ from airflow_provider_backpressure.core.ledger_port import LedgerReader
 from airflow_provider_backpressure.core.paging import every_range
 from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot import Plan
 from airflow_provider_backpressure.core.verification.coverage import Coverage
 from airflow_provider_backpressure.exceptions import LedgerUnavailable, VerificationFailed
@@ -24,7 +25,6 @@ log = logging.getLogger(__name__)
 BATCH = 5_000
 """Markers that are asked for at once."""
 REINDEX = "`airflow backpressure reindex` lets the ledger follow the target"
-RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the whole again'
 
 
 @dataclass(frozen=True, kw_only=True)
