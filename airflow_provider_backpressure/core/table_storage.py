@@ -38,6 +38,8 @@ class TableStorage:
     where files do not matter."""
     columns: tuple[StoredColumn, ...] = ()
     """Of the table itself; empty in plans of earlier releases."""
+    keys: tuple[int, ...] = ()
+    """Numbers of the unique indexes by which the log may tell rows apart."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "TableStorage":
@@ -45,6 +47,7 @@ class TableStorage:
         made = {
             "relations": tuple((number, file) for number, file in value["relations"]),
             "columns": tuple(StoredColumn.from_json(column) for column in value.get("columns", ())),
+            "keys": tuple(value.get("keys", ())),
         }
         return cls(**{**value, **made})
 
@@ -69,6 +72,8 @@ def check_kept(before: TableStorage, now: TableStorage, names: Iterable[str], *,
     against = []
     if {number for number, _ in before.relations} != {number for number, _ in now.relations}:
         against.append("it is another table, or others inherit from it now")
+    if not against and not set(before.keys) <= set(now.keys):
+        against.append("a unique key was dropped or created again, and rows may have shared it meanwhile")
     kept = [(old, now.column(old.name)) for old in map(before.column, names) if old is not None]
     against += [f"column {old.name} is gone" for old, new in kept if new is None]
     against += [

@@ -31,11 +31,17 @@ _SESSION: Mapping[str, str | int] = {
     "sql_big_selects": 1,
 }
 _MYSQL: Mapping[str, str | int] = {
+    # A server may be set to show rows that nobody has committed; the log never has those that are rolled back.
+    "transaction_isolation": "'READ-COMMITTED'",
     "transaction_read_only": 1,
     "max_execution_time": 0,
     "information_schema_stats_expiry": 0,
 }
-_MARIADB: Mapping[str, str | int] = {"tx_read_only": 1, "max_statement_time": 0}
+_MARIADB: Mapping[str, str | int] = {
+    "tx_isolation": "'READ-COMMITTED'",
+    "tx_read_only": 1,
+    "max_statement_time": 0,
+}
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Connection = Any

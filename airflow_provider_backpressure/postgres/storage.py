@@ -45,6 +45,7 @@ def read_storage(session: Session, table: QualifiedName, lock: str) -> TableStor
         connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(f"{LOCK_SECONDS}s")))
         relations = lock_relations(connection, str(table), lock)
         columns = connection.execute(_COLUMNS, (table.sql,)).fetchall()
+        keys = connection.execute(_KEYS, (table.sql,)).fetchall()
         return TableStorage(
             table=str(table),
             lock=lock,
@@ -53,6 +54,7 @@ def read_storage(session: Session, table: QualifiedName, lock: str) -> TableStor
                 StoredColumn(name=name, number=number, version=version, filled=filled)
                 for name, number, version, filled in columns
             ),
+            keys=tuple(number for (number,) in keys),
         )
 
     return session.transaction(read)
@@ -111,6 +113,14 @@ _LOCKED = """
       AND pg_index_has_property(l.relation, 'clusterable') IS NULL
     ORDER BY 1
 """
+_KEYS = sql.SQL(
+    """
+    SELECT i.indexrelid::bigint FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+    WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
+      AND (i.indisprimary OR i.indisreplident OR c.relreplident = 'f')
+    ORDER BY 1
+    """
+)
 _COLUMNS = sql.SQL(
     """
     SELECT attname::text, attnum::int, xmin::text, atthasmissing

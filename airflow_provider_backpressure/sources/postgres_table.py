@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from airflow_provider_backpressure.sources.postgres import PostgresSource
 
 KIND = "postgres"
+ENDLESS = ("infinity", "Infinity", "NaN")
+"""Values of dates and numbers above all others."""
 ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
 _POSITION = sql.SQL(
     "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END)::text"
@@ -274,9 +276,14 @@ class PostgresTable:
         name = self._declared.increment_column
         if name is None:
             return None
-        checked_rising(table, name, columns=self._declared.columns, as_text=self._declared.as_text)
+        column = checked_rising(table, name, columns=self._declared.columns, as_text=self._declared.as_text)
         check_readable(self._session, table, (name,))
         upto = self._highest(name) or after
+        if upto in ENDLESS and not column.collation:
+            raise SourceRefused(
+                f"Increments of {self._name} cannot be read by {listed([name])}: a row has {upto} there, and no later "
+                "row is above that. Correct that row, or name another column."
+            )
         return None if upto is None else Window(column=name, after=after, upto=upto)
 
     def _highest(self, name: str) -> str | None:

@@ -348,6 +348,24 @@ def test_a_target_that_was_dropped_is_not_followed(followed: Followed, drop: lis
     assert followed.differs() == (0, 0)
 
 
+@pytest.mark.statement("X6")
+def test_a_key_that_was_deferrable_for_a_while_is_noticed(followed: Followed) -> None:
+    """X6: one statement may then give a row the key that another row still has, and the log shows no order of that."""
+    followed.source(
+        "CREATE TABLE t (id int NOT NULL, v int, CONSTRAINT k UNIQUE (id))",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t SELECT g, g FROM generate_series(1, 20) g",
+    )
+    followed.go()
+    followed.source(
+        "ALTER TABLE t DROP CONSTRAINT k, ADD CONSTRAINT k UNIQUE (id) DEFERRABLE",
+        "UPDATE t SET id = id + 1",
+        "ALTER TABLE t DROP CONSTRAINT k, ADD CONSTRAINT k UNIQUE (id)",
+    )
+    with pytest.raises(SourceRefused, match="a unique key was dropped or created again"):
+        followed.plan()
+
+
 @pytest.mark.statement("X5")
 def test_a_key_that_the_target_compares_loosely_is_refused(followed: Followed) -> None:
     """X5: two rows of the source would be one there."""

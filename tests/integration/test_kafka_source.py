@@ -393,6 +393,8 @@ def test_a_slice_holds_just_its_offsets(stage: Stage) -> None:
     with topic.transaction(commit=True) as producer:
         # The marker of the transaction takes the offset behind these.
         topic.put(producer, 0, *range(7))
+    # A commit returns before its marker is written.
+    until(lambda: topic.end(0) == 8, 30)
     for partition in range(2):
         topic.send(partition, *range(3000))
     endpoint = endpoint_of(stage.kafka)

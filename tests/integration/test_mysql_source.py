@@ -22,7 +22,9 @@ from airflow_provider_backpressure.core.snapshot import Snapshot
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.mysql import connecting
+from airflow_provider_backpressure.mysql.session import Session
 from airflow_provider_backpressure.sources import MySQLSource
+from airflow_provider_backpressure.sources.mysql_log import ERRORS
 from airflow_provider_backpressure.spark.kinds import reader
 from tests.support.composed import Composed
 from tests.support.mysql import new_role, run
@@ -161,6 +163,17 @@ def test_a_key_that_falls_and_rises_is_a_key(mysql_database: Endpoint, opened: O
     filled(mysql_database, "a int, b int, PRIMARY KEY (a DESC, b)", 1000, "g % 7, g")
     _, snapshot, _ = assert_covered(mysql_database, opened(), rows=100, count=1000)
     assert (snapshot.key, snapshot.unique) == (("a", "b"), True)
+
+
+def test_rows_that_are_not_committed_are_never_read(mysql_database: Endpoint) -> None:
+    """A server may be set to show them; the log never has those that are rolled back."""
+    (before,) = run(mysql_database, "SELECT @@GLOBAL.transaction_isolation")[0]
+    run(mysql_database, "SET GLOBAL transaction_isolation = 'READ-UNCOMMITTED'")
+    try:
+        with closing(Session(mysql_database, errors=ERRORS)) as opened_session:
+            assert opened_session.value("SELECT @@transaction_isolation") == "READ-COMMITTED"
+    finally:
+        run(mysql_database, f"SET GLOBAL transaction_isolation = '{before}'")
 
 
 def test_nulls_and_repeats_in_a_chosen_column(mysql_database: Endpoint, opened: Open) -> None:

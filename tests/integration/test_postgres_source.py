@@ -283,6 +283,11 @@ def test_the_same_table_has_the_same_place_by_another_address(database: Endpoint
             "Increments of public.t cannot be read by at: its type is real",
         ),
         (
+            ["CREATE TABLE t (id int PRIMARY KEY, at date)", "INSERT INTO t VALUES (1, 'infinity')"],
+            {"increment_column": "at"},
+            "a row has infinity there, and no later row is above that",
+        ),
+        (
             ["CREATE TABLE t (id int PRIMARY KEY, at date)"],
             {"increment_column": "at", "columns": ("id",)},
             "at of public.t, by which increments are read, has to be among the columns",

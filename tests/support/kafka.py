@@ -116,6 +116,14 @@ class Topic:
             else:
                 producer.abort_transaction(30)
 
+    def end(self, partition: int) -> int:
+        """Return the offset behind a partition's last record or marker."""
+        consumer = Consumer({**self._client, "group.id": "oracle"})
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(self.name, partition), timeout=10)[1])
+        finally:
+            consumer.close()
+
     def committed(self) -> dict[tuple[int, int], bytes | None]:
         """Return every committed record by partition and offset: an oracle of its own."""
         partitions = sorted(self._admin.list_topics(timeout=10).topics[self.name].partitions)

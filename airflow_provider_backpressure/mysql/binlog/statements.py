@@ -22,10 +22,13 @@ _ROWS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CAL
 so in a table that they do not name, of any database."""
 _TABLE_WORDS = frozenset({"DROP", "RENAME", "CREATE", "ALTER"})
 _HARMLESS = re.compile(
-    r"(ADD (?!PRIMARY|FOREIGN|CONSTRAINT|PARTITION)|DROP (INDEX|KEY|CHECK)|ALTER INDEX|RENAME (INDEX|KEY)|ALGORITHM"
-    r"|LOCK|AUTO_INCREMENT|COMMENT|FORCE|STATS_\w+|(DIS|EN)ABLE KEYS)\b"
+    r"(ADD (?!PRIMARY|FOREIGN|CONSTRAINT|PARTITION)|DROP (INDEX|KEY|CHECK)|ALTER INDEX|RENAME (INDEX|KEY)"
+    r"|(DIS|EN)ABLE KEYS)\b"
 )
 """Parts of ALTER TABLE after which every row has what it had before in the columns that it had."""
+_OPTION = rf"(FORCE|(ALGORITHM|LOCK|AUTO_INCREMENT|COMMENT|STATS_\w+)( =)? ({_QUOTED}|{_PLAIN_QUOTED}|\w+))"
+_OPTIONS = re.compile(rf"{_OPTION}( {_OPTION})*", re.DOTALL)
+"""The same of options, which other options may follow without a comma."""
 
 
 class Effect(Enum):
@@ -89,7 +92,10 @@ def _altered(tokens: list[str], table: TableName, database: str) -> Effect:
         others = {token.upper() for token in tokens} & {"RENAME", "EXCHANGE"}
         return Effect.DEFINED if others else Effect.NONE
     actions = _split(tokens[3 if tokens[1:2] == ["."] else 1 :])
-    harmless = all(_HARMLESS.match(action) and "REFERENCES" not in action.split() for action in actions)
+    harmless = all(
+        _OPTIONS.fullmatch(action) or (_HARMLESS.match(action) and "REFERENCES" not in action.split())
+        for action in actions
+    )
     return Effect.NONE if harmless else Effect.DEFINED
 
 
