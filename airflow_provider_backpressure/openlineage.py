@@ -7,8 +7,8 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from airflow_provider_backpressure.core.lineage import Dataset, Lineage
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.lineage import Dataset, Lineage
+from airflow_provider_backpressure.core.snapshot.messages import Column
 
 IDENTITY = "DIRECT", "IDENTITY"
 

@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 from airflow.sdk import conf
 
-from airflow_provider_backpressure.core.observer import Kept
-from airflow_provider_backpressure.core.polling import PollPolicy
-from airflow_provider_backpressure.core.push import Paces
+from airflow_provider_backpressure.core.clock import PollPolicy
+from airflow_provider_backpressure.core.monitoring.source_poller import Kept
+from airflow_provider_backpressure.core.push.hub import Paces
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 SECTION = "backpressure"

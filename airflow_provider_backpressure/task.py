@@ -15,12 +15,12 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_provider_backpressure import openlineage, settings
+from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.lanes import lane
-from airflow_provider_backpressure.core.lineage import Lineage
-from airflow_provider_backpressure.core.messages import Transform
-from airflow_provider_backpressure.core.observer import nobodys_error
-from airflow_provider_backpressure.core.watch import Watch
+from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
+from airflow_provider_backpressure.core.snapshot.lineage import Lineage
+from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.declared import text

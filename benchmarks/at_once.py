@@ -16,12 +16,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.planner import Planner
-from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner

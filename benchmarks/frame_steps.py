@@ -17,7 +17,7 @@ import psycopg
 import pyarrow
 
 from airflow_provider_backpressure.core.endpoints import NOWHERE
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.lakes.marks import Attempt
 from airflow_provider_backpressure.lakes.table import address_of, open_table
 from airflow_provider_backpressure.lakes.types import arrow_schema

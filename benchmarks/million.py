@@ -22,15 +22,15 @@ import greenlet
 import sqlalchemy as sa
 from rich.console import Console
 
-from airflow_provider_backpressure.core.bounds import cover
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.messages import RangeResult, RangeSpec
-from airflow_provider_backpressure.core.planner import Planned, Planner
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.planning.planner import Planned, Planner
 from airflow_provider_backpressure.core.ports import Marker
-from airflow_provider_backpressure.core.ranges import PlannedRange, RangeState, numbered
-from airflow_provider_backpressure.core.snapshot import Snapshot
+from airflow_provider_backpressure.core.snapshot.bounds import cover
+from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeState, numbered
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.models import hydration, range_
 from airflow_provider_backpressure.ledger.sqltypes import utc_now

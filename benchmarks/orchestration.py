@@ -19,10 +19,10 @@ from typing import Any
 import sqlalchemy as sa
 from rich.console import Console
 
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.hydrator import Hydrator, Outcome
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.planner import Planner
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, Outcome
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource

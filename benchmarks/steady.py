@@ -24,14 +24,14 @@ import psycopg
 from confluent_kafka import Producer
 from rich.console import Console
 
-from airflow_provider_backpressure.core.catching_up import check_caught_up
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.planner import Planned, Planner, Verdict
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.planner import Planned, Planner, Verdict
 from airflow_provider_backpressure.core.ports import Runner, Sink, Source
+from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner

@@ -2,7 +2,7 @@
 
 from airflow_provider_backpressure.channels.hearing import Ear
 from airflow_provider_backpressure.channels.sending import Sender
-from airflow_provider_backpressure.core.diffs import Diff, encode
+from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 
 
 class Duplex:

@@ -7,9 +7,9 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from airflow_provider_backpressure.core.polling import PollPolicy
+from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.ports import Receiver
-from airflow_provider_backpressure.core.push_counts import PushCounts
+from airflow_provider_backpressure.core.push.metrics import PushCounts
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.channels.hearing import Ear, Pulse
 from airflow_provider_backpressure.channels.sending import Message, Sender
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Receiver
-from airflow_provider_backpressure.core.push_counts import PushCounts
+from airflow_provider_backpressure.core.push.metrics import PushCounts
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.kafka.clients import admin, consumer, producer
 from airflow_provider_backpressure.kafka.errors import translated

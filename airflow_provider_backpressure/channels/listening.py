@@ -13,7 +13,7 @@ from psycopg.pq import ExecStatus
 
 from airflow_provider_backpressure.channels.hearing import Ear, Pulse
 from airflow_provider_backpressure.core.ports import Receiver
-from airflow_provider_backpressure.core.push_counts import PushCounts
+from airflow_provider_backpressure.core.push.metrics import PushCounts
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 
 BEAT_SECONDS = 5.0

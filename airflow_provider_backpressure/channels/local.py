@@ -2,9 +2,9 @@
 
 import threading
 
-from airflow_provider_backpressure.core.diffs import Diff, encode
+from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 from airflow_provider_backpressure.core.ports import Receiver
-from airflow_provider_backpressure.core.push_counts import PushCounts
+from airflow_provider_backpressure.core.push.metrics import PushCounts
 
 
 class Exchange:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from airflow_provider_backpressure.core.push_counts import PushCounts
+from airflow_provider_backpressure.core.push.metrics import PushCounts
 
 log = logging.getLogger(__name__)
 

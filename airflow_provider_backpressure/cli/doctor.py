@@ -8,10 +8,10 @@ from functools import partial
 
 from airflow_provider_backpressure.cli.doctor_checks import CHECKS, REACHES, SLOTS
 from airflow_provider_backpressure.cli.shell import FAILED, command, shown
-from airflow_provider_backpressure.core.catching_up import SUFFIX
-from airflow_provider_backpressure.core.checks import NEEDED_MODULES, check_modules
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
+from airflow_provider_backpressure.core.planning.preconditions import NEEDED_MODULES, check_modules
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ChecksumSpec, Column, ReadSpec
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, ReadSpec
 from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
 
 Look = Callable[[Endpoint], Iterator[str]]
@@ -37,7 +37,7 @@ def postgres(place: Endpoint) -> Iterator[str]:
 
 def postgres_slots(place: Endpoint, known: Collection[str]) -> Iterator[str]:
     """Slots of ours that keep the server's log; each has to belong to a hydration that follows it."""
-    from airflow_provider_backpressure.core.watched import size
+    from airflow_provider_backpressure.core.health_signals import size
     from airflow_provider_backpressure.postgres.errors import Errors
     from airflow_provider_backpressure.postgres.session import Session
     from airflow_provider_backpressure.postgres.slots import PREFIX, slots_of_ours

@@ -9,14 +9,14 @@ from rich.text import Text
 from airflow_provider_backpressure.cli.facts import NOT_YET, Facts, consistent
 from airflow_provider_backpressure.cli.marks import Marks, marks
 from airflow_provider_backpressure.cli.shell import SHOWN
-from airflow_provider_backpressure.core.course import Course, Verdict
-from airflow_provider_backpressure.core.flow import Level
-from airflow_provider_backpressure.core.glance import Glance
-from airflow_provider_backpressure.core.keeping import lags, sentence
-from airflow_provider_backpressure.core.pipe import Part, Pipe, pipe
-from airflow_provider_backpressure.core.progress import arrival, duration
-from airflow_provider_backpressure.core.state import State
-from airflow_provider_backpressure.core.watched import size
+from airflow_provider_backpressure.core.gate.hydration_state import State
+from airflow_provider_backpressure.core.health_signals import size
+from airflow_provider_backpressure.core.progress.lag import Course, Verdict
+from airflow_provider_backpressure.core.progress.lag_text import lags, sentence
+from airflow_provider_backpressure.core.progress.pipeline_view import Part, Pipe, pipe
+from airflow_provider_backpressure.core.progress.progress_line import arrival, duration
+from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.stage_metrics import Level
 
 WIDTH = 80
 PART, ARROW = 17, 4

@@ -8,14 +8,14 @@ from typing import Any
 
 from airflow_provider_backpressure.cli.shell import SHOWN
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.curves import LEVELS, curve
-from airflow_provider_backpressure.core.glance import Glance, held_back
-from airflow_provider_backpressure.core.hydration import Hydration, RangeCounts
-from airflow_provider_backpressure.core.keeping import catch_up
-from airflow_provider_backpressure.core.ledger_port import LedgerReader
+from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
 from airflow_provider_backpressure.core.phases import Phase, Span, latency
-from airflow_provider_backpressure.core.progress import duration
-from airflow_provider_backpressure.core.samples import RECENT_SECONDS, Sample
+from airflow_provider_backpressure.core.ports.ledger import LedgerReader
+from airflow_provider_backpressure.core.progress.lag_text import catch_up
+from airflow_provider_backpressure.core.progress.progress_line import duration
+from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, Sample
+from airflow_provider_backpressure.core.progress.sparkline import LEVELS, curve
+from airflow_provider_backpressure.core.progress.summary import Glance, held_back
 
 NOT_YET = "not yet"
 

@@ -5,9 +5,9 @@ from contextlib import closing
 
 from airflow_provider_backpressure.cli.shell import command, named, opened_ledger
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.leases import leased
-from airflow_provider_backpressure.core.ledger_port import Ledger
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.ports.leases import leased
+from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.recorded import declaration_of

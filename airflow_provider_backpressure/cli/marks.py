@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions
 
-from airflow_provider_backpressure.core.curves import ASCII_LEVELS, LEVELS
-from airflow_provider_backpressure.core.flow import StageTime, State
+from airflow_provider_backpressure.core.progress.sparkline import ASCII_LEVELS, LEVELS
+from airflow_provider_backpressure.core.stage_metrics import StageTime, State
 
 
 @dataclass(frozen=True, kw_only=True)

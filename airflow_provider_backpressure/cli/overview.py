@@ -7,12 +7,12 @@ from rich.text import Text
 
 from airflow_provider_backpressure.cli.marks import ASCII, Marks, marks
 from airflow_provider_backpressure.cli.shell import SHOWN
-from airflow_provider_backpressure.core.course import Verdict
-from airflow_provider_backpressure.core.glance import Glance
+from airflow_provider_backpressure.core.gate.hydration_state import State
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.pipe import compact, pipe
-from airflow_provider_backpressure.core.progress import arrival, duration, line
-from airflow_provider_backpressure.core.state import State
+from airflow_provider_backpressure.core.progress.lag import Verdict
+from airflow_provider_backpressure.core.progress.pipeline_view import compact, pipe
+from airflow_provider_backpressure.core.progress.progress_line import arrival, duration, line
+from airflow_provider_backpressure.core.progress.summary import Glance
 
 BAR, DONE = 10, 18
 """Columns of the bar, and of the bar with its percentage."""

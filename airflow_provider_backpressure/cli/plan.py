@@ -5,7 +5,7 @@ from typing import Any
 
 from airflow_provider_backpressure.cli.dags import declarations
 from airflow_provider_backpressure.cli.shell import command, shown
-from airflow_provider_backpressure.core.foretold import foretold
+from airflow_provider_backpressure.core.planning.preview import foretold
 from airflow_provider_backpressure.hooks.hydration import Declaration
 
 

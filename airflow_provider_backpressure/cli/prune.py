@@ -4,7 +4,7 @@ from argparse import Namespace
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.cli.shell import command, opened_ledger
-from airflow_provider_backpressure.core.retention import age, prune
+from airflow_provider_backpressure.core.monitoring.retention import age, prune
 
 
 @command

@@ -6,10 +6,10 @@ from typing import Any
 from airflow.utils.platform import getuser
 
 from airflow_provider_backpressure.cli.shell import command, opened, shown
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.push import Push
-from airflow_provider_backpressure.core.push_counts import HISTOGRAMS, quantile, recorded
-from airflow_provider_backpressure.core.switches import Switch, is_on, turn
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.push.hub import Push
+from airflow_provider_backpressure.core.push.metrics import HISTOGRAMS, quantile, recorded
+from airflow_provider_backpressure.core.push.switches import Switch, is_on, turn
 
 ON, OFF = "on", "off"
 NESTED = ("json", "yaml")

@@ -6,12 +6,12 @@ from typing import Any
 from airflow.utils.platform import getuser
 
 from airflow_provider_backpressure.cli.shell import SHOWN, command, opened_ledger, shown
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.progress import duration
-from airflow_provider_backpressure.core.queue import CONCURRENCY, QueueEntry, expected_starts, in_order
-from airflow_provider_backpressure.core.samples import eta
-from airflow_provider_backpressure.core.statistics import total_progress
-from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, QueueEntry, expected_starts, in_order
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.progress_line import duration
+from airflow_provider_backpressure.core.progress.samples import eta
+from airflow_provider_backpressure.core.progress.statistics import total_progress
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 

@@ -8,8 +8,8 @@ from airflow.utils.platform import getuser
 
 from airflow_provider_backpressure.cli.dags import declarations
 from airflow_provider_backpressure.cli.shell import command, shown
-from airflow_provider_backpressure.core.checks import way_out
 from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.planning.preconditions import way_out
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 from airflow_provider_backpressure.hooks.hydration import Declaration
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from airflow.utils.platform import getuser
 
 from airflow_provider_backpressure.cli.shell import command, named, opened_ledger
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.ranges import RangeRecord
-from airflow_provider_backpressure.core.repair import repair, skip
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.planning.repair import repair, skip
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.hooks.hydration import Opened
 from airflow_provider_backpressure.hooks.recorded import declaration_of, recorded_plan
 

@@ -14,9 +14,9 @@ from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.cli import suppress_logs_and_warning
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.ledger_port import Ledger, LedgerReader
-from airflow_provider_backpressure.core.push import Push
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
+from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from airflow_provider_backpressure.cli.shell import command, opened_ledger, shown
 from airflow_provider_backpressure.core.frontier import Frontier
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.ledger_port import LedgerReader
-from airflow_provider_backpressure.core.statistics import total_progress
-from airflow_provider_backpressure.core.whole import whole
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.ports.ledger import LedgerReader
+from airflow_provider_backpressure.core.progress.aggregate import whole
+from airflow_provider_backpressure.core.progress.statistics import total_progress
 
 
 @command

@@ -16,12 +16,12 @@ from airflow_provider_backpressure.cli.overview import logged, overview
 from airflow_provider_backpressure.cli.push import NESTED
 from airflow_provider_backpressure.cli.push import facts as push_facts
 from airflow_provider_backpressure.cli.shell import command, named, opened, opened_ledger, shown
-from airflow_provider_backpressure.core.glance import Glance
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.paging import every_glance, every_range
-from airflow_provider_backpressure.core.push import Push
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.waiting import Changes
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.ports.paging import every_glance, every_range
+from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.push.hub import Push
+from airflow_provider_backpressure.core.push.waiting import Changes
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.recorded import recorded_plan
 

@@ -8,9 +8,9 @@ from airflow.utils.platform import getuser
 
 from airflow_provider_backpressure.cli.push import NESTED
 from airflow_provider_backpressure.cli.shell import SHOWN, command, named, opened_ledger, shown
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.ledger_port import LedgerReader
-from airflow_provider_backpressure.core.steering import Change
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.overrides import Change
+from airflow_provider_backpressure.core.ports.ledger import LedgerReader
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 

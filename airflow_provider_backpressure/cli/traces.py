@@ -7,7 +7,7 @@ from functools import partial
 
 from airflow_provider_backpressure.cli.doctor_checks import CHECKS
 from airflow_provider_backpressure.core.endpoints import NOWHERE
-from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.exceptions import BackpressureError, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.hooks.connections import connection

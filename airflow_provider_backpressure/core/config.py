@@ -5,16 +5,16 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from airflow_provider_backpressure.core.watched import ActiveSessions as ActiveSessions
-from airflow_provider_backpressure.core.watched import Checkpoints as Checkpoints
-from airflow_provider_backpressure.core.watched import Query as Query
-from airflow_provider_backpressure.core.watched import ReplicaLag as ReplicaLag
-from airflow_provider_backpressure.core.watched import Retention as Retention
-from airflow_provider_backpressure.core.watched import SlotLag as SlotLag
-from airflow_provider_backpressure.core.watched import ThreadsRunning as ThreadsRunning
-from airflow_provider_backpressure.core.watched import WalHeadroom as WalHeadroom
-from airflow_provider_backpressure.core.watched import WalRate as WalRate
-from airflow_provider_backpressure.core.watched import Watched, watched_from
+from airflow_provider_backpressure.core.health_signals import ActiveSessions as ActiveSessions
+from airflow_provider_backpressure.core.health_signals import Checkpoints as Checkpoints
+from airflow_provider_backpressure.core.health_signals import Query as Query
+from airflow_provider_backpressure.core.health_signals import ReplicaLag as ReplicaLag
+from airflow_provider_backpressure.core.health_signals import Retention as Retention
+from airflow_provider_backpressure.core.health_signals import SlotLag as SlotLag
+from airflow_provider_backpressure.core.health_signals import ThreadsRunning as ThreadsRunning
+from airflow_provider_backpressure.core.health_signals import WalHeadroom as WalHeadroom
+from airflow_provider_backpressure.core.health_signals import WalRate as WalRate
+from airflow_provider_backpressure.core.health_signals import Watched, watched_from
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 MEBIBYTE = 1024 * 1024

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, Connection
 
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.push import Push
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
 from airflow_provider_backpressure.hooks.connections import connection
 from airflow_provider_backpressure.hooks.endpoints import OPTIONS, from_connection

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.health_signals import Query, Watched
 from airflow_provider_backpressure.core.ports import Health, Sink, Source, Unread
-from airflow_provider_backpressure.core.watched import Query, Watched
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.hooks.connections import connection
 from airflow_provider_backpressure.hooks.endpoints import BUILDERS

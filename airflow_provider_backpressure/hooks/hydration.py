@@ -7,22 +7,22 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.core.admission.limiter import Limiter, Readings, read_gate
+from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
-from airflow_provider_backpressure.core.course import Course
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoint_of
-from airflow_provider_backpressure.core.health import HealthWatch
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.limiter import Limiter, Readings, read_gate
-from airflow_provider_backpressure.core.messages import Transform
-from airflow_provider_backpressure.core.observer import Observation, Observer
-from airflow_provider_backpressure.core.planner import Planner
-from airflow_provider_backpressure.core.polling import Clock, SystemClock
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.source_poller import Observation, Observer
+from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import unread
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.ports import Runner, Sink, Source, Unread
-from airflow_provider_backpressure.core.push import Push
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.unread import unread
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.lag import Course
+from airflow_provider_backpressure.core.push.hub import Push
+from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verifier
 from airflow_provider_backpressure.exceptions import LedgerRefused

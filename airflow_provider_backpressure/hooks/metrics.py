@@ -6,10 +6,10 @@ from airflow.sdk import conf
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
-from airflow_provider_backpressure.core.course import Course, Verdict
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.ledger_port import LedgerReader
-from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.ports.ledger import LedgerReader
+from airflow_provider_backpressure.core.progress.lag import Course, Verdict
+from airflow_provider_backpressure.core.progress.statistics import total_progress
 
 PREFIX = "backpressure"
 MEMORY_SECONDS = 60.0

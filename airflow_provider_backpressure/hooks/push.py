@@ -11,8 +11,8 @@ from airflow.sdk import Connection
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Channel, Receiver
-from airflow_provider_backpressure.core.push import Push
-from airflow_provider_backpressure.core.push_counts import PushCounts
+from airflow_provider_backpressure.core.push.hub import Push
+from airflow_provider_backpressure.core.push.metrics import PushCounts
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks import kafka
 from airflow_provider_backpressure.hooks.endpoints import OPTIONS, from_connection

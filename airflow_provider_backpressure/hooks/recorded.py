@@ -4,16 +4,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
-from airflow_provider_backpressure.core.catching_up import SUFFIX
+from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import NOWHERE
-from airflow_provider_backpressure.core.health import HealthWatch
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.ledger_port import LedgerReader
-from airflow_provider_backpressure.core.messages import ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import unread
+from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
 from airflow_provider_backpressure.core.ports import Sink, Source
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.unread import unread
+from airflow_provider_backpressure.core.ports.ledger import LedgerReader
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.endpoints import endpoint

@@ -8,8 +8,8 @@ from urllib.parse import quote
 from airflow.sdk import Connection
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.connections import connection
 

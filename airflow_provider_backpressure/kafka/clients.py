@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.failures import unframed
+from airflow_provider_backpressure.core.error_codec import unframed
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.kafka.errors import Heard, translated, where
 

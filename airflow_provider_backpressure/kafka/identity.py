@@ -1,6 +1,6 @@
 """The id of a topic: it tells a topic from another one of the same name that was created after it was deleted."""
 
-from airflow_provider_backpressure.core.polling import PollPolicy, SystemClock
+from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.kafka.cluster import Questions

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import SinkUnavailable
 from airflow_provider_backpressure.lakes.marks import Attempt
 from airflow_provider_backpressure.lakes.table import LakeTable, address_of, open_table

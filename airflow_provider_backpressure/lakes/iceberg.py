@@ -23,11 +23,11 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table, Transaction
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.failures import unframed
-from airflow_provider_backpressure.core.messages import WriteSpec
-from airflow_provider_backpressure.core.offsets import LogWindow
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.streams import moved, placed
+from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.stream_positions import moved, placed
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.lakes import iceberg_fit, iceberg_history, iceberg_merge
 from airflow_provider_backpressure.lakes.footers import batches

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_backpressure.core.messages import RangeSpec, Slice
 from airflow_provider_backpressure.core.ports import Marker, PlanRow
-from airflow_provider_backpressure.core.ranges import attempt_tag
 from airflow_provider_backpressure.core.remedies import RESTART
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.streams import Move, moves
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.stream_positions import Move, moves
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
 
 FOLDER = "_backpressure"

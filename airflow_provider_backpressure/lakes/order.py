@@ -7,8 +7,8 @@ import numpy
 import pyarrow
 import pyarrow.compute as pc
 
-from airflow_provider_backpressure.core.offsets import PLACE
-from airflow_provider_backpressure.core.streams import GIVEN, keyless
+from airflow_provider_backpressure.core.snapshot.offsets import PLACE
+from airflow_provider_backpressure.core.snapshot.stream_positions import GIVEN, keyless
 
 GONE = "backpressure_gone"
 """Column that tells a key that is gone from a row."""

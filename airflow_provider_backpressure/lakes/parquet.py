@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.failures import unframed
-from airflow_provider_backpressure.core.messages import WriteSpec
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.lakes.folders import Folder, open_folder
 from airflow_provider_backpressure.lakes.footers import MARK, batches, footer

@@ -9,8 +9,8 @@ from typing import Any, Protocol, cast
 import pyarrow
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import WriteSpec
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.lakes.marks import Attempt, Holder, Landed, Mark
 from airflow_provider_backpressure.lakes.order import Settled
@@ -66,7 +66,7 @@ class LakeTable(Protocol):
         """Let a plan hold the table under a new epoch; remove in the same step what the plan ``clear`` wrote.
 
         A plan that follows another one is refused as :meth:`check_history` has it.
-        An ordered plan's streams are set to where it begins, as :func:`..core.streams.placed` has it.
+        An ordered plan's streams are set to where it begins, as :func:`..core.snapshot.stream_positions.placed` has it.
         """
         ...
 

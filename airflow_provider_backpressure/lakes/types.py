@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pyarrow
 
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 
 PLAIN: dict[str, pyarrow.DataType] = {
     "smallint": pyarrow.int16(),

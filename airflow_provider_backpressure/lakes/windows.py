@@ -6,8 +6,8 @@ from functools import reduce
 import pyarrow
 import pyarrow.compute as pc
 
-from airflow_provider_backpressure.core.messages import Window
-from airflow_provider_backpressure.core.offsets import PLACE, LogWindow
+from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.offsets import PLACE, LogWindow
 
 
 def within(batch: pyarrow.RecordBatch, window: Window | None) -> pyarrow.RecordBatch:

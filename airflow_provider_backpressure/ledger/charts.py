@@ -7,9 +7,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.samples import Sample
-from airflow_provider_backpressure.core.views import Tile
+from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.progress.views import Tile
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.ledger import samples
 from airflow_provider_backpressure.ledger.models import hydration, range_, sample
 from airflow_provider_backpressure.ledger.ranges import by_state, now

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.steering import Control
+from airflow_provider_backpressure.core.gate.overrides import Control
 from airflow_provider_backpressure.ledger.models import control
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
 

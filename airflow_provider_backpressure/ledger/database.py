@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from airflow_provider_backpressure.core.failures import unframed
+from airflow_provider_backpressure.core.error_codec import unframed
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable
 from airflow_provider_backpressure.ledger import mysql, versions
 

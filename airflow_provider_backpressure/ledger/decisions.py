@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any
 
-from airflow_provider_backpressure.core.signals import Decision
+from airflow_provider_backpressure.core.gate.signals import Decision
 
 
 def to_json(decision: Decision) -> str:

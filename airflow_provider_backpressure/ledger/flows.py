@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.flow import Flow, Stage, StageTime, flow_of, times_of, total
+from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime, flow_of, times_of, total
 from airflow_provider_backpressure.ledger.models import flow
 from airflow_provider_backpressure.ledger.ranges import now
 

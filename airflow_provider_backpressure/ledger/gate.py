@@ -5,10 +5,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_backpressure.core.hydration import GateState
+from airflow_provider_backpressure.core.gate.hydration import GateState
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.queue import NOT_QUEUED, QueuePlace
-from airflow_provider_backpressure.core.steering import Shared
 from airflow_provider_backpressure.ledger.decisions import memory_closed
 from airflow_provider_backpressure.ledger.law.refusals import unknown
 from airflow_provider_backpressure.ledger.models import hydration, limit, range_

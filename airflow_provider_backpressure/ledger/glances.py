@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.course import Course
-from airflow_provider_backpressure.core.glance import Glance
-from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueueEntry, QueuePlace, place
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.queue import NOT_QUEUED, QueueEntry, QueuePlace, place
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.statistics import total_progress
-from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.core.progress.lag import Course
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.ledger import flows, samples, statistics, turns
 from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
 from airflow_provider_backpressure.ledger.ranges import BY_STATE, held_by, is_in

@@ -10,11 +10,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_backpressure.core import events
-from airflow_provider_backpressure.core.course import Course
-from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.progress import alerts as events
+from airflow_provider_backpressure.core.progress.lag import Course
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.ledger import decisions, phases
 from airflow_provider_backpressure.ledger.law import hydrating, refusals
 from airflow_provider_backpressure.ledger.law.hydrating import Figures

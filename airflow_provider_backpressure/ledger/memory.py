@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from airflow_provider_backpressure.core.bounds import Bounds
-from airflow_provider_backpressure.core.flow import Flow
-from airflow_provider_backpressure.core.hydration import Hydration, Permit
-from airflow_provider_backpressure.core.limits import Limit
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit
+from airflow_provider_backpressure.core.gate.limits import Limit
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord, RangeState
-from airflow_provider_backpressure.core.signals import Decision
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.statistics import PLAN_WORKER
-from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
+from airflow_provider_backpressure.core.stage_metrics import Flow
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger import decisions
 from airflow_provider_backpressure.ledger.law import admission, attempts, hydrating, refusals, tallies
@@ -29,7 +29,7 @@ from airflow_provider_backpressure.ledger.telling import Publish, nobody
 
 
 class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
-    """Keeps the contract of ``core.ledger_port.Ledger`` within one process. ``now`` is its database's clock."""
+    """Keeps the contract of ``core.ports.ledger.Ledger`` within one process. ``now`` is its database's clock."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, publish: Publish = nobody) -> None:
         self._tables = Tables(now)

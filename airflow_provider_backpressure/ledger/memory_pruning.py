@@ -1,9 +1,9 @@
-"""The part of the ledger in memory that forgets what is old. See ``core.pruning``."""
+"""The part of the ledger in memory that forgets what is old. See ``core.ports.pruning``."""
 
 import threading
 from datetime import timedelta
 
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.ledger import flows, pushes
 from airflow_provider_backpressure.ledger.memory_tables import Tables
 from airflow_provider_backpressure.ledger.pruning import HOUR

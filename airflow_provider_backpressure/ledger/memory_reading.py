@@ -1,16 +1,16 @@
-"""The part of the ledger in memory that only looks. See ``core.ledger_port.LedgerReader``."""
+"""The part of the ledger in memory that only looks. See ``core.ports.ledger.LedgerReader``."""
 
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
 
-from airflow_provider_backpressure.core.flow import Stage, StageTime, total
-from airflow_provider_backpressure.core.hydration import GateState, Hydration, RangeCounts
+from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, RangeCounts
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED
 from airflow_provider_backpressure.core.phases import Span
-from airflow_provider_backpressure.core.queue import NOT_QUEUED
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.statistics import WorkerStatistics
-from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, total
 from airflow_provider_backpressure.ledger import decisions
 from airflow_provider_backpressure.ledger.law import tallies
 from airflow_provider_backpressure.ledger.memory_tables import Tables

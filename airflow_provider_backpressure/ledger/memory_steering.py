@@ -1,4 +1,4 @@
-"""The part of the ledger in memory that people and the queue use. See ``core.steering`` and ``core.queue``."""
+"""The part of the ledger in memory that people and the queue use. See ``core.gate.overrides`` and ``core.gate.queue``."""
 
 import threading
 from collections.abc import Iterator
@@ -6,8 +6,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_backpressure.core.queue import STAND_BY_SECONDS, TOKEN_SECONDS, QueueEntry, QueuePlace, by_turn
-from airflow_provider_backpressure.core.steering import Change, Control, Shared
+from airflow_provider_backpressure.core.gate.overrides import Change, Control, Shared
+from airflow_provider_backpressure.core.gate.queue import (
+    STAND_BY_SECONDS,
+    TOKEN_SECONDS,
+    QueueEntry,
+    QueuePlace,
+    by_turn,
+)
 from airflow_provider_backpressure.ledger.law import attempts, hydrating, waits
 from airflow_provider_backpressure.ledger.memory_tables import Tables
 from airflow_provider_backpressure.ledger.telling import Publish, Told

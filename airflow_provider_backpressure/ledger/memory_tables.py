@@ -5,12 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from airflow_provider_backpressure.core.course import Course
-from airflow_provider_backpressure.core.events import Occurring
-from airflow_provider_backpressure.core.flow import Stage, StageTime
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.phases import Phase, Span
-from airflow_provider_backpressure.core.queue import (
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.overrides import Control, Shared
+from airflow_provider_backpressure.core.gate.queue import (
     NOT_QUEUED,
     REMEMBERED_SECONDS,
     TOKEN_SECONDS,
@@ -19,13 +16,16 @@ from airflow_provider_backpressure.core.queue import (
     may_start,
     place,
 )
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.samples import Sample
-from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.statistics import WorkerStatistics
-from airflow_provider_backpressure.core.steering import Control, Shared
-from airflow_provider_backpressure.core.upstream import Seen
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.phases import Phase, Span
+from airflow_provider_backpressure.core.progress.alerts import Occurring
+from airflow_provider_backpressure.core.progress.lag import Course
+from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.progress.source_position import Seen
+from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.ledger import decisions
 from airflow_provider_backpressure.ledger.law import refusals, tallies, waits
 from airflow_provider_backpressure.ledger.law.admission import lease_runs

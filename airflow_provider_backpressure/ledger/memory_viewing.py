@@ -1,4 +1,4 @@
-"""The part of the ledger in memory that pages read. See ``core.views``."""
+"""The part of the ledger in memory that pages read. See ``core.progress.views``."""
 
 import math
 import threading
@@ -9,15 +9,15 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_backpressure.core.course import Course
-from airflow_provider_backpressure.core.flow import Stage, StageTime
-from airflow_provider_backpressure.core.glance import Glance, glance
-from airflow_provider_backpressure.core.hydration import GateState, Hydration
+from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.samples import RECENT_SECONDS, Sample, recent_rates
-from airflow_provider_backpressure.core.statistics import total_progress
-from airflow_provider_backpressure.core.views import FlowAt, Tile, stretches
+from airflow_provider_backpressure.core.progress.lag import Course
+from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, Sample, recent_rates
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.progress.summary import Glance, glance
+from airflow_provider_backpressure.core.progress.views import FlowAt, Tile, stretches
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.ledger.memory_tables import Entry, Tables
 
 

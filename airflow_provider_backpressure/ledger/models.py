@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.ledger.sqltypes import LongText, Unsigned64, UtcDateTime
 
 VERSION_TABLE = "alembic_version_backpressure"

@@ -1,13 +1,13 @@
-"""The part of the ledger on a database that those use who look at sources. See ``core.observed``."""
+"""The part of the ledger on a database that those use who look at sources. See ``core.ports.observed``."""
 
 from collections.abc import Collection, Mapping
 
-from airflow_provider_backpressure.core.course import Course, Sight, advanced
-from airflow_provider_backpressure.core.events import Notice, noted
-from airflow_provider_backpressure.core.samples import Sample
-from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.core.statistics import PLAN_WORKER
-from airflow_provider_backpressure.core.upstream import Seen, Upstream
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.progress.alerts import Notice, noted
+from airflow_provider_backpressure.core.progress.lag import Course, Sight, advanced
+from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
+from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER
 from airflow_provider_backpressure.ledger import hydrations, ranges, samples, statistics, upstreams
 from airflow_provider_backpressure.ledger.database import Database, repeatable
 from airflow_provider_backpressure.ledger.law import tallies

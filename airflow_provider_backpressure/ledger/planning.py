@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.ledger.database import Database
 from airflow_provider_backpressure.ledger.models import range_

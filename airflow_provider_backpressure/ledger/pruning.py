@@ -1,4 +1,4 @@
-"""The part of the ledger on a database that forgets what is old. See ``core.pruning``."""
+"""The part of the ledger on a database that forgets what is old. See ``core.ports.pruning``."""
 
 from datetime import timedelta
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.ledger import flows, hydrations, pushes, upstreams
 from airflow_provider_backpressure.ledger.database import Database, repeatable
 from airflow_provider_backpressure.ledger.models import control, flow, hydration, push, range_

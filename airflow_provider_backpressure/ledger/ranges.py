@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_backpressure.core.bounds import bounds_from_json
-from airflow_provider_backpressure.core.hydration import RangeCounts
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.gate.hydration import RangeCounts
+from airflow_provider_backpressure.core.snapshot.bounds import bounds_from_json
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.ledger.law.hydrating import Figures
 from airflow_provider_backpressure.ledger.law.refusals import unknown_range
 from airflow_provider_backpressure.ledger.models import UNSETTLED, hydration, range_, unsettled

@@ -1,12 +1,12 @@
-"""The part of the ledger on a database that only looks. See ``core.ledger_port.LedgerReader``."""
+"""The part of the ledger on a database that only looks. See ``core.ports.ledger.LedgerReader``."""
 
 from collections.abc import Sequence
 
-from airflow_provider_backpressure.core.flow import Stage, StageTime
-from airflow_provider_backpressure.core.hydration import GateState, Hydration, RangeCounts
+from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, RangeCounts
 from airflow_provider_backpressure.core.phases import Span
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.ledger import flows, gate, hydrations, phases, pushes, ranges, samples, statistics
 from airflow_provider_backpressure.ledger.database import Database
 

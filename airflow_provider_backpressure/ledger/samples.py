@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.samples import RECENT_SECONDS, STEP_SECONDS, Sample, recent_rates
+from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, STEP_SECONDS, Sample, recent_rates
 from airflow_provider_backpressure.ledger.law.tallies import rate_between
 from airflow_provider_backpressure.ledger.models import hydration, sample
 from airflow_provider_backpressure.ledger.sqltypes import (

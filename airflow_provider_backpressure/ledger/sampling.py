@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.ledger import hydrations, ranges, samples, statistics
 from airflow_provider_backpressure.ledger.law import tallies
 from airflow_provider_backpressure.ledger.law.hydrating import Figures

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from airflow_provider_backpressure.core.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
 from airflow_provider_backpressure.ledger.models import statistics
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
 

@@ -1,4 +1,4 @@
-"""The part of the ledger on a database that people and the queue use. See ``core.steering`` and ``core.queue``."""
+"""The part of the ledger on a database that people and the queue use. See ``core.gate.overrides`` and ``core.gate.queue``."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,14 +6,14 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.queue import (
+from airflow_provider_backpressure.core.gate.overrides import Change, Control, Shared
+from airflow_provider_backpressure.core.gate.queue import (
     STAND_BY_SECONDS,
     TOKEN_SECONDS,
     QueueEntry,
     QueuePlace,
     by_turn,
 )
-from airflow_provider_backpressure.core.steering import Change, Control, Shared
 from airflow_provider_backpressure.ledger import controls, hydrations, ranges, turns
 from airflow_provider_backpressure.ledger.database import Database, repeatable
 from airflow_provider_backpressure.ledger.law import attempts, hydrating, waits

@@ -12,16 +12,16 @@ from contextlib import suppress
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
-from airflow_provider_backpressure.core.bounds import Bounds
-from airflow_provider_backpressure.core.flow import Flow
-from airflow_provider_backpressure.core.hydration import Hydration, Permit
-from airflow_provider_backpressure.core.limits import Limit
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit
+from airflow_provider_backpressure.core.gate.limits import Limit
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.queue import TOKEN_SECONDS
+from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.queue import TOKEN_SECONDS
-from airflow_provider_backpressure.core.ranges import PlannedRange, RangeRecord, RangeState
-from airflow_provider_backpressure.core.signals import Decision
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
+from airflow_provider_backpressure.core.stage_metrics import Flow
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.ledger import (
     controls,
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
-    """The ledger on PostgreSQL, SQLite or MySQL. See ``core.ledger_port.Ledger`` for what each method promises.
+    """The ledger on PostgreSQL, SQLite or MySQL. See ``core.ports.ledger.Ledger`` for what each method promises.
 
     ``source`` is a URL or an engine; an engine stays the caller's to dispose of. Nothing is opened before the first
     call. Threads may share one; after a fork make a new one.

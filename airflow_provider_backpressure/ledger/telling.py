@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_provider_backpressure.core.diffs import Diff
-from airflow_provider_backpressure.core.steering import Steering
+from airflow_provider_backpressure.core.gate.gate_event import Diff
+from airflow_provider_backpressure.core.gate.overrides import Steering
 from airflow_provider_backpressure.ledger.law import hydrating
 from airflow_provider_backpressure.ledger.law.hydrating import Figures
 

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.queue import (
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.queue import (
     NOT_QUEUED,
     REMEMBERED_SECONDS,
     QueueEntry,
@@ -22,7 +22,7 @@ from airflow_provider_backpressure.core.queue import (
     may_start,
     place,
 )
-from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.ledger.law.hydrating import Figures
 from airflow_provider_backpressure.ledger.law.waits import RENEWED_BELOW
 from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from airflow_provider_backpressure.core.upstream import Seen, Upstream
+from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
 from airflow_provider_backpressure.ledger.models import hydration, upstream
 from airflow_provider_backpressure.ledger.ranges import now
 from airflow_provider_backpressure.ledger.sqltypes import utc_now

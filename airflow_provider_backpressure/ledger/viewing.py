@@ -1,10 +1,10 @@
-"""The part of the ledger on a database that pages read. See ``core.views``."""
+"""The part of the ledger on a database that pages read. See ``core.progress.views``."""
 
 from collections.abc import Collection
 
-from airflow_provider_backpressure.core.glance import Glance
-from airflow_provider_backpressure.core.samples import Sample
-from airflow_provider_backpressure.core.views import FlowAt, Tile, stretches
+from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.views import FlowAt, Tile, stretches
 from airflow_provider_backpressure.ledger import charts, flows, glances, hydrations
 from airflow_provider_backpressure.ledger.database import Database
 

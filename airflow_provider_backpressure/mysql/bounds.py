@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, NullBounds, Values
-from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, NullBounds, Values
+from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.mysql.names import literal, quote
 

@@ -8,7 +8,7 @@ from typing import Any
 import pymysql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.failures import unframed
+from airflow_provider_backpressure.core.error_codec import unframed
 from airflow_provider_backpressure.mysql.errors import Errors, where
 
 OLDEST = (8, 0)

@@ -8,7 +8,7 @@ from typing import Any
 from pymysql.cursors import DictCursor
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.watched import Figure, Query, ReplicaLag, ThreadsRunning, Watched
+from airflow_provider_backpressure.core.health_signals import Figure, Query, ReplicaLag, ThreadsRunning, Watched
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.mysql.connecting import CONTROL, Connection, connect, is_mariadb, version
 from airflow_provider_backpressure.mysql.errors import Errors, where

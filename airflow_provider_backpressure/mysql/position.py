@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
-from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.mysql.gtids import GtidSet
 
 SETTLED_SECONDS = 5.0

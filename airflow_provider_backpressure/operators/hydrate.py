@@ -9,13 +9,13 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure import openlineage, settings
+from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.events import Kind, event
-from airflow_provider_backpressure.core.flow import Stage, StageTime
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.hydrator import LaneResult, Outcome
-from airflow_provider_backpressure.core.lineage import Lineage
-from airflow_provider_backpressure.core.watch import Watch
+from airflow_provider_backpressure.core.execution.lane_runner import LaneResult, Outcome
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.progress.alerts import Kind, event
+from airflow_provider_backpressure.core.snapshot.lineage import Lineage
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull, SnapshotLost
 from airflow_provider_backpressure.hooks.hydration import Opened
 from airflow_provider_backpressure.operators.lane import ENDED, LaneClock, ProgressLog

@@ -6,10 +6,10 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.polling import SystemClock
-from airflow_provider_backpressure.core.progress import line
-from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.clock import SystemClock
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.progress_line import line
+from airflow_provider_backpressure.core.progress.statistics import total_progress
 from airflow_provider_backpressure.exceptions import Transient
 
 PROGRESS_SECONDS = 2.0

@@ -9,9 +9,9 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn
-from airflow_provider_backpressure.core.foretold import foretold
-from airflow_provider_backpressure.core.planner import Planned, Verdict
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.planning.planner import Planned, Verdict
+from airflow_provider_backpressure.core.planning.preview import foretold
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.hydration import Declaration, Opened
 from airflow_provider_backpressure.operators.hydrate import check_one_task

@@ -7,13 +7,13 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure import openlineage, settings
-from airflow_provider_backpressure.core.hydration import Permit
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.limiter import LEASE_SECONDS, gate_decision
-from airflow_provider_backpressure.core.lineage import Lineage
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.signals import Decision
-from airflow_provider_backpressure.core.watch import Watch, part
+from airflow_provider_backpressure.core.admission.limiter import LEASE_SECONDS, gate_decision
+from airflow_provider_backpressure.core.admission.watcher import Watch, part
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.gate.hydration import Permit
+from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.snapshot.lineage import Lineage
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.hooks.hydration import Opened
 from airflow_provider_backpressure.links import RangeLink
 from airflow_provider_backpressure.operators.hydrate import check_one_task

@@ -7,10 +7,10 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from airflow_provider_backpressure.core.course import Course
-from airflow_provider_backpressure.core.events import KEY, Event, Kind, conditions, event
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.ledger_port import Ledger
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.alerts import KEY, Event, Kind, conditions, event
+from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 Listener = Callable[[Any], Any]

@@ -5,14 +5,14 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure.assets import has_asset, hydration_asset, hydrations_of
-from airflow_provider_backpressure.core.catching_up import check_caught_up
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.lineage import Lineage
-from airflow_provider_backpressure.core.observer import nobodys_error
-from airflow_provider_backpressure.core.paging import every_range
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.statistics import rows_received
+from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
+from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
+from airflow_provider_backpressure.core.ports.paging import every_range
+from airflow_provider_backpressure.core.progress.statistics import rows_received
+from airflow_provider_backpressure.core.snapshot.lineage import Lineage
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, VerificationFailed
 from airflow_provider_backpressure.hooks.hydration import Opened

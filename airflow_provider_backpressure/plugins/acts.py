@@ -4,9 +4,9 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, HTTPException, status
 
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.repair import repair, replan, skip
-from airflow_provider_backpressure.core.steering import Change, Shared
+from airflow_provider_backpressure.core.gate.overrides import Change, Shared
+from airflow_provider_backpressure.core.planning.repair import repair, replan, skip
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.recorded import recorded_plan, recorded_sink
 from airflow_provider_backpressure.plugins import answers

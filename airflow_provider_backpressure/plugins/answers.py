@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from airflow_provider_backpressure.core.glance import Glance
-from airflow_provider_backpressure.core.hydration import Hydration, RangeCounts
-from airflow_provider_backpressure.core.keeping import sentence
-from airflow_provider_backpressure.core.queue import may_start
-from airflow_provider_backpressure.core.ranges import RangeRecord
-from airflow_provider_backpressure.core.steering import MOST_CREDITS, MOST_PRIORITY, MOST_ROWS, Control
-from airflow_provider_backpressure.core.views import Tile
+from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
+from airflow_provider_backpressure.core.gate.overrides import MOST_CREDITS, MOST_PRIORITY, MOST_ROWS, Control
+from airflow_provider_backpressure.core.gate.queue import may_start
+from airflow_provider_backpressure.core.progress.lag_text import sentence
+from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.views import Tile
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 
 Reason = Annotated[
     str,

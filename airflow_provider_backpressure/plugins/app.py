@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse
 from starlette.middleware.gzip import GZipMiddleware
 
 from airflow_provider_backpressure import __version__
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.push import Push
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.plugins import acts, pages, routes
 from airflow_provider_backpressure.plugins.live import Live

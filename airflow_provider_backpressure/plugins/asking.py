@@ -7,10 +7,10 @@ from typing import Annotated
 
 from fastapi import Depends, HTTPException, Path, Request, status
 
-from airflow_provider_backpressure.core.glance import Glance
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.push import Push
-from airflow_provider_backpressure.core.ranges import RangeRecord
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.push.hub import Push
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import LedgerRefused, Terminal
 from airflow_provider_backpressure.plugins.access import User, may_read, may_steer
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_backpressure.core.flow import Stage, State
-from airflow_provider_backpressure.core.samples import Sample
-from airflow_provider_backpressure.core.views import FlowAt
+from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.progress.views import FlowAt
+from airflow_provider_backpressure.core.stage_metrics import Stage, State
 
 if TYPE_CHECKING:
     import pandas as pd

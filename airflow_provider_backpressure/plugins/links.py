@@ -14,7 +14,7 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 
 from airflow_provider_backpressure.core.lanes import Drainer, drainer
-from airflow_provider_backpressure.core.ranges import RangeRecord
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.hooks.spark import memory_url
 from airflow_provider_backpressure.links import RangeLink, address

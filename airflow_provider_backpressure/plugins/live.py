@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
 
-from airflow_provider_backpressure.core.desk import Waiter
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.push import Push
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.push.hub import Push
+from airflow_provider_backpressure.core.push.wait_queue import Waiter
 
 SETTLE_SECONDS = 2.0
 """How long after its first question a page waits for changes to be heard, before it is told that they are not."""

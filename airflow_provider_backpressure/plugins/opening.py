@@ -8,8 +8,8 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from sqlalchemy import make_url
 
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.push import Push
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook, open_ledger
 from airflow_provider_backpressure.hooks.push import push_at

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_backpressure.core.glance import Glance
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.queue import CONCURRENCY, QueueEntry, expected_starts, in_order
-from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, QueueEntry, expected_starts, in_order
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.summary import Glance
 from airflow_provider_backpressure.plugins import answers
 from airflow_provider_backpressure.plugins.access import User, readable, steerable
 

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 
-from airflow_provider_backpressure.core.flow import Stage, State, prevailing
-from airflow_provider_backpressure.core.glance import Glance
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.stage_metrics import Stage, State, prevailing
 from airflow_provider_backpressure.plugins import answers, figures, links
 from airflow_provider_backpressure.plugins.access import User, may_steer, may_trigger, readable
 from airflow_provider_backpressure.plugins.asking import (

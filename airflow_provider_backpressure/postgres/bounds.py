@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, KeyBounds, NullBounds, OffsetBounds
-from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds, OffsetBounds
+from airflow_provider_backpressure.core.snapshot.messages import Window
 
 _CASTS: Mapping[str, str] = {
     "smallint": "smallint",

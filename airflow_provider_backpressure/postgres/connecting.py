@@ -7,7 +7,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.failures import unframed
+from airflow_provider_backpressure.core.error_codec import unframed
 from airflow_provider_backpressure.postgres.errors import Errors
 from airflow_provider_backpressure.postgres.statements import Cursor
 

@@ -4,8 +4,8 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from airflow_provider_backpressure.core.polling import Clock, SystemClock
-from airflow_provider_backpressure.core.watched import Figure, WalHeadroom, size
+from airflow_provider_backpressure.core.clock import Clock, SystemClock
+from airflow_provider_backpressure.core.health_signals import Figure, WalHeadroom, size
 
 SECONDS = 300.0
 """How far back the growth is looked at: checkpoints come in waves."""

@@ -7,7 +7,7 @@ from math import ceil
 from psycopg import sql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.watched import (
+from airflow_provider_backpressure.core.health_signals import (
     ActiveSessions,
     Checkpoints,
     Figure,

@@ -5,7 +5,7 @@ from typing import Any
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.postgres.session import Connection, Session
 
 PREFIX = "backpressure_"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.core.table_storage import StoredColumn, TableStorage
+from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Connection, Session

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_to_json
-from airflow_provider_backpressure.core.requests import Request
+from airflow_provider_backpressure.core.snapshot.application_request import Request
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.runners import processes, shipment
 from airflow_provider_backpressure.runners.folders import ANSWER, LOGINS, REQUEST, private

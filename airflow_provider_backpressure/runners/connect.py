@@ -13,8 +13,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.failures import unframed
-from airflow_provider_backpressure.core.messages import (
+from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment
+from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     Column,
     RangeResult,
@@ -23,8 +25,6 @@ from airflow_provider_backpressure.core.messages import (
     SliceResult,
     Transform,
 )
-from airflow_provider_backpressure.core.ports import ExecutorEnvironment
-from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.exceptions import RunnerUnavailable
 from airflow_provider_backpressure.runners.executors import ExecutorMemory
 from airflow_provider_backpressure.runners.failures import translate

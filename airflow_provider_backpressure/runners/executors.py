@@ -16,7 +16,7 @@ from http.client import HTTPException
 from typing import Any
 
 from airflow_provider_backpressure.core.config import MEBIBYTE
-from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
 
 HTTP_SECONDS = 3.0
 FRESH_SECONDS = 1.0

@@ -5,7 +5,7 @@ import re
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from airflow_provider_backpressure.core.failures import from_text
+from airflow_provider_backpressure.core.error_codec import from_text
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     RunnerRefused,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_backpressure.core.failures import from_text
+from airflow_provider_backpressure.core.error_codec import from_text
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     RunnerRefused,

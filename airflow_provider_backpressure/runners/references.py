@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import RunnerRefused
 
 

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import (
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment
+from airflow_provider_backpressure.core.snapshot.application_request import CHECKSUMS, DESCRIBE, PROBE, RANGE, Request
+from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     Column,
     RangeResult,
@@ -24,9 +27,6 @@ from airflow_provider_backpressure.core.messages import (
     Transform,
     columns_from_json,
 )
-from airflow_provider_backpressure.core.ports import ExecutorEnvironment
-from airflow_provider_backpressure.core.requests import CHECKSUMS, DESCRIBE, PROBE, RANGE, Request
-from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.exceptions import BackpressureError, RangeFailed
 from airflow_provider_backpressure.runners import processes, shipment
 from airflow_provider_backpressure.runners.applications import Submitter, prepared

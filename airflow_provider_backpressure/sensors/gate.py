@@ -6,11 +6,11 @@ from typing import Any
 from airflow.sdk import BaseSensorOperator, Context
 
 from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.core.limiter import read_gate
-from airflow_provider_backpressure.core.polling import SystemClock
-from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.core.waiting import Parked
-from airflow_provider_backpressure.core.watch import Watch, Watcher, Why
+from airflow_provider_backpressure.core.admission.limiter import read_gate
+from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher, Why
+from airflow_provider_backpressure.core.clock import SystemClock
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.push.waiting import Parked
 from airflow_provider_backpressure.hooks.hydration import Opened
 from airflow_provider_backpressure.hooks.spark import memory_reader, memory_url
 from airflow_provider_backpressure.task import HydrationTask, airflow_errors, lane_name, range_lane

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow
 
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.lakes.table import LakeTable
 

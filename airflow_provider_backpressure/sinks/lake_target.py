@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
-from airflow_provider_backpressure.core.bounds import Bounds
+from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, ending
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.messages import Column, Window, WriteSpec
+from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health, Marker, PlanRow, ScratchSink
-from airflow_provider_backpressure.core.probe import SCRATCH, ending
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.watched import Watched
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.lakes import aside as beside_it
 from airflow_provider_backpressure.lakes.marks import Mark

@@ -2,8 +2,8 @@
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.polling import Clock, PollPolicy
-from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import SinkUnavailable
 from airflow_provider_backpressure.postgres.errors import where
 from airflow_provider_backpressure.postgres.session import Session

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.postgres.catalog import KINDS, ORDINARY, PARTITIONED, Relation, find
 from airflow_provider_backpressure.postgres.errors import where

@@ -2,10 +2,10 @@
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.offsets import LogWindow
-from airflow_provider_backpressure.core.replay import ReplayWindow
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.streams import placed
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
+from airflow_provider_backpressure.core.snapshot.stream_positions import placed
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.postgres.session import Connection
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import psycopg
 
-from airflow_provider_backpressure.core.polling import Clock
+from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.exceptions import SinkUnavailable
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Connection, Session

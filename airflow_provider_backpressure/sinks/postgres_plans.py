@@ -4,7 +4,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.ports import PlanRow
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Connection
 from airflow_provider_backpressure.sinks.postgres_publishing import PUBLISH

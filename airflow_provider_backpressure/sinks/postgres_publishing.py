@@ -8,8 +8,8 @@ from typing import TypeVar
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.core.polling import Clock, PollPolicy
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.postgres.errors import words
 from airflow_provider_backpressure.postgres.names import QualifiedName, listed

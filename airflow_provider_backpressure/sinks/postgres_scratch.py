@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from airflow_provider_backpressure.core.capacity.saturation_curve import ending
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import WriteSpec
-from airflow_provider_backpressure.core.probe import ending
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.postgres.names import QualifiedName, quote
 from airflow_provider_backpressure.postgres.session import Connection

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.postgres.names import QualifiedName, quote
 from airflow_provider_backpressure.postgres.session import Connection

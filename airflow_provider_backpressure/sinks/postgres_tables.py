@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Query
 

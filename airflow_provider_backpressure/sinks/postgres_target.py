@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 from psycopg.rows import class_row
 
-from airflow_provider_backpressure.core.bounds import (
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
+from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.ports import Health, Marker, PlanRow, ScratchSink
+from airflow_provider_backpressure.core.remedies import RESTART
+from airflow_provider_backpressure.core.snapshot.bounds import (
     BlockBounds,
     Bounds,
     FileBounds,
@@ -18,17 +24,11 @@ from airflow_provider_backpressure.core.bounds import (
     NullBounds,
     OffsetBounds,
 )
-from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, Window, WriteSpec
-from airflow_provider_backpressure.core.offsets import LogWindow
-from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
-from airflow_provider_backpressure.core.ports import Health, Marker, PlanRow, ScratchSink
-from airflow_provider_backpressure.core.ranges import attempt_tag
-from airflow_provider_backpressure.core.remedies import RESTART
-from airflow_provider_backpressure.core.replay import ReplayWindow
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.watched import Watched
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_offsets, within_window
 from airflow_provider_backpressure.postgres.catalog import CatalogColumn, find, place

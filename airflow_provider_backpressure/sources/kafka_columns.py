@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING
 
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 if TYPE_CHECKING:

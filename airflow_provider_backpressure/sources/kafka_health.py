@@ -5,9 +5,9 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_backpressure.core.offsets import lag
+from airflow_provider_backpressure.core.health_signals import Figure, Retention, Watched
 from airflow_provider_backpressure.core.ports import Unread
-from airflow_provider_backpressure.core.watched import Figure, Retention, Watched
+from airflow_provider_backpressure.core.snapshot.offsets import lag
 from airflow_provider_backpressure.exceptions import BackpressureError, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.kafka.clients import CONTROL, consumer
 from airflow_provider_backpressure.kafka.cluster import SECONDS, asking

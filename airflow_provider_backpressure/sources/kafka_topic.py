@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_provider_backpressure.core.bounds import Bounds, OffsetBounds, Values
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ReadSpec, Slice
-from airflow_provider_backpressure.core.offsets import LogWindow, packed
+from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
-from airflow_provider_backpressure.core.ranges import PlannedRange
-from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
-from airflow_provider_backpressure.core.upstream import Unit, Upstream
-from airflow_provider_backpressure.core.watched import Watched
+from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, OffsetBounds, Values
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, packed
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.kafka import identity
 from airflow_provider_backpressure.kafka.clients import NEEDED

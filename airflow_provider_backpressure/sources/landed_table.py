@@ -5,16 +5,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 
-from airflow_provider_backpressure.core.bounds import Bounds, FileBounds, Values
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Sink, Unread
-from airflow_provider_backpressure.core.ranges import PlannedRange
-from airflow_provider_backpressure.core.reindex import Rebuilt
-from airflow_provider_backpressure.core.snapshot import LANDED, Plan, Snapshot
-from airflow_provider_backpressure.core.upstream import Unit, Upstream
-from airflow_provider_backpressure.core.watched import Watched
+from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
+from airflow_provider_backpressure.core.reconciliation.rebuild import Rebuilt
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds, Values
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.plan import LANDED, Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.lakes.marks import Landed
 from airflow_provider_backpressure.lakes.table import KINDS, open_table

@@ -3,7 +3,7 @@
 from contextlib import closing
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.tables import TableName, matching
+from airflow_provider_backpressure.core.table_selection import TableName, matching
 from airflow_provider_backpressure.mysql import names
 from airflow_provider_backpressure.mysql.session import Session
 from airflow_provider_backpressure.sources.mysql_table import ERRORS

@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import pymysql
 
-from airflow_provider_backpressure.core.bounds import LogBounds
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ReadSpec, Slice
-from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
-from airflow_provider_backpressure.core.positions import LogPosition
-from airflow_provider_backpressure.core.replay import TRANSACTIONS
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.replay_window import TRANSACTIONS
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.mysql.binlog import stream
 from airflow_provider_backpressure.mysql.errors import Errors, code, where

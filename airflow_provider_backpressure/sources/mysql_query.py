@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from airflow_provider_backpressure.core.bounds import Bounds
-from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.mysql.bounds import KeyColumn, conditions, within_window
 from airflow_provider_backpressure.mysql.names import TableName
 

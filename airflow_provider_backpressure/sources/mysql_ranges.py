@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, Values, cover, cut
-from airflow_provider_backpressure.core.messages import Column, null_bounds
-from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
-from airflow_provider_backpressure.core.snapshot import Snapshot
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
+from airflow_provider_backpressure.core.snapshot.messages import Column, null_bounds
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.mysql.bounds import KeyKind, beyond
 from airflow_provider_backpressure.mysql.names import listed

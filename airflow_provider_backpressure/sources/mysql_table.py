@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, LogBounds, NullBounds, Values
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
-from airflow_provider_backpressure.core.ranges import PlannedRange
-from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
-from airflow_provider_backpressure.core.upstream import Unit, Upstream, from_gtids
-from airflow_provider_backpressure.core.watched import Watched
+from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream, from_gtids
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, LogBounds, NullBounds, Values
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.mysql.bounds import KeyColumn
 from airflow_provider_backpressure.mysql.errors import Errors

@@ -6,7 +6,7 @@ from typing import ClassVar
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
-from airflow_provider_backpressure.core.tables import TableName, one_of
+from airflow_provider_backpressure.core.table_selection import TableName, one_of
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.sources.declared import check_some, take_tuples
 

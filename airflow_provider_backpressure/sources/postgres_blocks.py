@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, Bounds, Place
-from airflow_provider_backpressure.core.ranges import PlannedRange
-from airflow_provider_backpressure.core.snapshot import Snapshot
+from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, Bounds, Place
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.postgres.catalog import Relation
 from airflow_provider_backpressure.postgres.names import QualifiedName

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import Bounds, Values
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, Values
 from airflow_provider_backpressure.postgres.bounds import INTEGERS
 from airflow_provider_backpressure.postgres.session import Session
 from airflow_provider_backpressure.sources.postgres_query import KeyedTable

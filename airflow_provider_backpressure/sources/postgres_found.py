@@ -5,7 +5,7 @@ from contextlib import closing
 from psycopg import sql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.tables import TableName, matching
+from airflow_provider_backpressure.core.table_selection import TableName, matching
 from airflow_provider_backpressure.postgres.connecting import READ_ONLY
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.postgres.session import Session

@@ -8,14 +8,14 @@ from itertools import pairwise
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import LogBounds
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ReadSpec, Slice
-from airflow_provider_backpressure.core.polling import Clock, PollPolicy, SystemClock
-from airflow_provider_backpressure.core.positions import LogPosition
-from airflow_provider_backpressure.core.replay import BYTES
-from airflow_provider_backpressure.core.table_storage import TableStorage
-from airflow_provider_backpressure.core.watched import size
+from airflow_provider_backpressure.core.health_signals import size
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.replay_window import BYTES
+from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LogLost,

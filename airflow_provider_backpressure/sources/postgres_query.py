@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from psycopg.sql import SQL, Composable, Composed, Identifier
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, Bounds, KeyBounds, NullBounds, Values
-from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, Bounds, KeyBounds, NullBounds, Values
+from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.postgres.bounds import condition, within_blocks, within_window
 from airflow_provider_backpressure.postgres.names import QualifiedName

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow
 import pyarrow.compute
 
-from airflow_provider_backpressure.core.messages import Column, RangeSpec, Slice, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
 from airflow_provider_backpressure.spark.buffers import FALSE, TRUE
 from airflow_provider_backpressure.spark.types import carrier

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Protocol, cast
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 DELETE, UPSERT, MOVE, TRUNCATE = 0, 1, 2, 3

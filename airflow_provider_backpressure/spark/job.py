@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoint_of
-from airflow_provider_backpressure.core.messages import (
+from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     Column,
     RangeResult,
@@ -23,7 +23,7 @@ from airflow_provider_backpressure.core.messages import (
     SliceResult,
     Transform,
 )
-from airflow_provider_backpressure.core.paths import COPY, FRAME, REPLAY, copies
+from airflow_provider_backpressure.core.snapshot.paths import COPY, FRAME, REPLAY, copies
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.spark.aboard import aboard
 from airflow_provider_backpressure.spark.paths.checksum import checksum_slice

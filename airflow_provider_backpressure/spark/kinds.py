@@ -7,7 +7,7 @@ from typing import Protocol, cast
 import pyarrow
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ChecksumSpec, RangeSpec, ReadSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec, ReadSpec, Slice, SliceResult
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 ROOM = "airflow_provider_backpressure.spark"

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_backpressure.core.between import Between
-from airflow_provider_backpressure.core.flow import Meter, Stage, StageTime, times_of
-from airflow_provider_backpressure.core.messages import SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import SliceResult
+from airflow_provider_backpressure.core.stage_metrics import Meter, Stage, StageTime, times_of
+from airflow_provider_backpressure.core.transform_stage import Between
 from airflow_provider_backpressure.spark.slates import Slates
 
 Item = TypeVar("Item")

@@ -16,8 +16,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
-from airflow_provider_backpressure.core.between import AT_ONCE, Ahead
-from airflow_provider_backpressure.core.flow import State
+from airflow_provider_backpressure.core.stage_metrics import State
+from airflow_provider_backpressure.core.transform_stage import AT_ONCE, Ahead
 
 Item = TypeVar("Item")
 

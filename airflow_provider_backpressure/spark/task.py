@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 
 import pyarrow
 
-from airflow_provider_backpressure.core.failures import to_text
-from airflow_provider_backpressure.core.messages import SliceResult
+from airflow_provider_backpressure.core.error_codec import to_text
+from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.spark import memory
 from airflow_provider_backpressure.spark.finders import forget_archives

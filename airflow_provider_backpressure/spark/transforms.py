@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import cloudpickle
 
-from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import RunnerRefused
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import TaskGroup, TriggerRule, task_group
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.verification.verifier import SOURCE_MOVED, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID

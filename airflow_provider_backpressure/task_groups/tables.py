@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import TaskGroup, task_group
 
-from airflow_provider_backpressure.core.tables import placeholder
+from airflow_provider_backpressure.core.table_selection import placeholder
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.operators import ListTablesOperator
 from airflow_provider_backpressure.operators.tables import each_target

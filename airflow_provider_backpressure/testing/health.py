@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_backpressure.core.watched import Figure, Watched
+from airflow_provider_backpressure.core.health_signals import Figure, Watched
 from airflow_provider_backpressure.exceptions import BackpressureError
 
 

@@ -4,8 +4,8 @@ import json
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds
-from airflow_provider_backpressure.core.messages import Column, Window
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window
 
 COLUMNS = (Column(name="id", type="bigint", nullable=False),)
 

@@ -5,7 +5,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_backpressure.core.messages import (
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment
+from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     Column,
     RangeResult,
@@ -15,8 +17,6 @@ from airflow_provider_backpressure.core.messages import (
     SliceResult,
     Transform,
 )
-from airflow_provider_backpressure.core.ports import ExecutorEnvironment
-from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
 from airflow_provider_backpressure.testing.keys import checksum_of
 from airflow_provider_backpressure.testing.sink import MemorySink

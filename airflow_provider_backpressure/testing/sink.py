@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from airflow_provider_backpressure.core.bounds import Bounds, check_marked
+from airflow_provider_backpressure.core.capacity.saturation_curve import ending
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.messages import Column, RangeSpec, Slice, Window, WriteSpec
+from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Marker, PlanRow
-from airflow_provider_backpressure.core.probe import ending
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.watched import Watched
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, check_marked
+from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.testing.health import MemoryHealth
 from airflow_provider_backpressure.testing.keys import checksum_of, query_of, selected

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from airflow_provider_backpressure.core.bounds import Bounds, KeyBounds, Values, cover, cut
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Unread
-from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
-from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
-from airflow_provider_backpressure.core.upstream import Unit, Upstream
-from airflow_provider_backpressure.core.watched import Watched
+from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.exceptions import BackpressureError, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.testing.health import MemoryHealth
 from airflow_provider_backpressure.testing.keys import COLUMNS, in_window, query_of, selected

@@ -12,13 +12,13 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.core.admission.limiter import NONE_SEEN, Readings, read_gate
+from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher, Why
+from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Consistency
-from airflow_provider_backpressure.core.health import HealthWatch
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.limiter import NONE_SEEN, Readings, read_gate
-from airflow_provider_backpressure.core.polling import PollPolicy
-from airflow_provider_backpressure.core.signals import Decision
-from airflow_provider_backpressure.core.watch import Watch, Watcher, Why
+from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable, Terminal, Transient
 from airflow_provider_backpressure.hooks.declared import declared_from
 from airflow_provider_backpressure.hooks.recorded import recorded_health
@@ -63,7 +63,7 @@ class Wait:
 class AdmissionTrigger(BaseTrigger):
     """Fires when the gate opens, when nothing is left to wait for, or when a silent lane's credit must be settled.
 
-    The event is ``{"why": …, "sentence": …, "waited": seconds}``, with ``why`` from ``core.watch.Why``, ``"closed"``
+    The event is ``{"why": …, "sentence": …, "waited": seconds}``, with ``why`` from ``core.admission.watcher.Why``, ``"closed"``
     after ``remind_after``, or ``"refused"`` for an error that waiting does not cure; the resumed task meets that error
     itself. Errors that may pass are waited out, and the gate counts as closed meanwhile. Without ``memory_url`` the
     executors' memory is not watched here: the resumed task looks at it again before it submits anything, so a gate

@@ -9,13 +9,13 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowRuntimeError
 from asgiref.sync import sync_to_async
 
-from airflow_provider_backpressure.core.arrivals import Unread
+from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.core.admission.limiter import health_signals
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.events import Kind, event, of_course
-from airflow_provider_backpressure.core.health import HealthWatch
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.limiter import health_signals
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.new_data import Unread
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.alerts import Kind, event, of_course
 from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.hooks.hydration import SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded import recorded_health

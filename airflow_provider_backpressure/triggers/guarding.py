@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration import SourceDeclaration

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.push import Push
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, open_ledger, url
 from airflow_provider_backpressure.hooks.connections import check_type, missing
 from airflow_provider_backpressure.hooks.push import push_over, transport

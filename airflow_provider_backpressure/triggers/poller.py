@@ -10,12 +10,12 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.core.arrivals import Unread
-from airflow_provider_backpressure.core.committed import committed_frontier, follows
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.observer import PRUNE_SECONDS, Observer, prune
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.committed_frontier import committed_frontier, follows
+from airflow_provider_backpressure.core.monitoring.new_data import Unread
+from airflow_provider_backpressure.core.monitoring.source_poller import PRUNE_SECONDS, Observer, prune
 from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.hooks import metrics
 from airflow_provider_backpressure.hooks.endpoints import endpoint

@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_provider_backpressure.core.ledger_port import Ledger
+from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import Terminal, Transient
 from airflow_provider_backpressure.hooks.runs import running
 from airflow_provider_backpressure.triggers.admission import FIRST_LOOK_SECONDS

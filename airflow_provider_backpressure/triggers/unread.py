@@ -10,12 +10,12 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_provider_backpressure.core.arrivals import AGAIN_SECONDS, Debounce, Unread
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import NOWHERE
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.observer import LOOK_SECONDS
-from airflow_provider_backpressure.core.watched import watched_from
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.health_signals import watched_from
+from airflow_provider_backpressure.core.monitoring.new_data import AGAIN_SECONDS, Debounce, Unread
+from airflow_provider_backpressure.core.monitoring.source_poller import LOOK_SECONDS
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.hooks.declared import declared_from
 from airflow_provider_backpressure.hooks.endpoints import endpoint

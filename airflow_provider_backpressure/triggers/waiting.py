@@ -1,12 +1,12 @@
-"""How a trigger waits at a closed gate: the same as ``core.waiting``, without blocking the event loop."""
+"""How a trigger waits at a closed gate: the same as ``core.push.waiting``, without blocking the event loop."""
 
 import asyncio
 from contextlib import suppress
 
-from airflow_provider_backpressure.core.desk import Waiter
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.push import Push, is_pushed
-from airflow_provider_backpressure.core.signals import Decision
+from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.push.hub import Push, is_pushed
+from airflow_provider_backpressure.core.push.wait_queue import Waiter
 
 MOST_SECONDS = 60.0
 """Longest wait for a turn. One is given every few seconds, so it is needed only should whoever gives them have died."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.config import Budget, Consistency
-from airflow_provider_backpressure.core.hydrator import Outcome
-from airflow_provider_backpressure.core.messages import Transform
-from airflow_provider_backpressure.core.sizing import ASSUMED_ROWS_PER_SECOND
+from airflow_provider_backpressure.core.execution.lane_runner import Outcome
+from airflow_provider_backpressure.core.planning.range_size import ASSUMED_ROWS_PER_SECOND
+from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from airflow_provider_backpressure.hooks.hydration import Declaration
 from airflow_provider_backpressure.operators.lane import LaneClock, ProgressLog

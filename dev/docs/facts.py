@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from airflow_provider_backpressure import exceptions, operators, sensors, sinks, sources, task
+from airflow_provider_backpressure.core.admission.limiter import gate_decision
+from airflow_provider_backpressure.core.admission.watcher import SIGNALS, Watch
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.hydration import GateState
-from airflow_provider_backpressure.core.limiter import gate_decision
+from airflow_provider_backpressure.core.gate.hydration import GateState
+from airflow_provider_backpressure.core.health_signals import KINDS, Watched
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.watch import SIGNALS, Watch
-from airflow_provider_backpressure.core.watched import KINDS, Watched
 from airflow_provider_backpressure.hooks.metrics import figures
 from airflow_provider_backpressure.ledger.models import metadata
 from airflow_provider_backpressure.provider_info import get_provider_info

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Frame, FrameLocator, Page, expect
 
-from airflow_provider_backpressure.core.desk import Waiter
-from airflow_provider_backpressure.core.steering import Shared
-from airflow_provider_backpressure.core.switches import Switch, turn
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.push.switches import Switch, turn
+from airflow_provider_backpressure.core.push.wait_queue import Waiter
 from tests.browser.audit import faults
 from tests.conformance.ledger.support import commit, cut, make_plan, take
 from tests.support.page import LANE, SESSION, PageServer, course, fresh, registered

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core import failpoints
-from airflow_provider_backpressure.core.catching_up import check_caught_up
 from airflow_provider_backpressure.core.config import NewColumn
+from airflow_provider_backpressure.core.execution.lane_runner import Outcome
 from airflow_provider_backpressure.core.failpoints import Step
-from airflow_provider_backpressure.core.hydrator import Outcome
-from airflow_provider_backpressure.core.messages import RangeSpec
-from airflow_provider_backpressure.core.planner import Planned, Planner, Verdict
+from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.planner import Planned, Planner, Verdict
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import (

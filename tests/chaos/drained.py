@@ -4,8 +4,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_backpressure.core.hydrator import Outcome
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.execution.lane_runner import Outcome
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import Transient
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_backpressure.core.execution.lane_runner import Outcome
 from airflow_provider_backpressure.core.failpoints import ON
-from airflow_provider_backpressure.core.hydrator import Outcome
 from tests.support.composed import Composed
 
 UNARMED = 9

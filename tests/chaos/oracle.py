@@ -7,9 +7,9 @@ from contextlib import closing
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.planner import Planned
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.planning.planner import Planned
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from tests.chaos.stage import Pass, Stage
 from tests.support.composed import Composed

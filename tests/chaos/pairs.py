@@ -14,8 +14,8 @@ from typing import Any
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.execution.lane_runner import Outcome
 from airflow_provider_backpressure.core.failpoints import ON, Step
-from airflow_provider_backpressure.core.hydrator import Outcome
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from tests.support import kafka as on_kafka
 from tests.support import lakes

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import BackpressureError
 from dev.services import Server
 from tests.chaos.drained import Session, planned

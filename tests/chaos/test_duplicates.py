@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Action, Folder, Point, Step
-from airflow_provider_backpressure.core.messages import SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.exceptions import SinkUnavailable, SourceUnavailable
 from airflow_provider_backpressure.spark.paths.copy import run_slice
 from tests.chaos.matrix import SEEDS

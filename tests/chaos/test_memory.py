@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import KeyBounds, Values
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.hydrator import Outcome
-from airflow_provider_backpressure.core.messages import Transform
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.execution.lane_runner import Outcome
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, Values
+from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from tests.chaos.drained import Drained, Session
 from tests.support.composed import Composed
 from tests.support.postgres import run

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.failpoints import Action, Step
-from airflow_provider_backpressure.core.ranges import seq_of
+from airflow_provider_backpressure.core.snapshot.ranges import seq_of
 from dev.services import Server
 from tests.chaos.lives import living
 from tests.chaos.matrix import SEEDS, SIZES, Draw, Victim

@@ -14,10 +14,11 @@ from typing import Any
 
 import psycopg
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import (
+from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
+from airflow_provider_backpressure.core.snapshot.messages import (
     Column,
     RangeSpec,
     ReadSpec,
@@ -26,9 +27,8 @@ from airflow_provider_backpressure.core.messages import (
     Transform,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.ports import Marker
-from airflow_provider_backpressure.core.ranges import attempt_tag, slice_id
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag, slice_id
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.spark.paths.copy import run_slice

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import Column, SliceResult
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
 from airflow_provider_backpressure.spark.batches import END
 from airflow_provider_backpressure.spark.kinds import writer

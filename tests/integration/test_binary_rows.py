@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.lakes.types import arrow_type
 from airflow_provider_backpressure.spark.checksum import RowSum

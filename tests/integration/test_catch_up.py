@@ -12,14 +12,14 @@ import pytest
 
 from airflow_provider_backpressure.cli.doctor import following
 from airflow_provider_backpressure.cli.doctor_checks import postgres_slots
+from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.execution.lane_runner import Outcome
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
-from airflow_provider_backpressure.core.hydrator import Outcome
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.planner import Verdict
-from airflow_provider_backpressure.core.polling import PollPolicy, SystemClock
-from airflow_provider_backpressure.core.replay import ReplayWindow
+from airflow_provider_backpressure.core.planning.planner import Verdict
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
     LedgerRefused,

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import MEBIBYTE
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ChecksumSpec, RangeSpec
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec
 from airflow_provider_backpressure.exceptions import (
     PlanSuperseded,
     RangeFailed,

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.flow import Level, Stage, StageTime, State, bottleneck, flow_of
-from airflow_provider_backpressure.core.messages import ChecksumSpec, SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, SliceResult
+from airflow_provider_backpressure.core.stage_metrics import Level, Stage, StageTime, State, bottleneck, flow_of
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkUnavailable, SourceUnavailable
 from airflow_provider_backpressure.spark.connections import SINK
 from airflow_provider_backpressure.spark.paths.checksum import checksum_slice

@@ -24,9 +24,9 @@ from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import DagBag
 
 from airflow_provider_backpressure.cli import dags
+from airflow_provider_backpressure.core.capacity.saturation_curve import Curve, Step
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.probe import Curve, Step
 from airflow_provider_backpressure.hooks.hydration import Declaration
 from airflow_provider_backpressure.ledger.migration import migrate
 from dev.services import Server

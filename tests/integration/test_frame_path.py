@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ChecksumSpec, Column, ReadSpec, Transform
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, ReadSpec, Transform
 from airflow_provider_backpressure.exceptions import (
     OutOfMemory,
     PlanSuperseded,

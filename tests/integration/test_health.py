@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.core.admission.limiter import Limiter
+from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import (
     ActiveSessions,
     Budget,
@@ -21,13 +24,10 @@ from airflow_provider_backpressure.core.config import (
     WalRate,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health import HealthWatch
-from airflow_provider_backpressure.core.hydrator import Hydrator, Outcome
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.planner import Planner
-from airflow_provider_backpressure.core.polling import PollPolicy
-from airflow_provider_backpressure.core.signals import Decision, Signal
-from airflow_provider_backpressure.core.watched import Watched
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, Outcome
+from airflow_provider_backpressure.core.gate.signals import Decision, Signal
+from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
 from airflow_provider_backpressure.hooks.health import Places
 from airflow_provider_backpressure.sinks import PostgresSink

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.catching_up import check_caught_up
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planner import Verdict
+from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.planner import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.mysql import names as on_mysql_names

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode, Retention
-from airflow_provider_backpressure.core.health import HealthWatch
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.limits import FixedLimit
-from airflow_provider_backpressure.core.offsets import LogWindow
-from airflow_provider_backpressure.core.planner import Planned, Planner
-from airflow_provider_backpressure.core.signals import Signal
-from airflow_provider_backpressure.core.unread import unread
-from airflow_provider_backpressure.core.watched import Figure
+from airflow_provider_backpressure.core.gate.limits import FixedLimit
+from airflow_provider_backpressure.core.gate.signals import Signal
+from airflow_provider_backpressure.core.health_signals import Figure
+from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import unread
+from airflow_provider_backpressure.core.planning.planner import Planned, Planner
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.hooks.health import Places
 from airflow_provider_backpressure.sources import KafkaSource

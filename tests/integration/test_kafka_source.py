@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import OffsetBounds
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.hydrator import Outcome, spec_for
-from airflow_provider_backpressure.core.offsets import LogWindow, lag
-from airflow_provider_backpressure.core.planner import Planned, Verdict
+from airflow_provider_backpressure.core.execution.lane_runner import Outcome, spec_for
+from airflow_provider_backpressure.core.gate.overrides import Change
+from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import STILL, unread
+from airflow_provider_backpressure.core.planning.planner import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.statistics import Progress, total_progress
-from airflow_provider_backpressure.core.steering import Change
-from airflow_provider_backpressure.core.unread import STILL, unread
+from airflow_provider_backpressure.core.progress.statistics import Progress, total_progress
+from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, lag
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import FileBounds
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.phases import Phase, latency
-from airflow_provider_backpressure.core.planner import Verdict
-from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.planning.planner import Verdict
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.snapshot.bounds import FileBounds
 from airflow_provider_backpressure.exceptions import SourceRefused
 from dev.services import Server
 from tests.conftest import endpoint_of, fresh_database

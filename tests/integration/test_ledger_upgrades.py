@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.planner import Verdict
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.planning.planner import Verdict
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.database import normalised
 from airflow_provider_backpressure.ledger.migration import migrate

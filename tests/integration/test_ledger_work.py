@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.bounds import cover
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.glance import Glance
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.limits import FixedLimit
-from airflow_provider_backpressure.core.ranges import PlannedRange, numbered
+from airflow_provider_backpressure.core.gate.limits import FixedLimit
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.snapshot.bounds import cover
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.database import make_engine

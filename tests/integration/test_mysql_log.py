@@ -14,10 +14,10 @@ from uuid import uuid4
 import pymysql
 import pytest
 
-from airflow_provider_backpressure.core.bounds import LogBounds
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.mysql.binlog.charsets import CODECS, charsets
 from airflow_provider_backpressure.mysql.position import Place

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.cli.doctor_checks import CHECKS, REACHES
-from airflow_provider_backpressure.core.bounds import KeyBounds, NullBounds
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Slice
 from airflow_provider_backpressure.core.ports import Source
-from airflow_provider_backpressure.core.ranges import PlannedRange, attempt_tag
-from airflow_provider_backpressure.core.snapshot import Snapshot
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds
+from airflow_provider_backpressure.core.snapshot.messages import Slice
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, attempt_tag
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.mysql import connecting
@@ -504,7 +504,7 @@ def _free_port() -> int:
 _PEAK = """
 import ast, sys
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.spark import memory
 from airflow_provider_backpressure.spark.readers.mysql import read
 told = ast.literal_eval(sys.stdin.read())

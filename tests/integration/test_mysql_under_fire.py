@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.polling import PollPolicy, SystemClock
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from tests.support.composed import Composed
 from tests.support.following import follow

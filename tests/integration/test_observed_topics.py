@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.course import Course
-from airflow_provider_backpressure.core.observer import Observer
+from airflow_provider_backpressure.core.monitoring.source_poller import Observer
+from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.sources import KafkaSource
 from airflow_provider_backpressure.testing import MemoryLedger
 from dev.services import Server

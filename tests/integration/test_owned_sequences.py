@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.spark.paths.copy import run_slice
 from tests.integration.attempts import begin

@@ -17,14 +17,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
+from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, WriteSpec
-from airflow_provider_backpressure.core.polling import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Sink
-from airflow_provider_backpressure.core.ranges import attempt_tag
-from airflow_provider_backpressure.core.snapshot import Plan, fingerprint
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan, fingerprint
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, SourceRefused
 from airflow_provider_backpressure.sinks import PostgresSink, postgres_attempts
 from airflow_provider_backpressure.sources import PostgresSource

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, KeyBounds, NullBounds
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
 from airflow_provider_backpressure.exceptions import SourceRefused
 from tests.support.postgres import new_role, run
 from tests.support.reading import MANY_BYTES, Open, assert_covered, keys_by_range

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.flow import Level, Stage, State, bottleneck
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.polling import PollPolicy
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.stage_metrics import Level, Stage, State, bottleneck
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from tests.support.composed import Composed, Ports, difference
 from tests.support.local_runner import LocalRunner, processes

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.core.capacity.capacity_probe import OWNER, Prober
+from airflow_provider_backpressure.core.capacity.saturation_curve import Bound, Curve
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import Runner, ScratchSink
-from airflow_provider_backpressure.core.probe import Bound, Curve
-from airflow_provider_backpressure.core.probing import OWNER, Prober
-from airflow_provider_backpressure.core.signals import MemoryReading
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.sinks import PostgresSink
 from tests.support import lakes

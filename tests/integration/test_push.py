@@ -19,17 +19,17 @@ from airflow_provider_backpressure.channels import listening
 from airflow_provider_backpressure.channels.kafka import KafkaChannel
 from airflow_provider_backpressure.channels.local import Exchange, LocalChannel
 from airflow_provider_backpressure.channels.postgres import APPLICATION, PostgresChannel, name_of
+from airflow_provider_backpressure.core.admission.limiter import Limiter, read_gate
+from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.desk import Waiter
-from airflow_provider_backpressure.core.diffs import Diff, encode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.limiter import Limiter, read_gate
-from airflow_provider_backpressure.core.planner import Planner
-from airflow_provider_backpressure.core.polling import PollPolicy
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.ports import Channel
-from airflow_provider_backpressure.core.push import Paces, Push
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.push.hub import Paces, Push
+from airflow_provider_backpressure.core.push.wait_queue import Waiter
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource

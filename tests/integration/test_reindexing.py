@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.planner import Verdict
+from airflow_provider_backpressure.core.planning.planner import Verdict
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support import lakes, mysql

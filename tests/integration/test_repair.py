@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import BlockBounds
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planner import Verdict
-from airflow_provider_backpressure.core.repair import repair
-from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.planning.planner import Verdict
+from airflow_provider_backpressure.core.planning.repair import repair
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
 from tests.support.composed import Composed, Ports, difference

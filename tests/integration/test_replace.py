@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column
 from airflow_provider_backpressure.core.ports import Sink
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.sinks import PostgresSink, postgres_patience, postgres_publishing
 from airflow_provider_backpressure.sinks.postgres_target import PostgresTarget

@@ -13,9 +13,9 @@ import pytest
 from airflow_provider_backpressure.cli.doctor_checks import postgres_slots
 from airflow_provider_backpressure.core.config import SlotLag, WalHeadroom
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column
-from airflow_provider_backpressure.core.positions import LogPosition
-from airflow_provider_backpressure.core.watched import Figure
+from airflow_provider_backpressure.core.health_signals import Figure
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.postgres.health import PostgresHealth
 from airflow_provider_backpressure.postgres.slots import lsn

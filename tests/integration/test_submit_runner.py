@@ -16,8 +16,8 @@ import pytest
 
 from airflow_provider_backpressure.core.config import MEBIBYTE, Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import RangeSpec, Transform
 from airflow_provider_backpressure.core.ports import Runner
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Transform
 from airflow_provider_backpressure.exceptions import PlanSuperseded
 from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
 from airflow_provider_backpressure.hooks.spark import open_runner

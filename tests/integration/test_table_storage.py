@@ -10,10 +10,10 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.planner import Verdict
-from airflow_provider_backpressure.core.table_storage import check_kept
+from airflow_provider_backpressure.core.planning.planner import Verdict
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.table_storage import check_kept
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.postgres import storage

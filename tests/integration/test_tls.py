@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from airflow_provider_backpressure.cli.doctor_checks import CHECKS
 from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Consistency, Retention, ThreadsRunning
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.health_signals import Figure, Watched
 from airflow_provider_backpressure.core.verification.verifier import Verify
-from airflow_provider_backpressure.core.watched import Figure, Watched
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.runners.connect import ConnectRunner

@@ -8,11 +8,11 @@ from contextlib import closing, contextmanager
 import pytest
 
 from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.planner import Planner
-from airflow_provider_backpressure.core.steering import Change, Shared
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.gate.overrides import Change, Shared
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from airflow_provider_backpressure.core.admission.limiter import Limiter
+from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.planner import Planned, Planner
-from airflow_provider_backpressure.core.polling import PollPolicy
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.planning.planner import Planned, Planner
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.testing import ManualClock, MemoryLedger, MemoryRunner, MemorySink, MemorySource
 
 POLL = PollPolicy(initial=0.001, maximum=0.005)

@@ -12,12 +12,12 @@ from typing import Any, Self
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.core.catching_up import check_caught_up
 from airflow_provider_backpressure.core.config import NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.hydrator import LaneResult
-from airflow_provider_backpressure.core.planner import Planned, Verdict
+from airflow_provider_backpressure.core.execution.lane_runner import LaneResult
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.planner import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.ledger.migration import migrate

@@ -11,8 +11,8 @@ from typing import Any
 
 import greenlet
 
-from airflow_provider_backpressure.core.messages import RangeResult, RangeSpec
-from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
 
 GIB = 2**30
 

@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.hydrator import Hydrator, LaneResult
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.messages import Transform
-from airflow_provider_backpressure.core.planner import Planned, Planner
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, LaneResult
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.planning.planner import Planned, Planner
 from airflow_provider_backpressure.core.ports import Runner, Sink, Source
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.exceptions import VerificationFailed

@@ -16,15 +16,15 @@ from typing import Any
 
 import greenlet
 
-from airflow_provider_backpressure.core import hydrator as hydrator_module
+from airflow_provider_backpressure.core.admission.limiter import Limiter, gate_decision
+from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.hydration import Permit
-from airflow_provider_backpressure.core.hydrator import Hydrator, Outcome
-from airflow_provider_backpressure.core.limiter import Limiter, gate_decision
-from airflow_provider_backpressure.core.messages import RangeResult, RangeSpec, SliceResult
-from airflow_provider_backpressure.core.planner import Planner
-from airflow_provider_backpressure.core.polling import PollPolicy
-from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.execution import lane_runner as hydrator_module
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, Outcome
+from airflow_provider_backpressure.core.gate.hydration import Permit
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec, SliceResult
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 from tests.support.cluster import Cluster, EventClock, Job, Station
 

@@ -13,13 +13,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.planner import Planner, Verdict
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.planning.planner import Planner, Verdict
 from airflow_provider_backpressure.core.ports import Marker
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.ledger.versions import REVISION

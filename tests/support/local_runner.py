@@ -13,7 +13,9 @@ from importlib.metadata import version
 from typing import Any
 
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
-from airflow_provider_backpressure.core.messages import (
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment
+from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     RangeResult,
     RangeSpec,
@@ -21,9 +23,7 @@ from airflow_provider_backpressure.core.messages import (
     Slice,
     SliceResult,
 )
-from airflow_provider_backpressure.core.paths import COPY, REPLAY
-from airflow_provider_backpressure.core.ports import ExecutorEnvironment
-from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.snapshot.paths import COPY, REPLAY
 from airflow_provider_backpressure.spark.batches import ended
 from airflow_provider_backpressure.spark.kinds import writer
 from airflow_provider_backpressure.spark.paths import checksum, frame

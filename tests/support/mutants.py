@@ -42,12 +42,12 @@ class Mutant:
         return text.replace(self.right, self.wrong)
 
 
-BOUNDS, PUSH, FENCE = "postgres/bounds.py", "core/mirror.py", "spark/writers/postgres.py"
+BOUNDS, PUSH, FENCE = "postgres/bounds.py", "core/push/gate_cache.py", "spark/writers/postgres.py"
 
 MUTANTS = (
     Mutant(
         name="a marker is not compared by its bounds",
-        module="core/bounds.py",
+        module="core/snapshot/bounds.py",
         right="if there != asked:",
         wrong="if False:",
         test="conformance/sinks/test_commits.py::test_a_marker_with_other_bounds_is_not_taken_for_the_range",
@@ -117,21 +117,21 @@ MUTANTS = (
     ),
     Mutant(
         name="the queue ignores priority",
-        module="core/queue.py",
+        module="core/gate/queue.py",
         right="(-entry.priority, entry.ready_at, entry.hydration_id)",
         wrong="(entry.ready_at, entry.hydration_id)",
         test="conformance/ledger/test_queue.py::test_a_higher_priority_goes_first",
     ),
     Mutant(
         name="expected starts are 1,000 s off",
-        module="core/queue.py",
+        module="core/gate/queue.py",
         right="ends[before] if known else None",
         wrong="ends[before] + 1000 if known else None",
         test="unit/core/test_queue.py::test_each_end_lets_the_next_one_in",
     ),
     Mutant(
         name="the memory's baseline is measured while ranges are in flight",
-        module="core/limiter.py",
+        module="core/admission/limiter.py",
         right="if reading is not None and not state.reserved_bytes and not state.in_flight:",
         wrong="if reading is not None:",
         test="unit/core/test_baseline.py::test_what_ranges_in_flight_take_is_not_counted_twice",

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.limits import GradedLimit
-from airflow_provider_backpressure.core.planner import Planner
-from airflow_provider_backpressure.core.recut import Knife
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.planning.resplit import Knife
 from airflow_provider_backpressure.ledger.law import admission, hydrating
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySink
 from tests.support import simulated

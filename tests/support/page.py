@@ -14,12 +14,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.course import Sight
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Transform
-from airflow_provider_backpressure.core.push import Push
-from airflow_provider_backpressure.core.signals import Decision, Signal
-from airflow_provider_backpressure.core.upstream import Unit
+from airflow_provider_backpressure.core.gate.signals import Decision, Signal
+from airflow_provider_backpressure.core.progress.lag import Sight
+from airflow_provider_backpressure.core.progress.source_position import Unit
+from airflow_provider_backpressure.core.push.hub import Push
+from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.hooks.push import push_at
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.store import SqlLedger

@@ -6,8 +6,8 @@ from typing import Any
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
-from airflow_provider_backpressure.core.ranges import PlannedRange
-from airflow_provider_backpressure.core.snapshot import Snapshot
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from tests.support.postgres import connected, run
 
 MANY_BYTES = 2**40

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_backpressure.core.bounds import LogBounds
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, WriteSpec
-from airflow_provider_backpressure.core.positions import LogPosition
-from airflow_provider_backpressure.core.replay import goal
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.snapshot.replay_window import goal
 from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.sources.postgres_log import PostgresLog, window_slice
 from airflow_provider_backpressure.spark.checksum import RowSum

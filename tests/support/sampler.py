@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from tests.support.postgres import connected
 from tests.support.waiting import beside

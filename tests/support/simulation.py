@@ -12,22 +12,22 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_provider_backpressure.core import hydrator as hydrator_module
-from airflow_provider_backpressure.core import limiter as limiter_module
-from airflow_provider_backpressure.core import planner as planner_module
-from airflow_provider_backpressure.core import recut as recut_module
-from airflow_provider_backpressure.core import reindexing as reindexing_module
+from airflow_provider_backpressure.core.admission import limiter as limiter_module
+from airflow_provider_backpressure.core.admission.limiter import Limiter
+from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.execution import lane_runner as hydrator_module
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.failpoints import Step
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.messages import RangeSpec
-from airflow_provider_backpressure.core.planner import Planner
-from airflow_provider_backpressure.core.polling import PollPolicy
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.planning import planner as planner_module
+from airflow_provider_backpressure.core.planning import resplit as recut_module
+from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.reconciliation import reindexer as reindexing_module
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LedgerRefused,

@@ -17,8 +17,8 @@ from typing import Any
 import psycopg
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from dev import erp
 from dev.airflow import Airflow, free_port

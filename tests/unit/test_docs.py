@@ -19,10 +19,12 @@ from airflow.dag_processing.dagbag import DagBag
 
 from airflow_provider_backpressure import sinks, sources
 from airflow_provider_backpressure.cli.definition import get_commands
-from airflow_provider_backpressure.core import phases, push_counts, ranges
-from airflow_provider_backpressure.core.events import Kind
-from airflow_provider_backpressure.core.limits import GradedLimit
-from airflow_provider_backpressure.core.probe import Bound
+from airflow_provider_backpressure.core import phases
+from airflow_provider_backpressure.core.capacity.saturation_curve import Bound
+from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.progress.alerts import Kind
+from airflow_provider_backpressure.core.push import metrics as push_counts
+from airflow_provider_backpressure.core.snapshot import ranges
 from airflow_provider_backpressure.hooks.backpressure import MYSQL_OPTIONS
 from airflow_provider_backpressure.ledger.models import metadata
 from airflow_provider_backpressure.provider_info import get_provider_info

@@ -12,7 +12,7 @@ from airflow.utils.state import TaskInstanceState
 from openlineage.client.serde import Serde
 
 from airflow_provider_backpressure import openlineage
-from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.operators import (
     HydrateOperator,
     PlanSnapshotOperator,
@@ -78,7 +78,9 @@ def test_a_task_of_one_range_tells_its_own(world: World):
 def test_rows_of_several_plans_in_one_task_are_summed(world: World, monkeypatch: pytest.MonkeyPatch):
     """As windows of a log follow ranges; the ledger counts each plan anew."""
     follows = iter([True, False])
-    monkeypatch.setattr("airflow_provider_backpressure.core.planner.Planner.follow", lambda self: next(follows))
+    monkeypatch.setattr(
+        "airflow_provider_backpressure.core.planning.planner.Planner.follow", lambda self: next(follows)
+    )
     task = HydrateOperator(task_id="hydrate", **world.flow)
     task.execute(context())
     assert told(task)["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 200

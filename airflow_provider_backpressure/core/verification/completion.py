@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from airflow_provider_backpressure.core.bounds import KeyBounds, LogBounds, OffsetBounds
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.ledger_port import LedgerReader
-from airflow_provider_backpressure.core.paging import every_range
 from airflow_provider_backpressure.core.ports import Sink
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.ports.ledger import LedgerReader
+from airflow_provider_backpressure.core.ports.paging import every_range
 from airflow_provider_backpressure.core.remedies import RESTART
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, LogBounds, OffsetBounds
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.verification.coverage import Coverage
 from airflow_provider_backpressure.exceptions import LedgerUnavailable, VerificationFailed
 

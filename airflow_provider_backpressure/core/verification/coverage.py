@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from airflow_provider_backpressure.core.bounds import (
+from airflow_provider_backpressure.core.snapshot.bounds import (
     BlockBounds,
     Bounds,
     FileBounds,
@@ -13,9 +13,9 @@ from airflow_provider_backpressure.core.bounds import (
     NullBounds,
     OffsetBounds,
 )
-from airflow_provider_backpressure.core.offsets import LogWindow
-from airflow_provider_backpressure.core.replay import ReplayWindow
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 
 Line = tuple[Hashable, ...]
 """Names an order in which pieces follow one another: a key's, a file's blocks, a partition's offsets, a log's."""

@@ -6,13 +6,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from airflow_provider_backpressure.core.bounds import Bounds, bounds_from_json
 from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.messages import ChecksumSpec, ReadSpec, SliceResult
-from airflow_provider_backpressure.core.paths import COPY
 from airflow_provider_backpressure.core.ports import Marker, Runner, Sink, Source
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, ReadSpec, SliceResult
+from airflow_provider_backpressure.core.snapshot.paths import COPY
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 
 log = logging.getLogger(__name__)

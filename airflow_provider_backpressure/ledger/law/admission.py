@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState, advance, attempt_tag
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState, advance, attempt_tag
 
 
 @dataclass(frozen=True, kw_only=True)

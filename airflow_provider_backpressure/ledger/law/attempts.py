@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_provider_backpressure.core.bounds import Bounds
-from airflow_provider_backpressure.core.ranges import SKIPPED, PlannedRange, RangeRecord, RangeState, advance
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.ranges import SKIPPED, PlannedRange, RangeRecord, RangeState, advance
 
 ERROR_LENGTH = 4000
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_backpressure.core.diffs import Diff
-from airflow_provider_backpressure.core.limits import Limit
+from airflow_provider_backpressure.core.gate.gate_event import Diff
+from airflow_provider_backpressure.core.gate.limits import Limit
+from airflow_provider_backpressure.core.gate.overrides import Change
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.phases import advance as advance_phase
-from airflow_provider_backpressure.core.ranges import RangeRecord
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.steering import Change
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.ledger.law.admission import lease_runs
 
 ALPHA = 0.5

@@ -1,6 +1,6 @@
 """What every ledger says where something is refused, in the same words."""
 
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.course import Course
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.samples import Sample
-from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.statistics import PLAN_WORKER, WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.progress.lag import Course
+from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER, WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.ledger.law.hydrating import Figures
 
 REINDEX_WORKER = "reindex"

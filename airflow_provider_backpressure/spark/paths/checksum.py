@@ -3,7 +3,7 @@
 from functools import partial
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ChecksumSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Slice, SliceResult
 from airflow_provider_backpressure.spark.batches import apart
 from airflow_provider_backpressure.spark.kinds import reader, writer
 from airflow_provider_backpressure.spark.task import measured

@@ -12,8 +12,8 @@ from psycopg import sql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.messages import RangeSpec, Slice, SliceResult
-from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark.changes import log_reader
 from airflow_provider_backpressure.spark.checksum import RowSum

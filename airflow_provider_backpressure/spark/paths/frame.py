@@ -16,8 +16,15 @@ from pyspark.sql import functions
 from pyspark.sql.types import StringType, StructField, StructType
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Slice, SliceResult, Transform
-from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.messages import (
+    Column,
+    RangeSpec,
+    ReadSpec,
+    Slice,
+    SliceResult,
+    Transform,
+)
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.spark.aboard import aboard
 from airflow_provider_backpressure.spark.batches import BAD, END, ended

@@ -1,9 +1,9 @@
 """The replay path: a piece of a source's log into the target, in one task."""
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import RangeSpec, Slice, SliceResult
-from airflow_provider_backpressure.core.paths import REPLAYED_INTO
-from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.snapshot.paths import REPLAYED_INTO
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.spark.changes import log_reader
 from airflow_provider_backpressure.spark.writers.replayed import replay

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark.connections import SOURCE
 from airflow_provider_backpressure.spark.readers.postgres import Reading, reading

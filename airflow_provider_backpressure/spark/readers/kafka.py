@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
-from airflow_provider_backpressure.core.bounds import OffsetBounds, Piece, bounds_from_json
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Piece, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.kafka import identity
 from airflow_provider_backpressure.kafka.clients import consumer

@@ -15,7 +15,7 @@ import numpy
 import pyarrow
 import pyarrow.compute as pc
 
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.spark import buffers
 from airflow_provider_backpressure.spark.batches import BAD, bad

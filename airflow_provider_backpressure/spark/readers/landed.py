@@ -6,9 +6,9 @@ from contextlib import closing
 
 import pyarrow
 
-from airflow_provider_backpressure.core.bounds import FileBounds, bounds_from_json
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.bounds import FileBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
     SinkRefused,

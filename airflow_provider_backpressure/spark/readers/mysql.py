@@ -7,8 +7,8 @@ import pyarrow
 import pymysql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.remedies import RESTART
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.mysql.connecting import Connection, connect
 from airflow_provider_backpressure.mysql.errors import TEXT_REMEDY, code, words

@@ -8,9 +8,9 @@ from typing import Any
 
 import pymysql
 
-from airflow_provider_backpressure.core.bounds import LogBounds, bounds_from_json
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceUnavailable
 from airflow_provider_backpressure.mysql.binlog import stream
 from airflow_provider_backpressure.mysql.binlog.charsets import charsets

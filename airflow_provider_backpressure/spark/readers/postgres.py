@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, bounds_from_json
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, Slice
-from airflow_provider_backpressure.core.table_storage import TableStorage
+from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused
 from airflow_provider_backpressure.postgres.errors import is_lost, words
 from airflow_provider_backpressure.postgres.names import QualifiedName

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Sequence
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import LogBounds, bounds_from_json
+from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import ReadSpec, Slice
-from airflow_provider_backpressure.core.polling import PollPolicy, SystemClock
-from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.postgres.slots import lsn
 from airflow_provider_backpressure.postgres.slots import position as position_of

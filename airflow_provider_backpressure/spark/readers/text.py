@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.compute
 from pyarrow import csv
 
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.spark.types import carrier
 

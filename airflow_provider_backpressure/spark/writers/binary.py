@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.compute as pc
 from psycopg import sql
 
-from airflow_provider_backpressure.core.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.lakes.types import PLAIN
 from airflow_provider_backpressure.spark import buffers, numerics

@@ -14,7 +14,7 @@ from pyarrow import csv
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.messages import ChecksumSpec, RangeSpec, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.postgres.errors import words
 from airflow_provider_backpressure.spark.batches import apart, check_names, complete, whole

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from airflow_provider_backpressure.core.messages import RangeSpec
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.exceptions import QuarantineFull, SinkRefused
 
 LONGEST = 10_000

@@ -6,11 +6,11 @@ from contextlib import closing
 
 import pyarrow
 
-from airflow_provider_backpressure.core.bounds import check_marked
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.messages import (
+from airflow_provider_backpressure.core.snapshot.bounds import check_marked
+from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     RangeSpec,
     SliceResult,

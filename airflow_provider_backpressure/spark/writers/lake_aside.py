@@ -12,7 +12,7 @@ import pyarrow
 
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.messages import RangeSpec
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.lakes.aside import COLUMNS, attempt_at, open_beside
 from airflow_provider_backpressure.lakes.marks import Attempt, Mark
 from airflow_provider_backpressure.lakes.table import LakeTable

@@ -3,8 +3,8 @@
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.core.messages import RangeSpec, Slice, WriteSpec
-from airflow_provider_backpressure.core.streams import GIVEN, keyless, moves
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, WriteSpec
+from airflow_provider_backpressure.core.snapshot.stream_positions import GIVEN, keyless, moves
 from airflow_provider_backpressure.spark.writers.stage import STAGE, move_stage
 
 

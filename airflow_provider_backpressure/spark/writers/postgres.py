@@ -7,11 +7,11 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from airflow_provider_backpressure.core.bounds import check_marked
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.messages import RangeSpec, Slice, SliceResult
-from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.bounds import check_marked
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
 from airflow_provider_backpressure.spark.connections import MARKER_WAIT, SINK, connect_sink, end_attempts, set_local
 from airflow_provider_backpressure.spark.writers.ordered import advance

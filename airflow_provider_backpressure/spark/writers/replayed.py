@@ -15,11 +15,11 @@ from functools import partial
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import LogBounds, bounds_from_json
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.messages import RangeSpec, SliceResult, WriteSpec
-from airflow_provider_backpressure.core.replay import ReplayWindow, goal
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.spark.changes import DELETE, FIELDS, MOVE, TRUNCATE, UPSERT, Changes
 from airflow_provider_backpressure.spark.checksum import RowSum

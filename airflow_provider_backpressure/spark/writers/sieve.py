@@ -8,7 +8,7 @@ import psycopg
 import pyarrow
 from psycopg import sql
 
-from airflow_provider_backpressure.core.messages import RangeSpec
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.postgres.errors import words
 from airflow_provider_backpressure.spark.writers.kept import alone, full, kept_of, key_of
 

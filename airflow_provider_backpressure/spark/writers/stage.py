@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.core.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 from airflow_provider_backpressure.spark.checksum import RowSum
 from airflow_provider_backpressure.spark.readers.postgres import comparable
 from airflow_provider_backpressure.spark.streams import CopyIn, CopyOut

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from tests.chaos.subjects.subject import Different
 from tests.support.composed import Composed
 from tests.support.kafka import Topic

@@ -8,7 +8,7 @@ import pymysql
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from tests.chaos.subjects.subject import Content, TableOracle
 from tests.support import mysql
 from tests.support.composed import Composed

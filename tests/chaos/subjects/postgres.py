@@ -9,7 +9,7 @@ import psycopg
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from tests.chaos.subjects.subject import Content, TableOracle
 from tests.support.composed import Composed
 from tests.support.postgres import connected

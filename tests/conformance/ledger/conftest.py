@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.ledger_port import Ledger
+from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import Subject, address, opened_sql
 from tests.support import mysql

@@ -9,15 +9,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.bounds import KeyBounds, OffsetBounds
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.hydration import Permit
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.limits import FixedLimit
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, WriteSpec
-from airflow_provider_backpressure.core.ranges import PlannedRange
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.gate.hydration import Permit
+from airflow_provider_backpressure.core.gate.limits import FixedLimit
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, OffsetBounds
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.database import normalised
 from airflow_provider_backpressure.ledger.migration import migrate

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from airflow_provider_backpressure.core.limits import GradedLimit
+from airflow_provider_backpressure.core.gate.hydration_state import State
+from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.gate.signals import Decision, Signal
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.signals import Decision, Signal
-from airflow_provider_backpressure.core.state import State
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, planned, register, replan, take
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerProcess
 
 import pytest
 
-from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.core.gate.overrides import Shared
 from tests.conformance.ledger.lives import expire, hydrate, settle, take_halves
 from tests.conformance.ledger.support import Subject, cut, make_plan, register
 from tests.support.waiting import until

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
-from airflow_provider_backpressure.core.hydration import RangeCounts
+from airflow_provider_backpressure.core.gate.hydration import RangeCounts
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.ranges import PlannedRange, RangeState
-from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, SourceUnavailable
 from tests.conformance.ledger.support import admit, commit, cut, make_plan, planned, register, replan, take
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.observer import Kept
-from airflow_provider_backpressure.core.retention import Pruned, age, prune
-from airflow_provider_backpressure.core.upstream import Unit, Upstream
+from airflow_provider_backpressure.core.monitoring.retention import Pruned, age, prune
+from airflow_provider_backpressure.core.monitoring.source_poller import Kept
+from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from tests.conformance.ledger.support import commit, cut, make_plan, planned, register, replan, take
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.limits import FixedLimit
-from airflow_provider_backpressure.core.messages import Window
-from airflow_provider_backpressure.core.steering import Change, Shared
+from airflow_provider_backpressure.core.gate.limits import FixedLimit
+from airflow_provider_backpressure.core.gate.overrides import Change, Shared
+from airflow_provider_backpressure.core.snapshot.messages import Window
 from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, register, replan, take
 from tests.support.waiting import until
 

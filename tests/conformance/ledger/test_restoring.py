@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from airflow_provider_backpressure.core.phases import Phase, latency
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from tests.conformance.ledger.support import admit, commit, make_plan, planned, register, replan, take
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.hydration import RangeCounts
-from airflow_provider_backpressure.core.limits import GradedLimit
-from airflow_provider_backpressure.core.ranges import RangeState, attempt_tag
-from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.gate.hydration import RangeCounts
+from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from tests.conformance.ledger.support import admit, commit, in_threads, planned, replan, take
 from tests.support.waiting import until

@@ -2,11 +2,11 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
-from airflow_provider_backpressure.core.limits import GradedLimit
+from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.gate.overrides import AS_DECLARED, Change, Shared
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.steering import AS_DECLARED, Change, Shared
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
 from tests.conformance.ledger.support import admit, commit, cut, make_plan, planned, register, take
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.core.diffs import Diff, decode, encode
-from airflow_provider_backpressure.core.hydration import GateState
-from airflow_provider_backpressure.core.limits import GradedLimit
-from airflow_provider_backpressure.core.mirror import Mirror
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.signals import Decision
-from airflow_provider_backpressure.core.steering import Change, Shared
-from airflow_provider_backpressure.core.switches import Switch, is_on, turn
+from airflow_provider_backpressure.core.gate.gate_event import Diff, decode, encode
+from airflow_provider_backpressure.core.gate.hydration import GateState
+from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.gate.overrides import Change, Shared
+from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.push.gate_cache import Mirror
+from airflow_provider_backpressure.core.push.switches import Switch, is_on, turn
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.store import SqlLedger
 from airflow_provider_backpressure.testing import MemoryLedger

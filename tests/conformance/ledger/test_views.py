@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.flow import Stage, StageTime
-from airflow_provider_backpressure.core.glance import Glance
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.samples import RECENT_SECONDS, recent_rates
-from airflow_provider_backpressure.core.signals import Decision, Signal
-from airflow_provider_backpressure.core.statistics import total_progress
-from airflow_provider_backpressure.core.steering import Shared
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.signals import Decision, Signal
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, recent_rates
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.ledger import models
 from tests.conformance.ledger.support import Subject, commit, planned, register, replan, take
 

@@ -14,8 +14,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable, Table
 
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
-from airflow_provider_backpressure.core.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.ports import Sink
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.lakes.iceberg_catalog import loaded_by
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
 from airflow_provider_backpressure.spark.batches import complete

@@ -7,12 +7,19 @@ from typing import Any
 
 import pyarrow
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
 from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.messages import RangeSpec, ReadSpec, Slice, SliceResult, Window, WriteSpec
 from airflow_provider_backpressure.core.ports import Marker
-from airflow_provider_backpressure.core.ranges import attempt_tag, slice_id
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
+from airflow_provider_backpressure.core.snapshot.messages import (
+    RangeSpec,
+    ReadSpec,
+    Slice,
+    SliceResult,
+    Window,
+    WriteSpec,
+)
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag, slice_id
 from airflow_provider_backpressure.spark.batches import END
 from airflow_provider_backpressure.spark.types import carrier
 from tests.conformance.sinks.cases import Case, opened

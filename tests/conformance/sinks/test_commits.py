@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow
 import pytest
 
-from airflow_provider_backpressure.core.messages import Window
 from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
     PlanSuperseded,

@@ -12,10 +12,10 @@ import pyarrow
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_backpressure.core.checks import way_out
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
-from airflow_provider_backpressure.core.offsets import LogWindow
+from airflow_provider_backpressure.core.planning.preconditions import way_out
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import (
     PlanSuperseded,
     RangeFailed,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import FileBounds
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.core.snapshot.bounds import FileBounds
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import LandedSource
 from airflow_provider_backpressure.spark.kinds import reader

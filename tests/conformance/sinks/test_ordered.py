@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow
 import pytest
 
-from airflow_provider_backpressure.core.bounds import OffsetBounds
-from airflow_provider_backpressure.core.messages import Column, RangeSpec, Slice, SliceResult
-from airflow_provider_backpressure.core.offsets import LogWindow, ordered
-from airflow_provider_backpressure.core.ranges import slice_id
+from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
+from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, ordered
+from airflow_provider_backpressure.core.snapshot.ranges import slice_id
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
 from airflow_provider_backpressure.spark.batches import END
 from airflow_provider_backpressure.spark.types import carrier

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import bounds_from_json
+from airflow_provider_backpressure.core.snapshot.bounds import bounds_from_json
 from tests.conformance.sinks.cases import Case, ParquetCase, PostgresCase, opened
 from tests.conformance.sinks.support import begin, bounds
 from tests.support.postgres import run

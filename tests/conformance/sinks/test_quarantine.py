@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from deltalake import DeltaTable
 
-from airflow_provider_backpressure.core.messages import SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 from airflow_provider_backpressure.lakes.iceberg_catalog import loaded_by
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink

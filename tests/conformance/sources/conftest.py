@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from airflow_provider_backpressure.core.ports import Source
-from airflow_provider_backpressure.core.upstream import Unit
+from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
 from airflow_provider_backpressure.testing import MemorySource
 from tests.support import kafka, mysql, postgres

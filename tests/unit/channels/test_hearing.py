@@ -6,8 +6,8 @@ import pytest
 
 from airflow_provider_backpressure.channels import hearing
 from airflow_provider_backpressure.channels.hearing import Ear, Pulse
-from airflow_provider_backpressure.core.polling import PollPolicy
-from airflow_provider_backpressure.core.push_counts import PushCounts
+from airflow_provider_backpressure.core.clock import PollPolicy
+from airflow_provider_backpressure.core.push.metrics import PushCounts
 from tests.conformance.channels.support import Recorder
 from tests.support.waiting import until
 

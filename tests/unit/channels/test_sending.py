@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.channels import sending
 from airflow_provider_backpressure.channels.sending import MOST, Message, Sender
-from airflow_provider_backpressure.core.push_counts import PushCounts
+from airflow_provider_backpressure.core.push.metrics import PushCounts
 from tests.support.waiting import until
 
 

@@ -9,10 +9,10 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.course import Sight
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.core.upstream import Unit
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.progress.lag import Sight
+from airflow_provider_backpressure.core.progress.source_position import Unit
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.hooks import recorded
 from airflow_provider_backpressure.ledger.rights import TABLES
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator

@@ -11,12 +11,12 @@ from airflow_provider_backpressure.cli.drawing import drawing
 from airflow_provider_backpressure.cli.facts import Facts
 from airflow_provider_backpressure.cli.marks import ASCII, UNICODE
 from airflow_provider_backpressure.cli.overview import logged, overview
-from airflow_provider_backpressure.core.flow import Flow, Stage, StageTime
-from airflow_provider_backpressure.core.glance import Glance
-from airflow_provider_backpressure.core.messages import Transform
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.pipe import amount, compact, pipe
-from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.progress.pipeline_view import amount, compact, pipe
+from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
 from tests.support.world import World, context
 from tests.unit.cli.test_commands import seen

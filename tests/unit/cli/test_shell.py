@@ -14,7 +14,7 @@ from airflow.cli.cli_parser import get_parser
 from airflow_provider_backpressure.cli import completion
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.cli.manual import PAGES
-from airflow_provider_backpressure.core.steering import Change
+from airflow_provider_backpressure.core.gate.overrides import Change
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
 from tests.support.world import World, context
 from tests.unit.cli.test_commands import airflow  # noqa: F401

@@ -2,9 +2,9 @@
 
 import pytest
 
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import admit, commit, planned
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_provider_backpressure.core.between import AT_ONCE, Ahead, Between
-from airflow_provider_backpressure.core.flow import Flow, Stage, StageTime, State, bottleneck
+from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime, State, bottleneck
+from airflow_provider_backpressure.core.transform_stage import AT_ONCE, Ahead, Between
 
 pytestmark = pytest.mark.statement("F4")
 

@@ -5,16 +5,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import KeyBounds, LogBounds
-from airflow_provider_backpressure.core.catching_up import check_replayable, next_windows, released, stand
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.planning.change_windows import check_replayable, next_windows, released, stand
 from airflow_provider_backpressure.core.ports import Marker
-from airflow_provider_backpressure.core.positions import LogPosition
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.reindex import BEYOND, Rebuilt
-from airflow_provider_backpressure.core.replay import ReplayWindow
-from airflow_provider_backpressure.core.snapshot import Plan, Snapshot
+from airflow_provider_backpressure.core.reconciliation.rebuild import BEYOND, Rebuilt
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, LogBounds
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
     SinkRefused,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.course import IN_A_ROW, Course, Sight, Verdict, advanced
-from airflow_provider_backpressure.core.keeping import lags, sentence
-from airflow_provider_backpressure.core.upstream import Unit
+from airflow_provider_backpressure.core.progress.lag import IN_A_ROW, Course, Sight, Verdict, advanced
+from airflow_provider_backpressure.core.progress.lag_text import lags, sentence
+from airflow_provider_backpressure.core.progress.source_position import Unit
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 GTID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.diffs import FORMAT, Diff, UnknownFormat, Unreadable, decode, encode
+from airflow_provider_backpressure.core.gate.gate_event import FORMAT, Diff, UnknownFormat, Unreadable, decode, encode
 from airflow_provider_backpressure.core.phases import Phase
 
 DIFF = Diff(hydration_id="a" * 32, number=7, moment=12.5, origin="there", in_flight=-1, seq=3)

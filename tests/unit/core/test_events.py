@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.course import Sight, advanced
-from airflow_provider_backpressure.core.events import Kind, Notice, conditions, from_json, noted, to_json
-from airflow_provider_backpressure.core.signals import Decision, Signal, decide
-from airflow_provider_backpressure.core.upstream import Unit
+from airflow_provider_backpressure.core.gate.signals import Decision, Signal, decide
+from airflow_provider_backpressure.core.progress.alerts import Kind, Notice, conditions, from_json, noted, to_json
+from airflow_provider_backpressure.core.progress.lag import Sight, advanced
+from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import planned, take
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.core import failpoints, hydrator
+from airflow_provider_backpressure.core import failpoints
+from airflow_provider_backpressure.core.execution import lane_runner as hydrator
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Action, Folder, Point, Step, parse
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed
 from airflow_provider_backpressure.spark.paths import copy

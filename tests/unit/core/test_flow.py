@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from airflow_provider_backpressure.core.flow import (
+from airflow_provider_backpressure.core.snapshot.messages import SliceResult
+from airflow_provider_backpressure.core.stage_metrics import (
     Level,
     Meter,
     Stage,
@@ -18,7 +19,6 @@ from airflow_provider_backpressure.core.flow import (
     times_of,
     total,
 )
-from airflow_provider_backpressure.core.messages import SliceResult
 from airflow_provider_backpressure.spark import meter
 
 

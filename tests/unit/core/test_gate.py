@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_backpressure.core.admission.limiter import gate_decision
 from airflow_provider_backpressure.core.config import Budget, Law
-from airflow_provider_backpressure.core.hydration import GateState
-from airflow_provider_backpressure.core.limiter import gate_decision
-from airflow_provider_backpressure.core.limits import FixedLimit, GradedLimit, PacedLimit, limit_for
-from airflow_provider_backpressure.core.pace import Pace
-from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.signals import (
+from airflow_provider_backpressure.core.gate.commit_latency import Pace
+from airflow_provider_backpressure.core.gate.hydration import GateState
+from airflow_provider_backpressure.core.gate.limits import FixedLimit, GradedLimit, PacedLimit, limit_for
+from airflow_provider_backpressure.core.gate.signals import (
     MemoryReading,
     decide,
     hand,
@@ -21,6 +20,7 @@ from airflow_provider_backpressure.core.signals import (
     predicted_memory,
     sink_commit,
 )
+from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 

@@ -9,8 +9,10 @@ from dataclasses import asdict
 
 import pytest
 
-from airflow_provider_backpressure.core import health as looking
-from airflow_provider_backpressure.core.bounds import OffsetBounds
+from airflow_provider_backpressure.core.admission import health_watch as looking
+from airflow_provider_backpressure.core.admission.health_watch import HealthWatch, Lookout
+from airflow_provider_backpressure.core.admission.limiter import gate_decision
+from airflow_provider_backpressure.core.admission.watcher import SIGNALS, Watch, part
 from airflow_provider_backpressure.core.config import (
     ActiveSessions,
     Budget,
@@ -22,12 +24,10 @@ from airflow_provider_backpressure.core.config import (
     WalRate,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health import HealthWatch, Lookout
-from airflow_provider_backpressure.core.limiter import gate_decision
-from airflow_provider_backpressure.core.offsets import LogWindow, lag, unread_offsets
-from airflow_provider_backpressure.core.signals import HealthReading, health
-from airflow_provider_backpressure.core.watch import SIGNALS, Watch, part
-from airflow_provider_backpressure.core.watched import TAKEN
+from airflow_provider_backpressure.core.gate.signals import HealthReading, health
+from airflow_provider_backpressure.core.health_signals import TAKEN
+from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, lag, unread_offsets
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.mysql.errors import Errors as MySQLErrors
 from airflow_provider_backpressure.mysql.health import MySQLHealth

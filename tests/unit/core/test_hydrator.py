@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.flow import Level, Stage, State
-from airflow_provider_backpressure.core.hydration import Permit, Refusal
-from airflow_provider_backpressure.core.hydrator import Hydrator, Outcome
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, Outcome
+from airflow_provider_backpressure.core.gate.hydration import Permit, Refusal
+from airflow_provider_backpressure.core.gate.overrides import Change
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.planner import Verdict
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.core.statistics import total_progress
-from airflow_provider_backpressure.core.steering import Change
+from airflow_provider_backpressure.core.planning.planner import Verdict
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.stage_metrics import Level, Stage, State
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.exceptions import (
     LedgerRefused,

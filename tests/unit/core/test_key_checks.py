@@ -2,10 +2,10 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.checks import check_key
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.messages import Column, WriteSpec
-from airflow_provider_backpressure.core.snapshot import Snapshot
+from airflow_provider_backpressure.core.planning.preconditions import check_key
+from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 

@@ -6,10 +6,10 @@ import tracemalloc
 import pytest
 
 from airflow_provider_backpressure import core
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.hydrator import Hydrator
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.planner import Planner
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySink, MemorySource
 from benchmarks.million import LeanRunner
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.diffs import Diff
-from airflow_provider_backpressure.core.hydration import GateState
-from airflow_provider_backpressure.core.mirror import Mirror
+from airflow_provider_backpressure.core.gate.gate_event import Diff
+from airflow_provider_backpressure.core.gate.hydration import GateState
 from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.push.gate_cache import Mirror
 
 GATE = GateState(
     phase=Phase.HYDRATION,

@@ -7,17 +7,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import LogBounds, OffsetBounds
-from airflow_provider_backpressure.core.committed import committed_frontier, follows
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.course import Verdict
-from airflow_provider_backpressure.core.messages import Column, ReadSpec, Window
-from airflow_provider_backpressure.core.observer import Kept, Observation, Observer
-from airflow_provider_backpressure.core.offsets import LogWindow, packed
-from airflow_provider_backpressure.core.positions import LogPosition
-from airflow_provider_backpressure.core.ranges import PlannedRange
-from airflow_provider_backpressure.core.replay import ReplayWindow, numbered
-from airflow_provider_backpressure.core.upstream import Unit, Upstream
+from airflow_provider_backpressure.core.monitoring.committed_frontier import committed_frontier, follows
+from airflow_provider_backpressure.core.monitoring.source_poller import Kept, Observation, Observer
+from airflow_provider_backpressure.core.progress.lag import Verdict
+from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, OffsetBounds
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Window
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, packed
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, numbered
 from airflow_provider_backpressure.exceptions import SourceUnavailable
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySource
 from tests.conformance.ledger.support import commit, make_plan, register, replan, take

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.bounds import OffsetBounds, bounds_from_json
-from airflow_provider_backpressure.core.messages import Window
-from airflow_provider_backpressure.core.offsets import LogWindow, packed
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, packed
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 PARTITIONS = st.dictionaries(

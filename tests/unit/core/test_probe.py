@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
-from airflow_provider_backpressure.core.flow import Stage, StageTime
-from airflow_provider_backpressure.core.probe import Bound, Curve, Step, ladder, measured, rose
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.capacity.saturation_curve import Bound, Curve, Step, ladder, measured, rose
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 
 pytestmark = pytest.mark.statement("T12")
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from airflow_provider_backpressure.core.capacity.capacity_probe import OWNER, Prober, spread
+from airflow_provider_backpressure.core.capacity.saturation_curve import Curve
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.hydration import Hydration
-from airflow_provider_backpressure.core.planner import Planner
-from airflow_provider_backpressure.core.probe import Curve
-from airflow_provider_backpressure.core.probing import OWNER, Prober, spread
-from airflow_provider_backpressure.core.signals import MemoryReading
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.exceptions import LedgerRefused, RangeFailed, SinkRefused
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 

@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.channels.local import Exchange, LocalChannel
+from airflow_provider_backpressure.core.admission.limiter import gate_decision
+from airflow_provider_backpressure.core.clock import SystemClock
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.desk import Waiter
-from airflow_provider_backpressure.core.diffs import Diff, encode
-from airflow_provider_backpressure.core.limiter import gate_decision
-from airflow_provider_backpressure.core.polling import SystemClock
-from airflow_provider_backpressure.core.push import DEAF_SECONDS, Paces, Push, is_pushed
-from airflow_provider_backpressure.core.push_counts import BOUNDS, PushCounts, merged, quantile, recorded
-from airflow_provider_backpressure.core.queue import QueuePlace
-from airflow_provider_backpressure.core.signals import MemoryReading, credits_taken, decide
-from airflow_provider_backpressure.core.switches import Switch, turn
-from airflow_provider_backpressure.core.waiting import Changes, Parked
+from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
+from airflow_provider_backpressure.core.gate.queue import QueuePlace
+from airflow_provider_backpressure.core.gate.signals import MemoryReading, credits_taken, decide
+from airflow_provider_backpressure.core.push.hub import DEAF_SECONDS, Paces, Push, is_pushed
+from airflow_provider_backpressure.core.push.metrics import BOUNDS, PushCounts, merged, quantile, recorded
+from airflow_provider_backpressure.core.push.switches import Switch, turn
+from airflow_provider_backpressure.core.push.wait_queue import Waiter
+from airflow_provider_backpressure.core.push.waiting import Changes, Parked
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import admit, commit, planned, take
@@ -240,7 +240,7 @@ def test_one_of_them_polls_at_the_pace_that_health_allows(exchange, there):
 @pytest.mark.statement("P8")
 def test_both_switches_bind_without_a_restart(exchange, there, monkeypatch):
     """P8: publishing and subscribing, each alone; polling goes on meanwhile."""
-    monkeypatch.setattr("airflow_provider_backpressure.core.switches.REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr("airflow_provider_backpressure.core.push.switches.REFRESH_SECONDS", 0.05)
     ledger = Counting(publish=there.publish)
     hydration_id, _ = planned(ledger, 3, credits=1)
     here = Push(

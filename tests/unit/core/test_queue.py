@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.queue import QueueEntry, expected_starts
+from airflow_provider_backpressure.core.gate.queue import QueueEntry, expected_starts
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

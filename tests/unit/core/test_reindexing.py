@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.bounds import KeyBounds, NullBounds, OffsetBounds
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.hydrator import Hydrator, Outcome, spec_for
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.offsets import LogWindow, missing, packed
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, Outcome, spec_for
 from airflow_provider_backpressure.core.phases import Phase, latency
-from airflow_provider_backpressure.core.planner import Planned, Planner, Verdict
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.recut import Knife
-from airflow_provider_backpressure.core.reindex import BEYOND, Rebuilt, gaps
-from airflow_provider_backpressure.core.snapshot import Snapshot
-from airflow_provider_backpressure.core.statistics import total_progress
+from airflow_provider_backpressure.core.planning.planner import Planned, Planner, Verdict
+from airflow_provider_backpressure.core.planning.resplit import Knife
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.reconciliation.rebuild import BEYOND, Rebuilt, gaps
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, OffsetBounds
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, missing, packed
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.exceptions import (

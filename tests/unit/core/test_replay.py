@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import LogBounds, bounds_from_json
-from airflow_provider_backpressure.core.messages import Window
-from airflow_provider_backpressure.core.positions import LogPosition
-from airflow_provider_backpressure.core.replay import ReplayWindow, goal, numbered
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal, numbered
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 

@@ -7,14 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.hydrator import spec_for
-from airflow_provider_backpressure.core.limits import GradedLimit
-from airflow_provider_backpressure.core.planner import Planner
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.core.sizing import FLOOR_ROWS, Measures, next_rows, pace_of, rows_per_range
+from airflow_provider_backpressure.core.execution.lane_runner import spec_for
+from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.planning.range_size import (
+    FLOOR_ROWS,
+    Measures,
+    next_rows,
+    pace_of,
+    rows_per_range,
+)
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 
 BUDGET = Budget()

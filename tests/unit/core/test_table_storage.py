@@ -5,8 +5,13 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from airflow_provider_backpressure.core.messages import Column, ReadSpec
-from airflow_provider_backpressure.core.table_storage import StoredColumn, TableStorage, check_added, check_kept
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec
+from airflow_provider_backpressure.core.snapshot.table_storage import (
+    StoredColumn,
+    TableStorage,
+    check_added,
+    check_kept,
+)
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 ID, AMOUNT, NOTE = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.tables import TableName, in_files, matching, targets
+from airflow_provider_backpressure.core.table_selection import TableName, in_files, matching, targets
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 SHOP = [

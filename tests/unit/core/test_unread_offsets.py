@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from airflow_provider_backpressure.core import unread as module
-from airflow_provider_backpressure.core.bounds import OffsetBounds
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.messages import ReadSpec
-from airflow_provider_backpressure.core.offsets import LogWindow, packed
-from airflow_provider_backpressure.core.ranges import PlannedRange
-from airflow_provider_backpressure.core.unread import STILL, unread
+from airflow_provider_backpressure.core.monitoring import uncommitted_offsets as module
+from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import STILL, unread
+from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, packed
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.testing import COLUMNS, MemoryLedger
 from tests.conformance.ledger.support import commit, make_plan, register, take
 

@@ -2,7 +2,13 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.upstream import Unit, Upstream, from_gtids, from_lsn, from_position
+from airflow_provider_backpressure.core.progress.source_position import (
+    Unit,
+    Upstream,
+    from_gtids,
+    from_lsn,
+    from_position,
+)
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "3e11fa47-71ca-11e1-9e33-c80aa9429563"

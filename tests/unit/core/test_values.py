@@ -6,11 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core import phases, ranges
-from airflow_provider_backpressure.core.bounds import KeyBounds, cover
+from airflow_provider_backpressure.core import phases
+from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json, endpoints_to_json
-from airflow_provider_backpressure.core.messages import (
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.planning.range_size import rows_per_range
+from airflow_provider_backpressure.core.snapshot import ranges
+from airflow_provider_backpressure.core.snapshot.application_request import Request
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, cover
+from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     Column,
     RangeResult,
@@ -21,11 +26,7 @@ from airflow_provider_backpressure.core.messages import (
     Transform,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.polling import PollPolicy
-from airflow_provider_backpressure.core.ranges import RangeState, attempt_tag, numbered, slice_id
-from airflow_provider_backpressure.core.requests import Request
-from airflow_provider_backpressure.core.sizing import rows_per_range
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag, numbered, slice_id
 from airflow_provider_backpressure.exceptions import IllegalTransition, InvalidDeclaration
 from airflow_provider_backpressure.testing import ManualClock
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher, Why
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.watch import Watch, Watcher, Why
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import commit, planned, take
 

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.course import Course, Sight, Verdict, advanced
-from airflow_provider_backpressure.core.statistics import PLAN_WORKER, WorkerStatistics, total_progress
-from airflow_provider_backpressure.core.upstream import Unit
-from airflow_provider_backpressure.core.whole import whole
+from airflow_provider_backpressure.core.progress.aggregate import whole
+from airflow_provider_backpressure.core.progress.lag import Course, Sight, Verdict, advanced
+from airflow_provider_backpressure.core.progress.source_position import Unit
+from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER, WorkerStatistics, total_progress
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

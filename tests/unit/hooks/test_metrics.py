@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.course import Sight
-from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.core.upstream import Unit
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.progress.lag import Sight
+from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.hooks import metrics
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
 from tests.support.world import World, context

@@ -7,7 +7,7 @@ import pytest
 from deltalake import Schema
 from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, visit_pyarrow
 
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.lakes.iceberg_fit import stored
 from airflow_provider_backpressure.lakes.types import PLAIN, arrow_schema, arrow_type
 

@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
+from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.hydration import Permit
-from airflow_provider_backpressure.core.limiter import Limiter
-from airflow_provider_backpressure.core.queue import STAND_BY_SECONDS
-from airflow_provider_backpressure.core.ranges import PlannedRange
-from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.core.steering import Change
+from airflow_provider_backpressure.core.gate.hydration import Permit
+from airflow_provider_backpressure.core.gate.overrides import Change
+from airflow_provider_backpressure.core.gate.queue import STAND_BY_SECONDS
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.testing import ManualClock, MemoryLedger
 from tests.conformance.ledger.support import LIMIT, make_plan, register
 

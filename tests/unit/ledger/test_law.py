@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
-from airflow_provider_backpressure.core.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.samples import Sample
-from airflow_provider_backpressure.core.steering import AS_DECLARED, Change
+from airflow_provider_backpressure.core.gate.overrides import AS_DECLARED, Change
+from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import IllegalTransition
 from airflow_provider_backpressure.ledger.law import attempts, hydrating, tallies
 from airflow_provider_backpressure.ledger.law.hydrating import Figures

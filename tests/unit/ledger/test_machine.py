@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from airflow_provider_backpressure.core.ledger_port import Ledger
-from airflow_provider_backpressure.core.limits import GradedLimit
-from airflow_provider_backpressure.core.ranges import RangeRecord
+from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.store import SqlLedger

@@ -2,8 +2,8 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, KeyBounds, NullBounds
-from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
+from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.mysql.bounds import KeyColumn, KeyKind, conditions, within_window
 

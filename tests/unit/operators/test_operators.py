@@ -11,11 +11,11 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider_backpressure.assets import hydrations_of
-from airflow_provider_backpressure.core import hydrator
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.flow import Stage
+from airflow_provider_backpressure.core.execution import lane_runner as hydrator
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import LedgerUnavailable, RangeFailed, SourceRefused
 from airflow_provider_backpressure.operators import (
     HydrateOperator,
@@ -154,7 +154,9 @@ def test_a_lane_drains_what_follows_in_the_same_run(world, monkeypatch):
     """As windows of a log follow ranges; the count is that of all."""
     plan(world).execute(context())
     follows = iter([True, True, False])
-    monkeypatch.setattr("airflow_provider_backpressure.core.planner.Planner.follow", lambda self: next(follows))
+    monkeypatch.setattr(
+        "airflow_provider_backpressure.core.planning.planner.Planner.follow", lambda self: next(follows)
+    )
     assert lane(world).execute(context())["committed"] == 10
     assert next(follows, None) is None
 

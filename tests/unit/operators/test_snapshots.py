@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_backpressure.core import hydrator
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.messages import RangeSpec
+from airflow_provider_backpressure.core.execution import lane_runner as hydrator
 from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from airflow_provider_backpressure.operators import (
     HydrateOperator,

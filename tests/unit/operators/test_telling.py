@@ -7,9 +7,9 @@ import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_provider_backpressure.core.course import Sight
-from airflow_provider_backpressure.core.events import Kind
-from airflow_provider_backpressure.core.upstream import Unit
+from airflow_provider_backpressure.core.progress.alerts import Kind
+from airflow_provider_backpressure.core.progress.lag import Sight
+from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
 from airflow_provider_backpressure.operators.telling import Teller

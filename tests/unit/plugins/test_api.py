@@ -12,13 +12,13 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from airflow_provider_backpressure.core.course import Sight
-from airflow_provider_backpressure.core.flow import Stage, StageTime
-from airflow_provider_backpressure.core.messages import Transform
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.signals import Decision, MemoryReading, Signal
-from airflow_provider_backpressure.core.steering import Shared
-from airflow_provider_backpressure.core.upstream import Unit
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.signals import Decision, MemoryReading, Signal
+from airflow_provider_backpressure.core.progress.lag import Sight
+from airflow_provider_backpressure.core.progress.source_position import Unit
+from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.plugins import access, acts, links
 from airflow_provider_backpressure.plugins.app import make_app

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.channels.local import Exchange, LocalChannel
-from airflow_provider_backpressure.core.push import Paces, Push
-from airflow_provider_backpressure.core.switches import Switch, turn
+from airflow_provider_backpressure.core.push.hub import Paces, Push
+from airflow_provider_backpressure.core.push.switches import Switch, turn
 from airflow_provider_backpressure.plugins import live
 from airflow_provider_backpressure.plugins.live import Heard, Live
 from airflow_provider_backpressure.testing import MemoryLedger

@@ -3,8 +3,8 @@
 import pytest
 from psycopg import sql
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, KeyBounds, NullBounds
-from airflow_provider_backpressure.core.messages import Window
+from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
+from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_blocks, within_window
 
 

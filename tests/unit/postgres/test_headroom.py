@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.core.config import SlotLag, WalHeadroom
-from airflow_provider_backpressure.core.signals import HealthReading, decide, health
+from airflow_provider_backpressure.core.gate.signals import HealthReading, decide, health
 from airflow_provider_backpressure.postgres.headroom import Forecast, KeptLog
 from airflow_provider_backpressure.postgres.slots import Slot, lsn, position
 from airflow_provider_backpressure.testing import ManualClock

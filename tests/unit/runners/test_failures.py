@@ -4,7 +4,7 @@ import grpc
 import pytest
 from pyspark.errors.exceptions.connect import AnalysisException, PythonException, SparkConnectGrpcException
 
-from airflow_provider_backpressure.core.failures import to_text
+from airflow_provider_backpressure.core.error_codec import to_text
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     InvalidDeclaration,

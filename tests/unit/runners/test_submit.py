@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json
-from airflow_provider_backpressure.core.failures import to_text
-from airflow_provider_backpressure.core.messages import (
+from airflow_provider_backpressure.core.error_codec import to_text
+from airflow_provider_backpressure.core.snapshot.application_request import Request
+from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     Column,
     RangeSpec,
@@ -21,7 +22,6 @@ from airflow_provider_backpressure.core.messages import (
     Transform,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.requests import Request
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
     PlanSuperseded,

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 
-from airflow_provider_backpressure.core import health as looking
+from airflow_provider_backpressure.core.admission import health_watch as looking
+from airflow_provider_backpressure.core.admission.limiter import Limiter
+from airflow_provider_backpressure.core.admission.watcher import SIGNALS, Watch
 from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Query
-from airflow_provider_backpressure.core.hydration import GateState, Permit, Refusal
-from airflow_provider_backpressure.core.limiter import Limiter
+from airflow_provider_backpressure.core.gate.hydration import GateState, Permit, Refusal
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.signals import MemoryReading
-from airflow_provider_backpressure.core.steering import Shared
-from airflow_provider_backpressure.core.watch import SIGNALS, Watch
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceUnavailable
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, SubmitRangeOperator
 from airflow_provider_backpressure.sensors import ExecutorMemorySensor, HydrationQueueSensor, SinkCommitSensor

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.catching_up import check_replayable
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE
-from airflow_provider_backpressure.core.messages import Column, WriteSpec
-from airflow_provider_backpressure.core.offsets import ordered
-from airflow_provider_backpressure.core.snapshot import Snapshot
+from airflow_provider_backpressure.core.planning.change_windows import check_replayable
+from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import ordered
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
 

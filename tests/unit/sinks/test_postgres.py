@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sinks.postgres_attempts import plan_prefix, slice_prefix

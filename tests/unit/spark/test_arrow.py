@@ -6,7 +6,7 @@ import decimal
 import pyarrow
 import pytest
 
-from airflow_provider_backpressure.core.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused, SourceRefused
 from airflow_provider_backpressure.spark.batches import END, check_names, complete, ended, whole
 from airflow_provider_backpressure.spark.readers.arrow import way_out

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow
 import pytest
 
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark.batches import BAD, apart, complete, ended
 from airflow_provider_backpressure.spark.values import BatchSum

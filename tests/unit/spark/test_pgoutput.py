@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from airflow_provider_backpressure.core.positions import LogPosition
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.changes import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
 from airflow_provider_backpressure.spark.readers.pgoutput import Decoder

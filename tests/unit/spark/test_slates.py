@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.core.between import Ahead
-from airflow_provider_backpressure.core.flow import Stage, State, flow_of
-from airflow_provider_backpressure.core.messages import SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import SliceResult
+from airflow_provider_backpressure.core.stage_metrics import Stage, State, flow_of
+from airflow_provider_backpressure.core.transform_stage import Ahead
 from airflow_provider_backpressure.spark import meter
 from airflow_provider_backpressure.spark.slates import Slate, Slates, told
 

@@ -8,7 +8,7 @@ import pytest
 NOT_NEEDED = {"pandas", "pyarrow.compute", "airflow_provider_backpressure.spark.job"}
 COPY = f"""
 import json, sys
-from airflow_provider_backpressure.core.messages import SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.spark.paths import copy
 from airflow_provider_backpressure.spark.task import outcome
 batch = outcome(lambda: SliceResult(slice_id="0", rows=1, bytes=2, checksum="ä"))
@@ -21,7 +21,7 @@ assert json.loads(row["result"])["checksum"] == "ä"
 FRAME = """
 import sys
 import pyarrow
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.spark import batches, values
 from airflow_provider_backpressure.spark.paths import frame
 from airflow_provider_backpressure.spark.readers import arrow, text
@@ -40,7 +40,7 @@ assert "pandas" not in sys.modules
 """
 TOPIC = """
 import sys
-from airflow_provider_backpressure.core.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.spark.readers import kafka, kafka_values
 class Record:
     partition = offset = lambda self: 3

@@ -13,8 +13,8 @@ from airflow.serialization.encoders import encode_trigger
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_backpressure.assets import watch_source
-from airflow_provider_backpressure.core.arrivals import Unread
 from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Consistency, Retention, SlotLag
+from airflow_provider_backpressure.core.monitoring.new_data import Unread
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     InvalidDeclaration,

@@ -9,9 +9,9 @@ import pytest
 from airflow.triggers.shared_stream import SharedStreamManager
 
 from airflow_provider_backpressure.assets import hydration_asset, watch_source
-from airflow_provider_backpressure.core.arrivals import Debounce, Unread
-from airflow_provider_backpressure.core.course import Sight, advanced
-from airflow_provider_backpressure.core.upstream import Unit, Upstream
+from airflow_provider_backpressure.core.monitoring.new_data import Debounce, Unread
+from airflow_provider_backpressure.core.progress.lag import Sight, advanced
+from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceUnavailable
 from airflow_provider_backpressure.hooks import declared, recorded
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator

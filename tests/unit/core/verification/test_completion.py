@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.bounds import KeyBounds
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.messages import Transform, Window
-from airflow_provider_backpressure.core.ranges import RangeState
-from airflow_provider_backpressure.core.repair import skip
-from airflow_provider_backpressure.core.snapshot import Plan
-from airflow_provider_backpressure.core.steering import Change
+from airflow_provider_backpressure.core.gate.overrides import Change
+from airflow_provider_backpressure.core.planning.repair import skip
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
+from airflow_provider_backpressure.core.snapshot.messages import Transform, Window
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.completion import Completion, exact_total
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, VerificationFailed
 from airflow_provider_backpressure.ledger.migration import migrate

@@ -10,12 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.bounds import BlockBounds, Bounds, KeyBounds, LogBounds, OffsetBounds, cover
-from airflow_provider_backpressure.core.messages import Column, Window
-from airflow_provider_backpressure.core.offsets import LogWindow
-from airflow_provider_backpressure.core.positions import LogPosition
-from airflow_provider_backpressure.core.replay import ReplayWindow
-from airflow_provider_backpressure.core.snapshot import Plan
+from airflow_provider_backpressure.core.snapshot.bounds import (
+    BlockBounds,
+    Bounds,
+    KeyBounds,
+    LogBounds,
+    OffsetBounds,
+    cover,
+)
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.core.verification.coverage import Coverage
 from tests.conformance.ledger.support import make_plan
 

@@ -1,0 +1,521 @@
+"""The lane's loop: next range → permit → submit → await the sink's commit → write it down, several at once."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from airflow_provider_backpressure.core.admission.limiter import LEASE_SECONDS, Limiter
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
+from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.failpoints import Step, reach
+from airflow_provider_backpressure.core.gate.hydration import Refusal
+from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
+from airflow_provider_backpressure.core.planning.change_windows import released
+from airflow_provider_backpressure.core.planning.resplit import Knife, parts_for
+from airflow_provider_backpressure.core.ports import Keeper, Marker, Runner, Sink, Source
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.push.hub import Push
+from airflow_provider_backpressure.core.push.waiting import Parked, Sleeping, Waiting
+from airflow_provider_backpressure.core.snapshot.bounds import check_marked
+from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageClock, StageTime, State, total
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    LedgerRefused,
+    LedgerUnavailable,
+    OutOfMemory,
+    PlanSuperseded,
+    RangeFailed,
+    SinkUnavailable,
+    SnapshotLost,
+    SourceUnavailable,
+    Terminal,
+    Transient,
+    WorkerLost,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+READ_INTERVAL = 5.0
+"""Seconds between two looks at the rows that are on their way (part of the statistics, not of the gate)."""
+
+
+class Outcome(Enum):
+    """Why a lane stopped."""
+
+    DONE = "done"
+    """Nothing is left for this lane: every range is committed, or in flight with another lane."""
+    CLOSED = "closed"
+    """The gate stayed closed for the inline wait, with nothing of this lane in flight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneResult:
+    """What a lane did until it stopped."""
+
+    outcome: Outcome
+    committed: int
+    """Ranges committed by this lane in this life."""
+    decision: Decision | None = None
+    """The refusal's decision where the gate was closed."""
+
+    @property
+    def crowded_out(self) -> bool:
+        """Whether it stopped for nothing but the credits that other lanes of the hydration have."""
+        return self.decision is not None and self.decision.closing <= {CREDITS}
+
+
+def spec_for(plan: Plan, record: RangeRecord, source: Source, snapshot: str | None = None) -> RangeSpec:
+    """Return the message for the latest attempt of a range, which is read in ``snapshot``."""
+    return RangeSpec(
+        hydration_id=record.hydration_id,
+        plan_id=plan.plan_id,
+        epoch=plan.epoch,
+        seq=record.seq,
+        attempt=record.attempt,
+        tag=record.tag or "",
+        path=plan.path,
+        read=replace(plan.read, snapshot=snapshot),
+        write=plan.write,
+        slices=(source.slice(plan.read, record.bounds, record.slice_id),),
+        transform=plan.transform,
+    )
+
+
+@dataclass(kw_only=True)
+class Hydrator:
+    """Drains the ranges of one plan through the gate. One instance is one lane's life; it is not shared by threads."""
+
+    hydration_id: str
+    plan: Plan
+    lane: str
+    ledger: Ledger
+    source: Source
+    sink: Sink
+    runner: Runner
+    limiter: Limiter
+    budget: Budget
+    share: int = 1
+    """Most ranges that this lane keeps in flight."""
+    inline_wait: float = 30.0
+    """Seconds to wait at a closed gate before giving the worker slot back."""
+    max_attempts: int = MAX_ATTEMPTS
+    poll: PollPolicy = field(default_factory=PollPolicy)
+    clock: Clock = field(default_factory=SystemClock)
+    on_commit: Callable[[], None] | None = None
+    """Called after each commit in the ledger, for progress lines."""
+    push: Push | None = None
+    """Tells when a closed gate is worth another look; without it the clock does."""
+    waiting: Waiting = field(init=False)
+    """Where it waits at a closed gate."""
+    _keeper: Keeper | None = None
+    _counting: "Future[int | None] | None" = None
+    _jobs: dict["Future[RangeResult]", RangeRecord] = field(default_factory=dict)
+    _failures: dict[int, int] = field(default_factory=dict)
+    _lost: set[int] = field(default_factory=set)
+    """Ranges whose process ended without a word: once by chance, twice most likely for their memory."""
+    _committed: int = 0
+    _alone: bool = False
+    _next_renewal: float = 0.0
+    _next_read: float = 0.0
+    _admitting: StageClock = field(init=False)
+    _flow: dict[Stage, StageTime] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Clock the gate by the lane's own clock, and wait by it."""
+        self._admitting = StageClock(clock=self.clock.monotonic)
+        self.waiting = Sleeping(clock=self.clock)
+        if self.push is not None:
+            self.waiting = Parked(push=self.push, hydration_id=self.hydration_id, ledger=self.ledger, clock=self.clock)
+
+    def run(self) -> LaneResult:
+        """Loop until nothing is left or the gate stays closed.
+
+        Raises ``RangeFailed`` when a range has used up its attempts and any ``Terminal`` error of one at once; other
+        ranges in flight are settled first, so that no credit is left behind. Raises ``SnapshotLost`` where ranges were
+        committed in a snapshot that is gone: they are not mixed with another one, the plan has to be closed.
+
+        A snapshot is taken before the first range is submitted and kept until the lane ends. While it is kept the lane
+        waits at a closed gate for as long as it takes.
+        """
+        result: LaneResult | None = None
+        try:
+            result = self._loop()
+            return result
+        finally:
+            if self._keeper is not None:
+                self._keeper.close()
+                self._keeper = None
+            self._leave(others_work=result is not None and result.crowded_out)
+
+    def _loop(self) -> LaneResult:
+        self._fence_earlier_snapshots()
+        self.recover()
+        self.ledger.retry_failed(self.plan.plan_id)
+        self._check_snapshot()
+        self._guard_log()
+        closed_since: float | None = None
+        waits = self.poll.waits()
+        while True:
+            self._admitting.to(State.BUSY)
+            refusal = self._admit()
+            # A full share is as good as a refusal: what waits is held back by what has not been committed yet.
+            self._admitting.to(State.IDLE if refusal is not None and refusal.exhausted else State.BACKPRESSURED)
+            if self._jobs:
+                closed_since, waits = None, self.poll.waits()
+                self.waiting.done()
+                self._await_jobs()
+            elif refusal is None or refusal.exhausted:
+                self._keep_count(wait=True)
+                return LaneResult(outcome=Outcome.DONE, committed=self._committed)
+            else:
+                now = self.clock.monotonic()
+                closed_since = now if closed_since is None else closed_since
+                left = closed_since + self.inline_wait - now
+                if left <= 0 and self._keeper is None:
+                    return LaneResult(outcome=Outcome.CLOSED, committed=self._committed, decision=refusal.decision)
+                # A snapshot's keeper is looked after all the while.
+                most = left if self._keeper is None else self.poll.maximum
+                self.waiting.wait(refusal.decision, pause=next(waits), most=most)
+                self.reap_expired()
+
+    def run_one(self, record: RangeRecord) -> None:
+        """Submit the attempt that this lane holds a permit for, and settle it. It stays whole: nobody has its parts."""
+        self._alone = True
+        self._submit(record)
+        while self._jobs:
+            self._await_jobs()
+
+    def cancel(self) -> None:
+        """End this lane's jobs and give their credits back, as when its task is marked failed or cleared.
+
+        The ledger says which they are: a lane may be interrupted between a permit and its submission.
+        """
+        self._jobs.clear()
+        for record in self.ledger.abandoned(self.hydration_id, lane=self.lane):
+            if record.lane == self.lane:
+                self._end(record)
+                self._resolve(record, error="cancelled")
+        self._leave()
+
+    def _leave(self, *, others_work: bool = False) -> None:
+        """Write down what is left, and give the token back unless other lanes need it: nobody waits for its lease."""
+        self.waiting.done()
+        try:
+            self._record_flow()
+            if not others_work:
+                self.ledger.leave(self.hydration_id)
+        except LedgerUnavailable as error:
+            log.warning("The place in the cluster's queue ends by its lease: %s", error)
+
+    def recover(self) -> None:
+        """Settle what an earlier life of this lane, or a lane that fell silent, has left in flight."""
+        for record in self.ledger.abandoned(self.hydration_id, lane=self.lane):
+            log.info("Range %s of an earlier attempt is still in flight: ending and settling it.", record.seq)
+            self._end(record)
+            self._resolve(record, error="its lane ended before it was committed")
+
+    def reap_expired(self) -> None:
+        """Settle ranges in flight whose lane fell silent until its lease ran out."""
+        for record in self.ledger.abandoned(self.hydration_id):
+            log.warning("The lease of range %s has run out: ending and settling it.", record.seq)
+            self._end(record)
+            self._resolve(record, error="its lease ran out")
+
+    def _admit(self) -> Refusal | None:
+        """Submit ranges until refused or until this lane's share is in flight; return the refusal, if any."""
+        while len(self._jobs) < self.share:
+            self._check_keeper()
+            answer = self.limiter.acquire(lane=self.lane, session_id=self.runner.session_id)
+            if isinstance(answer, Refusal):
+                return answer
+            if not self._cut(answer.range):
+                self._submit(answer.range)
+        return None
+
+    def _cut(self, record: RangeRecord) -> bool:
+        """Cut a range that is larger than a person wants by now, before it is submitted."""
+        if record.plan_id != self.plan.plan_id:
+            return False
+        try:
+            return self._knife.cut(record, parts_for(record, self.limiter.range_rows), tried=record.attempt > 1)
+        except BackpressureError as error:
+            self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
+            raise
+
+    def _too_large(self, record: RangeRecord, error: Exception) -> bool:
+        lost = isinstance(error, WorkerLost)
+        again = lost and record.seq in self._lost
+        if lost:
+            self._lost.add(record.seq)
+        return again or isinstance(error, OutOfMemory)
+
+    def _halved(self, record: RangeRecord) -> bool:
+        """Cut a range whose attempt has failed, where that can be done now: else it counts as any failure."""
+        try:
+            return not self._alone and self._knife.cut(record, 2, tried=True)
+        except (SinkUnavailable, PlanSuperseded) as error:
+            log.warning("Range %s stays whole for now: %s", record.seq, error)
+            return False
+
+    @property
+    def _knife(self) -> Knife:
+        return Knife(plan=self.plan, ledger=self.ledger, source=self.source, sink=self.sink)
+
+    def _submit(self, record: RangeRecord) -> None:
+        if record.plan_id != self.plan.plan_id:
+            self._step_aside(record)
+        try:
+            spec = spec_for(self.plan, record, self.source, self._snapshot())
+        except BackpressureError as error:
+            self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
+            raise
+        reach(Step.BEFORE_SUBMIT, record.tag or "")
+        self._jobs[self.runner.run(spec)] = record
+        reach(Step.AFTER_SUBMIT, record.tag or "")
+
+    @property
+    def _in_snapshot(self) -> bool:
+        return self.plan.consistency is Consistency.SNAPSHOT
+
+    def _snapshot(self) -> str | None:
+        if self._in_snapshot and self._keeper is None:
+            self._keeper = self.source.keep(self.plan)
+            self._begin_count(self._keeper)
+        return self._keeper.snapshot if self._keeper else None
+
+    def _begin_count(self, keeper: Keeper) -> None:
+        """Count what the snapshot holds while ranges are read: the plan's own count is of an earlier moment."""
+        self.plan = replace(self.plan, counted=False)
+        if self.plan.total_exact:
+            pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="count")
+            self._counting = pool.submit(keeper.count)
+            pool.shutdown(wait=False)
+
+    def _keep_count(self, *, wait: bool = False) -> None:
+        """Write down how many rows the snapshot holds, once that is known."""
+        if self._counting is None or not (wait or self._counting.done()):
+            return
+        counting, self._counting = self._counting, None
+        try:
+            total = counting.result()
+        except BackpressureError as error:
+            log.warning("How many rows the snapshot holds is not known: %s", error)
+            return
+        if total is not None:
+            frontier = dict.fromkeys(self.plan.frontier, total) if len(self.plan.frontier) == 1 else self.plan.frontier
+            self.plan = replace(self.plan, total=total, frontier=frontier, counted=True)
+            self.ledger.take_over(self.hydration_id, self.plan)
+
+    def _check_keeper(self) -> None:
+        try:
+            if self._keeper is not None:
+                self._keeper.check()
+        except SnapshotLost:
+            self.cancel()
+            raise
+
+    def _fence_earlier_snapshots(self) -> None:
+        """Refuse what an earlier life has submitted and what is not committed yet: it reads in another snapshot."""
+        if not self._in_snapshot or not self.ledger.counts(self.plan.plan_id).open:
+            return
+        epoch = self.sink.renew(self.plan.plan_id)
+        if epoch is None:
+            raise PlanSuperseded(f"Plan {self.plan.plan_id} no longer holds {self.plan.write.target}.")
+        self.plan = replace(self.plan, epoch=epoch)
+        self.ledger.take_over(self.hydration_id, self.plan)
+
+    def _check_snapshot(self) -> None:
+        """Raise where an earlier life has committed ranges in its snapshot, which is gone, and others are left."""
+        if not self._in_snapshot:
+            return
+        counts = self.ledger.counts(self.plan.plan_id)
+        if counts.committed and counts.open:
+            raise SnapshotLost(
+                f"{counts.committed} of {counts.total} ranges of plan {self.plan.plan_id} were read in a snapshot that "
+                "ended with the lane that kept it."
+            )
+
+    def _step_aside(self, record: RangeRecord) -> None:
+        """Give a newer plan's range back to that plan's lanes, settle what is in flight, and stop this lane."""
+        error = f"Plan {self.plan.plan_id} was replaced by plan {record.plan_id}: this lane must not go on."
+        self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=error)
+        self._drain()
+        raise PlanSuperseded(error)
+
+    def _drain(self) -> None:
+        """Settle every job that is in flight; another failure changes nothing any more."""
+        while self._jobs:
+            for future in wait(self._jobs, timeout=self.poll.maximum, return_when=FIRST_COMPLETED).done:
+                self._settle(future)
+            self._renew()
+
+    def _await_jobs(self) -> None:
+        """Wait until a job ends or it is time to look around, and settle all that ended."""
+        done, _ = wait(self._jobs, timeout=self.poll.maximum, return_when=FIRST_COMPLETED)
+        failure: Exception | None = None
+        for future in done:
+            failure = self._settle(future) or failure
+        self._renew()
+        self._observe()
+        if failure is not None:
+            self._drain()
+            raise failure
+
+    def _settle(self, future: "Future[RangeResult]") -> Exception | None:
+        """Write down what became of a job; return the error that must stop the lane, if any."""
+        record, error = self._jobs[future], future.exception()
+        # An application whose driver runs elsewhere tells nothing, which is no measure of 0.
+        memory = (future.result().peak_memory_bytes or None) if error is None else None
+        marker: Marker | None = None
+        try:
+            marker = self._marker(record)
+        except SinkUnavailable as unavailable:
+            # Nobody knows yet whether it was committed: the credit stays out, and a later life of the lane resolves it.
+            del self._jobs[future]
+            return unavailable
+        except LedgerRefused as conflict:
+            error = conflict
+        del self._jobs[future]
+        if error is None:
+            self._flow = total(self._flow, future.result().flow)
+        if marker is not None:
+            self._commit(record, marker, memory)
+            return None
+        if error is None:
+            error = RangeFailed(f"Range {record.seq} ended without a commit in the sink.")
+        if not isinstance(error, Exception):
+            raise error
+        if self._too_large(record, error) and self._halved(record):
+            log.warning("Range %s took too much memory and was cut in two: %s", record.seq, error)
+            return None
+        self._failures[record.seq] = self._failures.get(record.seq, 0) + 1
+        last = isinstance(error, Terminal | SnapshotLost) or self._failures[record.seq] >= self.max_attempts
+        log.warning("Attempt %s of range %s failed: %s", record.attempt, record.seq, error)
+        self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error), fail=last)
+        if not last:
+            return None
+        if isinstance(error, Terminal | SnapshotLost):
+            return error
+        failed = RangeFailed(f"Range {record.seq} failed {self._failures[record.seq]} times; the last time: {error}")
+        failed.__cause__ = error
+        return failed
+
+    def _marker(self, record: RangeRecord) -> Marker | None:
+        def look() -> dict[str, Marker] | None:
+            try:
+                return self.sink.markers(record.plan_id, [record.slice_id])
+            except SinkUnavailable as error:
+                log.warning("The sink does not answer; range %s stays in flight meanwhile: %s", record.seq, error)
+                self._renew()
+                return None
+
+        found = self.poll.until(look, timeout=LEASE_SECONDS, clock=self.clock)
+        if found is None:
+            raise SinkUnavailable(f"The sink did not say within {LEASE_SECONDS:g} s whether range {record.seq} is in.")
+        marker = found.get(record.slice_id)
+        # A revoked marker keeps late attempts out; it commits nothing.
+        if marker is None or marker.revoked:
+            return None
+        check_marked(marker.bounds, record.bounds.to_json(), slice_id=record.slice_id, plan_id=record.plan_id)
+        return marker
+
+    def _commit(self, record: RangeRecord, marker: Marker, memory_bytes: int | None) -> None:
+        """Let the ledger follow the sink."""
+        decision = self.limiter.last
+        reach(Step.BEFORE_LEDGER_COMMIT, record.tag or "")
+        fresh = self.ledger.commit(
+            record.plan_id,
+            record.seq,
+            worker=self.lane,
+            attempt=marker.attempt,
+            rows=marker.rows + marker.quarantined,
+            bytes=marker.bytes,
+            checksum=marker.checksum,
+            limit=self.limiter.limit(record),
+            pressure=decision.pressure if decision else 0.0,
+            memory_bytes=memory_bytes,
+        )
+        reach(Step.AFTER_LEDGER_COMMIT, record.tag or "")
+        self._release(marker)
+        if fresh:
+            self._committed += 1
+            if self.on_commit:
+                self.on_commit()
+
+    def _guard_log(self) -> None:
+        """Let the policy act where the log that the source keeps for this hydration endangers it."""
+        if self.plan.consistency is not Consistency.CATCH_UP:
+            return
+        try:
+            self.source.log(self.hydration_id).guard(replaying=self.plan.replays)
+        except SourceUnavailable as error:
+            log.warning("What the source keeps of its log is not known: %s", error)
+        except BackpressureError:
+            self.cancel()
+            raise
+
+    def _release(self, marker: Marker) -> None:
+        """Let the source forget the log that the sink has committed; what goes wrong now goes with a later one."""
+        upto = released([marker])
+        if upto is None:
+            return
+        try:
+            self.source.log(self.hydration_id).release(upto)
+        except BackpressureError as error:
+            log.warning("The source still keeps its log before %s: %s", upto.label, error)
+
+    def _end(self, record: RangeRecord) -> None:
+        """End an attempt wherever it still runs: its Spark job, then its connections in the sink."""
+        if record.session_id and record.tag:
+            self.runner.interrupt(record.session_id, record.tag)
+        self.sink.end_attempts(record.plan_id, record.slice_id)
+
+    def _resolve(self, record: RangeRecord, *, error: str) -> None:
+        """Commit or release a range whose attempt has been ended, as the sink's marker says."""
+        try:
+            marker = self._marker(record)
+        except LedgerRefused as conflict:
+            self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(conflict), fail=True)
+            raise
+        if marker is not None:
+            self._commit(record, marker, None)
+        else:
+            self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=error)
+
+    def _record_flow(self) -> None:
+        admitting = {Stage.ADMIT: self._admitting.take()}
+        self.ledger.record_flow(self.hydration_id, worker=self.lane, times=total(admitting, self._flow))
+        self._flow = {}
+
+    def _renew(self) -> None:
+        now = self.clock.monotonic()
+        if now >= self._next_renewal:
+            self.ledger.renew(self.hydration_id, lane=self.lane, lease_seconds=LEASE_SECONDS)
+            self._next_renewal = now + LEASE_SECONDS / 4
+
+    def _observe(self) -> None:
+        now = self.clock.monotonic()
+        if now < self._next_read:
+            return
+        self._next_read = now + READ_INTERVAL
+        self._guard_log()
+        self._keep_count()
+        # A lane with its full share asks for nothing; what people see of the gate is kept fresh all the same.
+        self.limiter.look(anew=True)
+        self._record_flow()
+        if self.limiter.reading is not None:
+            # A reading without a figure too: a sample says that nothing was seen then.
+            self.ledger.record_memory(self.hydration_id, self.limiter.reading)
+        try:
+            rows = self.sink.rows_in_flight(self.plan.plan_id)
+        except Transient as error:
+            log.warning("Rows on their way are not known: %s", error)
+            return
+        mine = sum(rows.get(record.slice_id, 0) for record in self._jobs.values())
+        self.ledger.record_read(self.hydration_id, worker=self.lane, in_flight_rows=mine)

@@ -1,0 +1,127 @@
+"""What follows a plan under ``catch_up``: the next windows of the log, until the target has caught up."""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
+from airflow_provider_backpressure.core.ports import ChangeLog, Marker, Sink
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot.paths import REPLAY, REPLAYED_INTO
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
+from airflow_provider_backpressure.exceptions import (
+    InvalidDeclaration,
+    LedgerRefused,
+    SinkRefused,
+    SourceRefused,
+    SourceUnavailable,
+)
+
+SUFFIX = "_log"
+"""What the kind of a source gets behind it where its log is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stand:
+    """How far a plan brings its target, all of its ranges being committed."""
+
+    end: LogPosition
+    """Where its last window ends; of a plan of ranges where the log was kept from."""
+    goal: LogPosition
+    """What has to be reached: the latest position at which anything that stands in the target was read."""
+
+    @property
+    def reached(self) -> bool:
+        """Whether the target is the source as it was at the end."""
+        return self.end >= self.goal
+
+
+def stand(plan: Plan, markers: Iterable[Marker]) -> Stand:
+    """Return how far a plan brings its target. ``markers``: those of the plan."""
+    window, told = ReplayWindow.of(plan.read.window), [marker.read_at for marker in markers]
+    if window is not None:
+        return Stand(end=window.end, goal=goal(window.goal, told))
+    start = LogPosition.parse(plan.position or "")
+    return Stand(end=start, goal=goal(start, told))
+
+
+def check_caught_up(plan: Plan, sink: Sink) -> None:
+    """Raise ``LedgerRefused`` where the log is still to be replayed before the target is as the source was."""
+    if plan.consistency is not Consistency.CATCH_UP:
+        return
+    found = stand(plan, sink.markers(plan.plan_id).values())
+    if not found.reached:
+        raise LedgerRefused(
+            f"The log was replayed into {plan.write.fence} up to {found.end.label}, and it is consistent from "
+            f"{found.goal.label} on: let its hydrate_ranges task run first."
+        )
+
+
+def released(markers: Iterable[Marker]) -> LogPosition | None:
+    """Return up to where the sink has committed the log, by its markers; ``None`` where there is none of a window."""
+    bounds = (bounds_from_json(dict(marker.bounds)) for marker in markers if not marker.revoked)
+    return max((each.end for each in bounds if isinstance(each, LogBounds)), default=None)
+
+
+def next_windows(
+    plan: Plan, log: ChangeLog, markers: Iterable[Marker], *, budget: Budget, hydrating: bool
+) -> tuple[Plan, list[LogBounds]] | None:
+    """Return the plan that follows one whose ranges are all committed; ``None`` where nothing was written since."""
+    found = stand(plan, markers)
+    windows = log.windows(found.end, bytes=budget.range_bytes)
+    if not windows:
+        if not found.reached:
+            raise SourceUnavailable(
+                f"The source's log does not reach {found.goal.label} yet, where its rows were read."
+            )
+        return None
+    before, end = plan.read.window, windows[-1].end
+    window = ReplayWindow(
+        stream=log.stream,
+        start=found.end,
+        end=end,
+        goal=found.goal,
+        first=before is None,
+        hydrating=hydrating,
+        unit=log.unit,
+    )
+    following = replace(
+        plan,
+        plan_id=uuid.uuid4().hex,
+        epoch=0,
+        frontier={log.stream: end.at},
+        total=end.at - found.end.at,
+        total_exact=True,
+        path=REPLAY,
+        read=replace(
+            plan.read,
+            kind=plan.read.kind.removesuffix(SUFFIX) + SUFFIX,
+            window=window.window(before.upto if before else plan.position),
+            tells_position=False,
+            added=(),
+        ),
+        write=replace(plan.write, ordered=True),
+        clears=None,
+    )
+    return following, windows
+
+
+def check_replayable(snapshot: Snapshot, write: WriteSpec, *, mode: Mode, transformed: bool) -> None:
+    """Raise what stands against replaying a log into a target."""
+    if write.kind not in REPLAYED_INTO:
+        raise SinkRefused(f"No log can be replayed into {write.fence}: a {write.kind} sink does not take deletes.")
+    if mode is not Mode.UPSERT:
+        raise InvalidDeclaration(
+            f"consistency='catch_up' changes and deletes rows by their key: it needs mode='upsert', not {mode.value!r}."
+        )
+    if transformed:
+        raise InvalidDeclaration("consistency='catch_up' brings rows as they are: leave the transform out.")
+    if set(write.key) not in map(set, snapshot.log_keys):
+        keys = " or ".join(f"({', '.join(key)})" for key in snapshot.log_keys)
+        raise SourceRefused(
+            f"The log of {snapshot.source_identity} does not tell which row of {write.fence} was deleted by "
+            f"({', '.join(write.key)}), by which that is upserted: upsert by {keys}."
+        )

@@ -1,0 +1,455 @@
+"""The planner: everything that is checked and written down before the first row moves."""
+
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
+from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.planning.change_windows import check_replayable, next_windows, released, stand
+from airflow_provider_backpressure.core.planning.preconditions import (
+    NEEDED_MODULES,
+    check_consistency,
+    check_empty,
+    check_held,
+    check_key,
+    check_mode,
+    check_modules,
+)
+from airflow_provider_backpressure.core.planning.range_size import measured, next_rows, rows_per_range
+from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Runner, Sink, Source
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
+from airflow_provider_backpressure.core.snapshot.messages import Transform, WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import in_order, ordered
+from airflow_provider_backpressure.core.snapshot.paths import choose_path
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, fingerprint
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.replay_window import numbered
+from airflow_provider_backpressure.core.snapshot.schema_change import SchemaChange, checked
+from airflow_provider_backpressure.core.snapshot.table_storage import check_added, check_kept
+from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost
+
+
+class Verdict(Enum):
+    """What a run of the DAG finds to do."""
+
+    PLANNED = "planned"
+    """A new plan was made."""
+    RESUMED = "resumed"
+    """The plan of an earlier run is not complete: its ranges go on."""
+    UNCHANGED = "unchanged"
+    """Everything is committed and the source has not moved: nothing to do."""
+    MOVED = "moved"
+    """Everything is committed but the source, declared static, holds another number of rows now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A planner's answer."""
+
+    verdict: Verdict
+    hydration: Hydration
+    plan: Plan
+    ranges: int
+    """Ranges of the plan, in all."""
+    note: str = ""
+    """One sentence for the log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What a plan would be, before anything is written."""
+
+    snapshot: Snapshot
+    write: WriteSpec
+    path: str
+    range_rows: int
+    executors: ExecutorEnvironment
+
+
+def server_of(identity: str) -> str:
+    """Return what a target shares with others: the address before its database, bucket or folder."""
+    scheme, _, rest = identity.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """Plans one hydration. All checks come first and change nothing; then sink, then ledger are written."""
+
+    source: Source
+    sink: Sink
+    runner: Runner
+    ledger: Ledger
+    budget: Budget
+    mode: Mode
+    key: tuple[str, ...] = ()
+    """Key of the target under ``upsert``; empty: the source's own."""
+    transform: Transform | None = None
+    consistency: Consistency | None = None
+    """``None`` for the source's own default."""
+    on_new_column: NewColumn = NewColumn.STOP
+    environment: str = "default"
+    owner: str
+    cluster: str
+    check_signals: Callable[[], None] = lambda: None
+    """Looks once at every signal that the budget declares; raises what cannot be watched."""
+    choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
+    """What of the snapshot's ranges is planned: all, but for a probe's sample."""
+
+    def preview(self, *, after: str | None = None, plan: Plan | None = None, counted: bool = True) -> Preview:
+        """Check source, executors and sink. Raises the ``Terminal`` error of the first that refuses.
+
+        ``after``: of what lies above this value of the source's rising column. ``plan``: what is to go on, with its own
+        columns. ``counted``: whether it matters how much there is.
+        """
+        check_mode(self.mode, self.source, self.sink)
+        self.check_signals()
+        snapshot = self.source.snapshot(self.consistency, after=after, counted=counted)
+        if plan is not None:
+            snapshot = checked(snapshot, plan, self.on_new_column)
+        executors = self._probe()
+        read = self.source.read_spec(snapshot)
+        columns = self.runner.describe(read, self.transform) if self.transform else read.columns
+        catches_up = snapshot.consistency is Consistency.CATCH_UP
+        write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key, replayed=catches_up)
+        if snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT:
+            write = ordered(write)
+        if self.mode is Mode.UPSERT:
+            check_key(snapshot, columns, write, increments=self.source.increments)
+        if catches_up:
+            check_replayable(snapshot, write, mode=self.mode, transformed=self.transform is not None)
+        return Preview(
+            snapshot=snapshot,
+            write=write,
+            path=choose_path(read, write, self.transform),
+            range_rows=rows_per_range(self.budget, snapshot.row_bytes),
+            executors=executors,
+        )
+
+    def plan(self, *, restart: bool = False) -> Planned:
+        """Plan anew, resume what is open, or find nothing to do. ``restart`` asks for a new plan in any case."""
+        hydration = self.register()
+        planner = self._steered(hydration)
+        if restart:
+            return planner._begin(hydration, planner.preview())
+        followed = planner.reindex(hydration, who=self.owner)
+        if followed is not None:
+            return followed
+        if hydration.plan is not None:
+            check_consistency(planner.consistency, hydration.plan)
+            return planner._go_on(hydration, hydration.plan)
+        return planner._begin(hydration, planner.preview())
+
+    def reindex(
+        self, hydration: Hydration, *, who: str, accept: bool = False, within_plan: bool = False
+    ) -> Planned | None:
+        """Let a ledger that was lost, or is older than the sink, follow the sink; ``None`` where they agree.
+
+        ``within_plan``: only where both are at the same plan, as a lane that goes on with its own needs it.
+
+        What was committed is not read again, and the source is not asked where all of it was. Raises ``LedgerRefused``
+        where the sink is the older one and that is not accepted.
+        """
+        reindexer = Reindexer(
+            source=self.source, sink=self.sink, runner=self.runner, ledger=self.ledger, environment=self.environment
+        )
+        found = reindexer.follow(hydration, who=who, accept=accept, within_plan=within_plan)
+        if found is None:
+            return None
+        note = f"the ledger was rebuilt from the target: {found.committed} of {found.ranges} ranges are committed"
+        if found.mixed:
+            planner = replace(self, mode=found.plan.mode, consistency=found.plan.consistency)
+            planned = planner.close(self.ledger.hydration(hydration.id), found.plan)
+            return replace(
+                planned, note=f"{note} in a snapshot that is gone, so the whole is read anew; {planned.note}"
+            )
+        return Planned(
+            verdict=Verdict.RESUMED,
+            hydration=self.ledger.hydration(hydration.id),
+            plan=found.plan,
+            ranges=found.ranges,
+            note=note,
+        )
+
+    def follow(self) -> bool:
+        """Plan what follows the plan that was drained, in the same run; ``False`` where nothing does.
+
+        Under ``catch_up`` windows of the log follow the ranges, until the target has caught up.
+        """
+        hydration = self.register()
+        plan = hydration.plan
+        if plan is None or plan.consistency is not Consistency.CATCH_UP or self.ledger.counts(plan.plan_id).open:
+            return False
+        Completion(plan=plan, ledger=self.ledger, sink=self.sink).check()
+        if stand(plan, self.sink.markers(plan.plan_id).values()).reached:
+            return False
+        return self._replay(hydration, plan) is not None
+
+    def register(self) -> Hydration:
+        """Return the hydration of source and sink, made where it is missing; ``LedgerRefused`` for a second owner."""
+        return self.ledger.register(
+            environment=self.environment,
+            source_identity=self.source.identity,
+            sink_identity=self.sink.identity,
+            owner=self.owner,
+            cluster=self.cluster,
+            credits=self.budget.credits,
+            sink_server=server_of(self.sink.identity),
+            connections=self.budget.sink_connections,
+            hydration_id=self._had(),
+        )
+
+    def _had(self) -> str | None:
+        """Return the id that the target's hydration had in a ledger that was lost: its place in the log bears it."""
+        if self.consistency is not Consistency.CATCH_UP:
+            return None
+        names = {"source_identity": self.source.identity, "sink_identity": self.sink.identity}
+        if self.ledger.find(environment=self.environment, **names) is not None:
+            return None
+        row = self.sink.held()
+        plan = row.plan if row is not None and row.source_identity == self.source.identity else None
+        return plan.hydration_id if plan is not None and plan.environment == self.environment else None
+
+    def close(self, hydration: Hydration, plan: Plan) -> Planned:
+        """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan anew."""
+        return self._begin(hydration, self.preview(), clears=plan.plan_id)
+
+    def _steered(self, hydration: Hydration) -> "Planner":
+        """Return the planner with the size of ranges that a person has set."""
+        rows = hydration.range_rows_set
+        return replace(self, budget=replace(self.budget, range_rows=rows)) if rows else self
+
+    def _probe(self) -> ExecutorEnvironment:
+        found = self.runner.probe(sorted({*NEEDED_MODULES, *self.source.modules, *self.sink.modules}))
+        check_modules(found, self.cluster)
+        return found
+
+    def _begin(self, hydration: Hydration, preview: Preview, *, clears: str | None = None) -> Planned:
+        """Plan anew: first in the ledger, then in the sink, so that a kill in between leaves a plan that can go on."""
+        snapshot = preview.snapshot
+        catches_up = snapshot.consistency is Consistency.CATCH_UP
+        draft = Plan(
+            plan_id=uuid.uuid4().hex,
+            epoch=0,
+            source_identity=self.source.identity,
+            sink_identity=self.sink.identity,
+            consistency=snapshot.consistency,
+            mode=self.mode,
+            frontier=dict(snapshot.frontier),
+            fingerprint=fingerprint(snapshot.columns),
+            total=snapshot.total,
+            total_exact=snapshot.total_exact,
+            path=preview.path,
+            read=replace(self.source.read_spec(snapshot), keep_bad=self._keeps_bad(preview), tells_position=catches_up),
+            write=preview.write,
+            transform=self.transform,
+            clears=clears or self._earlier(hydration, preview),
+            position=snapshot.position,
+            environment=self.environment,
+        )
+        check_empty(draft, self.sink)
+        draft = replace(
+            draft, position=self._keep_log(hydration, draft), hydration_id=hydration.id if catches_up else ""
+        )
+        rows = next_rows(self.budget, snapshot.row_bytes, measured(self.ledger, hydration, self.runner))
+        try:
+            cut = self.choose(self.source.ranges(snapshot, rows=rows, bytes=self.budget.range_bytes))
+            ranges = self.ledger.save_plan(hydration.id, draft, in_order(cut) if draft.write.ordered else cut)
+        except BackpressureError as error:
+            # Where the ledger did not answer it may have the plan all the same.
+            if catches_up and not isinstance(error, LedgerUnavailable):
+                with suppress(BackpressureError):
+                    self.source.log(hydration.id).drop()
+            raise
+        plan = self.take_target(hydration, draft)
+        return Planned(
+            verdict=Verdict.PLANNED,
+            hydration=self.ledger.hydration(hydration.id),
+            plan=plan,
+            ranges=ranges,
+            note=f"{ranges} ranges of at most {rows:,} rows by the {plan.path} path",
+        )
+
+    def _earlier(self, hydration: Hydration, preview: Preview) -> str | None:
+        """Return the plan whose rows a plan that catches up begins without: those deleted since would stay for ever."""
+        plan, wanted = hydration.plan, preview.snapshot.consistency
+        same = plan is not None and plan.consistency is wanted is Consistency.CATCH_UP
+        return plan.plan_id if plan is not None and same else None
+
+    def _keep_log(self, hydration: Hydration, draft: Plan) -> str | None:
+        """Let the source keep its log before the first range is read; give up a log that is not replayed any more."""
+        if draft.consistency is Consistency.CATCH_UP:
+            return str(self.source.log(hydration.id).begin())
+        if hydration.plan is not None and hydration.plan.consistency is Consistency.CATCH_UP:
+            self.source.log(hydration.id).drop()
+        return draft.position
+
+    def _keeps_bad(self, preview: Preview) -> bool:
+        """Whether records that cannot be taken apart go to the sink's quarantine; a transform would not know them."""
+        log = preview.snapshot.consistency is Consistency.OFFSETS
+        return log and preview.write.quarantine is not None and self.transform is None
+
+    def take_target(self, hydration: Hydration, plan: Plan) -> Plan:
+        """Return the plan with the epoch under which it holds the target; every older plan is refused from then on.
+
+        For a plan that the ledger has and the sink does not know yet (its epoch is 0).
+        """
+        if plan.increment:
+            # Otherwise a target that is gone would be made anew, and hold nothing but what follows.
+            self.sink.check_history()
+        self.sink.prepare(plan.write)
+        check_empty(plan, self.sink)
+        plan = replace(plan, ranges=self.ledger.counts(plan.plan_id).total)
+        plan = replace(plan, epoch=self.sink.begin(plan, clear=plan.clears))
+        # Until the fence stood, a late attempt of the plan before may have come in.
+        check_empty(plan, self.sink)
+        self.ledger.take_over(hydration.id, plan)
+        return plan
+
+    def _go_on(self, hydration: Hydration, plan: Plan) -> Planned:
+        if not plan.epoch:
+            plan = self.take_target(hydration, plan)
+        counts = self.ledger.counts(plan.plan_id)
+        if plan.consistency is Consistency.CATCH_UP:
+            try:
+                return self._catch_up(hydration, plan, counts)
+            except SnapshotLost as error:
+                # Between two runs the log was given up, as is declared; from here on it would lack what changed since.
+                anew = replace(self, mode=plan.mode, consistency=plan.consistency).close(hydration, plan)
+                return replace(anew, note=f"{error} {anew.note}")
+        complete = not counts.open and hydration.phase is Phase.STEADY_STATE
+        if complete and self.source.increments:
+            return self._increment(hydration, plan, counts.total)
+        preview = self.preview(plan=plan, counted=complete, after=_read_before(plan) if counts.open else None)
+        check_held(plan, self.sink)
+        total, exact = preview.snapshot.total, preview.snapshot.total_exact and plan.total_exact
+        if not complete:
+            verdict, note = Verdict.RESUMED, f"{counts.committed} of {counts.total} ranges are committed already"
+        elif exact and total != sum(plan.frontier.values()):
+            verdict, note = (
+                Verdict.MOVED,
+                (
+                    f"{self.source.identity} holds {total} rows, the committed snapshot {plan.total}: "
+                    'the source has moved; trigger the DAG with {"backpressure": "restart"} to read it again'
+                ),
+            )
+        else:
+            verdict, note = Verdict.UNCHANGED, "everything is committed and the number of rows has not changed"
+        return Planned(verdict=verdict, hydration=hydration, plan=plan, ranges=counts.total, note=note)
+
+    def _catch_up(self, hydration: Hydration, plan: Plan, counts: RangeCounts) -> Planned:
+        """Go on with open ranges, or plan the windows that follow, or find that nothing was written since."""
+        self.preview(plan=plan, counted=False)
+        check_held(plan, self.sink)
+        if not counts.open:
+            if hydration.phase is Phase.STEADY_STATE:
+                found = self._replay(hydration, plan)
+                if found is not None:
+                    return found
+                note = "nothing was written to the source's log since it was replayed last"
+                return Planned(
+                    verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=counts.total, note=note
+                )
+            if self.follow():
+                hydration = self.ledger.hydration(hydration.id)
+                plan = hydration.plan or plan
+                counts = self.ledger.counts(plan.plan_id)
+        note = f"{counts.committed} of {counts.total} ranges are committed already"
+        return Planned(verdict=Verdict.RESUMED, hydration=hydration, plan=plan, ranges=counts.total, note=note)
+
+    def _replay(self, hydration: Hydration, plan: Plan) -> Planned | None:
+        """Plan the windows that follow a plan whose ranges are all committed; ``None`` where there are none."""
+        log, markers = self.source.log(hydration.id), self.sink.markers(plan.plan_id)
+        upto = released(markers.values())
+        if upto is not None:
+            log.release(upto)
+        hydrating = hydration.phase is not Phase.STEADY_STATE
+        found = next_windows(plan, log, markers.values(), budget=self.budget, hydrating=hydrating)
+        if found is None:
+            return None
+        draft, windows = found
+        draft = self._grown(plan, self._stored(plan, draft, log), log)
+        ranges = self.ledger.save_plan(hydration.id, draft, numbered(windows))
+        return Planned(
+            verdict=Verdict.PLANNED,
+            hydration=self.ledger.hydration(hydration.id),
+            plan=self.take_target(hydration, draft),
+            ranges=ranges,
+            note=f"{ranges} windows of the log, {draft.total:,} {draft.unit} in all",
+        )
+
+    def _stored(self, plan: Plan, draft: Plan, log: ChangeLog) -> Plan:
+        """Return the plan of windows with how the table is stored; refuse changes of rows that are not in the log.
+
+        By the table as it is once the windows' end is known: what comes later is found before the next windows. A plan
+        without windows needs no check: every statement that alters a table moves the log on.
+        """
+        before, now = plan.read.storage, log.storage(plan.read)
+        if before is not None and now is not None:
+            check_kept(before, now, [column.name for column in plan.read.columns], plan_id=plan.plan_id)
+        return replace(draft, read=replace(draft.read, storage=now))
+
+    def _grown(self, plan: Plan, draft: Plan, log: ChangeLog) -> Plan:
+        """Return a plan of windows with what has come to the source's columns, which the target is given first.
+
+        By the source as it is once the windows' end is known: what comes later is in none of them.
+        """
+        if self.on_new_column is not NewColumn.ADD:
+            return draft
+        now = self.source.snapshot(plan.consistency, counted=False)
+        change = SchemaChange(before=plan.read.columns, now=now.columns)
+        change.check(self.source.identity, plan.plan_id, self.on_new_column)
+        if not change.added:
+            return draft
+        change.check_logged(now, plan.plan_id)
+        added = tuple(column.name for column in change.added)
+        storage = draft.read.storage
+        if storage is not None and (found := log.storage(plan.read)) is not None:
+            check_added(plan.read.storage, found, added, plan_id=plan.plan_id)
+            storage = storage.with_columns(column for column in found.columns if column.name in added)
+        self.sink.widen(change.added)
+        write = self.sink.fit(now.columns, mode=plan.mode, key=self.key or now.key, replayed=True)
+        return replace(
+            draft,
+            fingerprint=fingerprint(now.columns),
+            read=replace(draft.read, columns=now.columns, added=added, storage=storage),
+            write=replace(write, ordered=True),
+        )
+
+    def _increment(self, hydration: Hydration, plan: Plan, ranges: int) -> Planned:
+        """Plan what has come since the committed window, or find that nothing has."""
+        after = plan.read.window.upto if plan.read.window else None
+        self._widen(plan, after=after)
+        preview = self.preview(after=after)
+        check_held(plan, self.sink)
+        if preview.snapshot.window is None or preview.snapshot.total == 0:
+            note = f"nothing has come above {_short(after)}" if after is not None else "the source is still empty"
+            return Planned(verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=ranges, note=note)
+        return self._begin(hydration, preview)
+
+    def _widen(self, plan: Plan, *, after: str | None) -> None:
+        """Add what has come to the source since the plan to the target, as the policy allows; refuse other changes."""
+        now = self.source.snapshot(self.consistency, after=after, counted=False).columns
+        if fingerprint(now) == plan.fingerprint:
+            return
+        change = SchemaChange(before=plan.read.columns, now=now)
+        change.check(self.source.identity, plan.plan_id, self.on_new_column)
+        if change.added and self.transform is None:
+            self.sink.widen(change.added)
+
+
+def _read_before(plan: Plan) -> str | None:
+    """Return the end of a plan's offsets: the source compares its log with them, and refuses another log."""
+    window = plan.read.window
+    return window.upto if plan.consistency is Consistency.OFFSETS and window is not None else None
+
+
+def _short(text: str, width: int = 120) -> str:
+    """Return the text for a sentence: a log's frontier has a number for each partition."""
+    return text if len(text) <= width else f"{text[:width]}…"

@@ -1,0 +1,110 @@
+"""What a plan is refused for, before the first row moves."""
+
+import re
+from collections.abc import Sequence
+
+from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Sink, Source
+from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, RunnerRefused, SinkRefused
+
+_AS_TEXT_IN = frozenset({"delta", "iceberg"})
+_SEVERAL_PRINTED = re.compile(r"numeric|interval|jsonb")
+"""Types of which equal values may be printed as different texts by a server."""
+_SEVERAL_SENT = re.compile(
+    r"numeric(?!\(([12]?\d|3[0-8]),\d+\)).*|interval.*|time(?!stamp).*|jsonb?|uuid|inet|cidr|macaddr8?|money|character\(\d+\)"
+)
+"""Types that files keep as text and of which a topic's records may write the same value in several ways."""
+NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
+"""What every task imports on the executors."""
+
+
+def check_modules(found: ExecutorEnvironment, cluster: str) -> None:
+    """Raise ``RunnerRefused`` where the executors lack a module that a task imports."""
+    missing = [name for name in found.modules if found.modules[name] is None]
+    if missing:
+        raise RunnerRefused(
+            f"The executors of {cluster} lack the Python package{'s' * (len(missing) > 1)} "
+            f"{', '.join(missing)}: install on every executor what `pip install {' '.join(missing)}` brings."
+        )
+
+
+def check_mode(mode: Mode, source: Source, sink: Sink) -> None:
+    """Raise where only what has come since would take the place of all rows."""
+    if mode is Mode.REPLACE and source.increments:
+        others = " or ".join(each.value for each in sink.modes if each is not Mode.REPLACE)
+        raise InvalidDeclaration(
+            "mode='replace' takes all rows anew each time, and this source brings what has come since: "
+            f"use {others}, or leave increment_column out where that is what asks for it."
+        )
+
+
+def check_consistency(wanted: Consistency | None, plan: Plan) -> None:
+    """Raise where a target that follows the log, and one that does not, would have to become each other."""
+    wanted = wanted or plan.consistency
+    if wanted is not plan.consistency and Consistency.CATCH_UP in (wanted, plan.consistency):
+        raise InvalidDeclaration(
+            f"The hydration was planned with consistency={plan.consistency.value!r}, not {wanted.value!r}: name "
+            'that, or trigger the DAG with {"backpressure": "restart"} to plan anew.'
+        )
+
+
+def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, *, increments: bool) -> None:
+    """Raise where one key of the source may be two of the target: a later row would come beside the one it replaces."""
+    if not increments or snapshot.consistency is Consistency.CATCH_UP:
+        return
+    folded = {column.name for column in write.columns if column.type == "citext"}
+    several = _SEVERAL_SENT if snapshot.consistency is Consistency.OFFSETS else _SEVERAL_PRINTED
+    for column in arriving:
+        if column.name not in write.key:
+            continue
+        if column.name in set(snapshot.loose) - folded:
+            why = "the source takes different texts for one key"
+            way_out = "Give it a collation that compares bytes, or follow the log with consistency='catch_up'"
+        elif write.kind in _AS_TEXT_IN and several.fullmatch(column.type):
+            why = f"files keep a {column.type} as text, and a value has several"
+            way_out = "Upsert by another key"
+        else:
+            continue
+        raise SinkRefused(
+            f"{write.fence} cannot be upserted by {column.name} in later runs: {why}, so a row would come beside the "
+            f"one that it replaces. {way_out}."
+        )
+
+
+def check_empty(plan: Plan, sink: Sink) -> None:
+    """Raise where a new plan would add its rows to those of others."""
+    catches_up = plan.consistency is Consistency.CATCH_UP
+    alone = plan.mode is Mode.APPEND or catches_up
+    fresh = alone and not plan.increment and (plan.epoch or plan.clears is None)
+    if fresh and sink.holds_rows():
+        if catches_up:
+            raise SinkRefused(
+                f"The target {plan.write.target} already holds rows, and catch_up makes it equal to the source: "
+                "empty it first."
+            )
+        raise SinkRefused(
+            f"The target {plan.write.target} already holds rows, and a new plan in append mode would add to "
+            f"them: {way_out(sink)}."
+        )
+
+
+def way_out(sink: Sink) -> str:
+    """Return what may be done about a target that holds rows, as far as its kind offers it."""
+    ways = []
+    if Mode.REPLACE in sink.modes:
+        ways.append("use mode='replace', which puts the new rows in their place at once")
+    if Mode.UPSERT in sink.modes:
+        ways.append("mode='upsert'" if ways else "use mode='upsert'")
+    return ", or ".join([*ways, "empty it first" if ways else "empty it first, or name another target"])
+
+
+def check_held(plan: Plan, sink: Sink) -> None:
+    """Raise where the target is another plan's by now, or no longer has what its plans committed."""
+    if sink.epoch(plan.plan_id) is None:
+        raise LedgerRefused(
+            f"The target {plan.write.fence} does not know plan {plan.plan_id}: the ledger or the target was "
+            'restored or another plan took the target; trigger the DAG with {"backpressure": "restart"}.'
+        )
+    sink.check_history()

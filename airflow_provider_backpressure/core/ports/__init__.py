@@ -1,0 +1,500 @@
+"""Ports: what the domain asks of the world. Each has a real implementation and an in-memory one (``testing``)."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.gate.gate_event import Diff
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.health_signals import Figure, Watched
+from airflow_provider_backpressure.core.progress.source_position import Upstream
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogBounds, Values, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import (
+    ChecksumSpec,
+    Column,
+    RangeResult,
+    RangeSpec,
+    ReadSpec,
+    Slice,
+    SliceResult,
+    Transform,
+    Window,
+    WriteSpec,
+)
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.exceptions import BackpressureError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marker:
+    """A slice's commit as the sink has it; it became visible together with the slice's rows."""
+
+    plan_id: str
+    slice_id: str
+    epoch: int
+    attempt: int
+    bounds: Mapping[str, Any]
+    rows: int
+    bytes: int
+    checksum: str
+    committed_at: datetime
+    revoked: bool = False
+    quarantined: int = 0
+    """Rows that went into the quarantine table instead of the target."""
+    read_at: str = ""
+    """Where the source's log stood after the rows were read, a ``LogPosition``; empty where that was not asked."""
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that were read from the source: those in the target, and those kept aside."""
+        return self.rows + self.quarantined
+
+    def has_bounds(self, bounds: Bounds) -> bool:
+        """Whether the slice was committed with just these bounds."""
+        return bounds_from_json(dict(self.bounds)) == bounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """The plan that holds a target, as the target itself knows it."""
+
+    plan_id: str
+    epoch: int
+    source_identity: str
+    plan: Plan | None
+    """The whole of it, but for its epoch; ``None`` where an earlier release has begun it."""
+    committed: int
+    """Slices of the plan that have a marker, revoked ones not counted."""
+
+
+class Keeper(Protocol):
+    """Holds a source's exported snapshot open for as long as ranges are read in it."""
+
+    snapshot: str
+    """What a task imports the snapshot by."""
+
+    def check(self) -> None:
+        """Raise ``SnapshotLost`` where the snapshot is gone. Cheap; also keeps the connection from falling asleep."""
+        ...
+
+    def count(self) -> int | None:
+        """Return how many rows the plan's ranges hold in this snapshot; ``None`` where that takes too long."""
+        ...
+
+    def close(self) -> None:
+        """Let the snapshot go; idempotent."""
+        ...
+
+
+class Health(Protocol):
+    """Looks at the health of one database or broker, for one thread, over a connection of its own.
+
+    It connects at the first look. Looks that hang end within seconds, as far as the server itself still answers.
+    """
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for those that see the same: a process needs only one of them."""
+        ...
+
+    def look(self) -> Mapping[Watched, Figure | BackpressureError]:
+        """Return what is seen of each signal, or why nothing is; raises where nothing is seen of any."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection back; idempotent."""
+        ...
+
+
+class ChangeLog(Protocol):
+    """A database's log, as one hydration replays it. Errors: ``SourceRefused``, ``SourceUnavailable``, ``LogLost``."""
+
+    stream: str
+    """Names the log's reader; the same in every run of the hydration."""
+    unit: str
+    """What its positions count, for people."""
+
+    def begin(self) -> LogPosition:
+        """Let the source keep its log, and return from where on: what the ranges will not see lies behind it.
+
+        What an earlier life of the hydration has left in the source is made anew. Whatever was committed before the
+        position is seen by every query that begins after this call.
+        """
+        ...
+
+    def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
+        """Return pieces of at most ``bytes`` bytes that cover the log from ``start`` to where it is safe now.
+
+        None where nothing was written since. ``LogLost`` where the source no longer has all of it, ``SnapshotLost``
+        where that was given up, so that all is to be read anew, as declared.
+        """
+        ...
+
+    def storage(self, read: ReadSpec) -> TableStorage | None:
+        """Return how the table is stored now, as of everything that the log shows up to the windows asked for last.
+
+        ``None`` where the log itself shows every statement that changes rows.
+        """
+        ...
+
+    def release(self, upto: LogPosition) -> None:
+        """Let the source forget its log before a position, which has to be one that the sink has committed.
+
+        Idempotent; nothing where it was released already.
+        """
+        ...
+
+    def guard(self, *, replaying: bool | None) -> None:
+        """Let the declared policy act where what the source keeps for us endangers it. Cheap; asked every few seconds.
+
+        ``replaying``: ``None`` where no run is under way. ``SourceRefused`` where the work is to stop and the log to be
+        kept, or nobody replays it; nothing of the kind while it is being replayed, which frees the log.
+        ``SnapshotLost`` where the log was given up, so that all is to be read anew. ``LogLost`` where it is lost
+        already, and nobody has declared that.
+        """
+        ...
+
+    def drop(self) -> None:
+        """Remove what was made in the source; idempotent."""
+        ...
+
+
+Unread = Callable[[], Mapping[int, int]]
+"""From which offset on each partition of a log has not been committed yet."""
+
+
+class Source(Protocol):
+    """An upstream, opened. Errors: ``SourceRefused``, ``SourceUnavailable``."""
+
+    identity: str
+    modules: tuple[str, ...]
+    """Python modules that a task imports to read from it."""
+    increments: bool
+    """Whether later runs read what has come since the committed window."""
+
+    def snapshot(
+        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+    ) -> Snapshot:
+        """Check that everything declared exists and may be read, and say what there is. Reads no rows.
+
+        ``consistency``: ``None`` for the source's own default. ``after``: only what lies above this value of the rising
+        column. ``counted``: whether it matters how much there is; else ``total`` may be ``None``, and what would have
+        to look through the rows for it does not.
+        """
+        ...
+
+    def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
+        """Yield half-open ranges that cover the snapshot, none where it is empty.
+
+        None is expected to hold more than ``rows`` rows or ``bytes`` bytes, but for what a single key value holds.
+        """
+        ...
+
+    def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
+        """Return about so many pieces of about the same size that cover just these bounds, in order.
+
+        Only the bounds themselves where they cannot be cut: they hold one value, or what a log's order holds together.
+        """
+        ...
+
+    def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
+        """Return values of a key in the order by which the source cuts it. Reads no row."""
+        ...
+
+    def keep(self, plan: Plan) -> Keeper:
+        """Export a snapshot and keep it; ``SnapshotLost`` where the plan's ranges do not cover what is there now."""
+        ...
+
+    def read_spec(self, snapshot: Snapshot) -> ReadSpec:
+        """Return what the tasks of every range need."""
+        ...
+
+    def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
+        """Return the slice with the statement that reads exactly these bounds."""
+        ...
+
+    def log(self, hydration_id: str) -> ChangeLog:
+        """Return the log as this hydration replays it; ``SourceRefused`` where the source has none to be replayed.
+
+        Its windows are read as this source's slices are, by :meth:`slice`.
+        """
+        ...
+
+    def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> Health:
+        """Return what looks at these signals, each look for ``seconds`` at most; ``SourceRefused`` names one that it
+        cannot give. ``unread`` is for a log; without it nothing of it has been read.
+        """
+        ...
+
+    def upstream(self) -> Upstream:
+        """Return how far the source itself has come. It costs the source one cheap question, and reads no rows."""
+        ...
+
+    def close(self) -> None:
+        """Give connections back; idempotent."""
+        ...
+
+
+class Sink(Protocol):
+    """A downstream target, opened. Errors: ``SinkRefused``, ``SinkUnavailable``."""
+
+    identity: str
+    modules: tuple[str, ...]
+    """Python modules that a task imports to write into it."""
+    modes: tuple[Mode, ...]
+    """What it offers; advice names no other."""
+
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
+        """Check that rows of these columns may go into the target, or that it can be created. Changes nothing.
+
+        ``replayed``: a log is replayed into it, which changes and deletes rows, and before that its ranges are of
+        different times.
+        """
+        ...
+
+    def widen(self, columns: Sequence[Column]) -> None:
+        """Add columns that may be NULL to a target that is there. Idempotent; ``SinkRefused`` where a sink cannot."""
+        ...
+
+    def prepare(self, write: WriteSpec) -> None:
+        """Create what is missing: the target and the plan and marker tables. Idempotent."""
+        ...
+
+    def holds_rows(self) -> bool:
+        """Whether the target exists and has at least one row."""
+        ...
+
+    def begin(self, plan: Plan, *, clear: str | None = None) -> int:
+        """Write the plan into the target's plan row and return its newly minted epoch: every older plan is fenced.
+
+        ``clear``: id of the plan before, which is closed unfinished; what it wrote is removed in the same step, as the
+        mode demands. ``SinkRefused`` where the target also holds rows of others.
+        """
+        ...
+
+    def renew(self, plan_id: str) -> int | None:
+        """Mint a newer epoch for a plan, so that its attempts of before are refused, and return it.
+
+        ``None`` where another plan holds the target's plan row by now.
+        """
+        ...
+
+    def epoch(self, plan_id: str) -> int | None:
+        """Return the epoch of this plan if it still holds the target's plan row, else ``None``."""
+        ...
+
+    def held(self) -> PlanRow | None:
+        """Return the target's plan row; ``None`` where no plan holds the target, or there is none. Changes nothing."""
+        ...
+
+    def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
+        """Return the markers of a plan by slice id, of all slices or of those asked for."""
+        ...
+
+    def end_attempts(self, plan_id: str, slice_id: str) -> int:
+        """End every connection of attempts at this slice and return how many there were."""
+        ...
+
+    def rows_in_flight(self, plan_id: str) -> dict[str, int]:
+        """Return rows that running attempts have handed to the sink and not committed yet, by slice id."""
+        ...
+
+    def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
+        """Return the statement that reads the plan's rows of these bounds (``None``: all), columns as written.
+
+        ``window``: of these values of the rising column only. Under ``replace`` the rows are in the shadow until it is
+        published, and in the target from then on.
+        """
+        ...
+
+    def find_surplus(self, plan: Plan) -> str:
+        """Say what the target holds that the plan has not written, and how to be rid of it; empty: nothing.
+
+        Nothing is said of what comparing the plan's ranges, or the target as a whole, finds by itself; nor where a
+        mode lets others write too (``upsert``). A target that earlier plans have filled before an increment is judged
+        as far as their rows can be told from others.
+        """
+        ...
+
+    def check_history(self) -> None:
+        """Raise ``SinkRefused`` where the target is not the one that its plans wrote, or was set back behind them.
+
+        Only tables of files can be: in a database plan and markers are restored with the rows.
+        """
+        ...
+
+    def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
+        """Remove a slice's rows and its marker in one step, so that it can be written anew; return the rows removed.
+
+        Idempotent. ``SinkRefused`` where the slice's rows cannot be told from others, ``PlanSuperseded`` for a plan
+        that no longer holds the target.
+        """
+        ...
+
+    def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
+        """Put a revoked marker in a slice's place, which refuses every attempt at it; ``False`` where it is committed.
+
+        Idempotent. ``SinkRefused`` where a sink has no such markers, ``PlanSuperseded`` as for :meth:`discard`.
+        """
+        ...
+
+    def complete(self, plan: Plan) -> None:
+        """Finish what the rows have come into, once every range is committed. Idempotent.
+
+        Under ``replace`` that is the shadow, which gets its indexes and keys. A target into which a log is replayed is
+        marked as consistent. Else there is nothing to do. ``SinkRefused`` where the new rows break one of them.
+        """
+        ...
+
+    def publish(self, plan: Plan) -> None:
+        """Let the shadow take the target's place in one step. Idempotent; only ``replace`` has anything to do.
+
+        Completes it first. ``PlanSuperseded`` for a plan that no longer holds the target, ``SinkRefused`` where the
+        target has become one whose place cannot be taken, ``SinkUnavailable`` where readers do not let it go for now.
+        """
+        ...
+
+    def scratch(self, digits: str, *, indexes: bool = True) -> "ScratchSink":
+        """Open a target beside this one that is made like it, for a probe. Nothing is created before ``prepare``.
+
+        ``digits``: eight hexadecimal ones, the end of its name. ``indexes``: whether it has those of the target.
+        ``SinkRefused`` where a sink has no such targets.
+        """
+        ...
+
+    def traces(self) -> tuple[str, ...]:
+        """Name what the product keeps of the target beside its rows: plan, markers, rows put aside. Changes nothing."""
+        ...
+
+    def erase(self) -> None:
+        """Remove all of that. Idempotent. The target keeps its rows; attempts that still run are refused from then on.
+
+        ``SinkRefused`` where our role may not.
+        """
+        ...
+
+    def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
+        """Return what looks at these signals; ``SinkRefused`` names one that it cannot give."""
+        ...
+
+    def close(self) -> None:
+        """Give connections back; idempotent."""
+        ...
+
+
+class ScratchSink(Sink, Protocol):
+    """A target that only a probe writes."""
+
+    def drop(self, plan_id: str) -> None:
+        """Remove it with its rows, its plan row and its markers, in one step. Idempotent.
+
+        ``SinkRefused`` for what a probe did not make, and where another plan holds it.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorEnvironment:
+    """What a probe found on the executors."""
+
+    python: str
+    """``major.minor``."""
+    modules: Mapping[str, str | None]
+    """Version by module name; ``None`` where it cannot be imported."""
+
+
+class Runner(Protocol):
+    """The way to Spark. Errors: ``RunnerRefused``, ``RunnerUnavailable``, ``RangeFailed``."""
+
+    session_id: str
+    """Stands in the ledger before each submission, so that another process can find and end the job."""
+    overhead_seconds: float
+    """What a job takes beside its rows, as measured; ranges are planned so long that it is a small part of them."""
+
+    def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
+        """Run a task on the executors that looks at what is there: Python, and these modules beside those of all."""
+        ...
+
+    def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:
+        """Return the columns that the transform makes, by analysis, without reading a row; types as PostgreSQL's."""
+        ...
+
+    def run(self, spec: RangeSpec) -> Future[RangeResult]:
+        """Submit an attempt; the future ends with its result, or with ``RangeFailed`` or a ``Terminal`` error."""
+        ...
+
+    def checksum(self, spec: ChecksumSpec) -> Future[SliceResult]:
+        """Count and hash a piece of a table on the executors."""
+        ...
+
+    def interrupt(self, session_id: str, tag: str) -> None:
+        """Stop the job with this tag, also one that another process submitted; nothing where there is none."""
+        ...
+
+    def memory(self) -> MemoryReading | None:
+        """Return the live memory of the fullest executor, or ``None`` where it cannot be seen.
+
+        A runner that gives each range executors of its own says so in the reading.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the session; idempotent."""
+        ...
+
+
+class Receiver(Protocol):
+    """Whoever a channel's messages are for. Called from threads of the channel's own; nothing here may block."""
+
+    def subscribed(self, hydration_id: str) -> None:
+        """Every message on this hydration that is published from now on will be heard; what was before may be lost.
+
+        Called again after each interruption.
+        """
+        ...
+
+    def heard(self, frame: bytes) -> None:
+        """A message came, as it was sent; or what somebody else has put on the channel."""
+        ...
+
+    def lost(self) -> None:
+        """Nothing is heard any more of any hydration."""
+        ...
+
+
+class Channel(Protocol):
+    """Takes diffs from process to process. It never raises and never waits: what cannot be sent is dropped.
+
+    Messages may be lost, doubled and shuffled. Built around a :class:`Receiver`; opens nothing before it is used.
+    """
+
+    @property
+    def healthy(self) -> bool:
+        """Whether what others publish is being heard now."""
+        ...
+
+    def publish(self, hydration_id: str, diff: Diff) -> None:
+        """Send a diff to every process that has subscribed to its hydration, this one included."""
+        ...
+
+    def subscribe(self, hydration_id: str) -> None:
+        """Begin to hear of a hydration; idempotent. ``Receiver.subscribed`` says when it is so."""
+        ...
+
+    def unsubscribe(self, hydration_id: str) -> None:
+        """Hear of it no more; idempotent."""
+        ...
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until what was published has been sent, no longer than this; ``False`` where something is left."""
+        ...
+
+    def close(self) -> None:
+        """Give connections back and end threads; idempotent."""
+        ...

@@ -1,0 +1,261 @@
+"""The ledger's port: what the domain asks of the tables in which everything that happened stands."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, Permit, RangeCounts
+from airflow_provider_backpressure.core.gate.limits import Limit
+from airflow_provider_backpressure.core.gate.overrides import Steering
+from airflow_provider_backpressure.core.gate.queue import Queue
+from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.phases import Span
+from airflow_provider_backpressure.core.ports.observed import Observed, ObservedReader
+from airflow_provider_backpressure.core.ports.pruning import Pruning
+from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.progress.views import Views
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
+from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime
+
+
+class LedgerReader(ObservedReader, Protocol):
+    """Reading the ledger. Errors: ``LedgerUnavailable``; ``LedgerRefused`` where its tables are missing."""
+
+    def hydration(self, hydration_id: str) -> Hydration:
+        """Return one; ``LedgerRefused`` where there is none of that id."""
+        ...
+
+    def find(self, *, environment: str, source_identity: str, sink_identity: str) -> Hydration | None:
+        """Return the hydration of this source and sink."""
+        ...
+
+    def hydrations(self) -> list[Hydration]:
+        """Return all, the latest changed first."""
+        ...
+
+    def gate(self, hydration_id: str) -> GateState:
+        """Return the gate's state in one read."""
+        ...
+
+    def counts(self, plan_id: str) -> RangeCounts:
+        """Count a plan's ranges by state."""
+        ...
+
+    def ranges(
+        self, plan_id: str, *, states: Sequence[RangeState] | None = None, after_seq: int = -1, limit: int | None = None
+    ) -> list[RangeRecord]:
+        """Return ranges in the order of ``seq``, paged by ``after_seq`` and ``limit``."""
+        ...
+
+    def range(self, plan_id: str, seq: int) -> RangeRecord:
+        """Return one range; ``LedgerRefused`` where there is none."""
+        ...
+
+    def abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
+        """Return admitted ranges whose lease has run out, and all that ``lane`` holds (from an earlier life of it)."""
+        ...
+
+    def statistics(self, hydration_id: str) -> list[WorkerStatistics]:
+        """Return the statistics, one row per worker."""
+        ...
+
+    def rate(self, hydration_id: str, *, seconds: float = 60.0) -> float | None:
+        """Return rows committed per second over the latest samples; ``None`` with fewer than two."""
+        ...
+
+    def flow(self, hydration_id: str, *, seconds: float = 60.0) -> dict[Stage, StageTime]:
+        """Return what the stages did in the last seconds, over all workers; empty where nothing was recorded."""
+        ...
+
+    def probe(self, hydration_id: str) -> str | None:
+        """Return the latest probe's curve as :meth:`Ledger.keep_probe` was given it; ``None`` before one."""
+        ...
+
+    def preview(self, hydration_id: str) -> str | None:
+        """Return what a plan would be as :meth:`Ledger.keep_preview` was given it; ``None`` before one."""
+        ...
+
+    def spans(self, hydration_id: str) -> list[Span]:
+        """Return the phases that a hydration has been in, in order; the last one goes on."""
+        ...
+
+    def push_counts(self) -> list[str]:
+        """Return what the channel of each process has done that said so within the last hour, see ``keep_push``."""
+        ...
+
+
+class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
+    """Writing the ledger. Every method is one short transaction."""
+
+    def register(
+        self,
+        *,
+        environment: str,
+        source_identity: str,
+        sink_identity: str,
+        owner: str,
+        cluster: str,
+        credits: int,
+        sink_server: str = "",
+        connections: int | None = None,
+        hydration_id: str | None = None,
+    ) -> Hydration:
+        """Return the hydration of this source and sink, made where it is missing.
+
+        ``hydration_id``: the id that a missing one had in a ledger that was lost; another one where that is taken.
+
+        The declared credits and cluster are taken over; ``LedgerRefused`` names the owner where it is another one.
+        ``connections`` limits what all hydrations into ``sink_server`` have in flight, unless a person has said so.
+        """
+        ...
+
+    def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
+        """Let a run have the hydration for itself where nobody has it, or the run ``over`` has; return who has it.
+
+        Whether a run is over is for the caller to know. Asking again changes nothing.
+        """
+        ...
+
+    def let_go(self, hydration_id: str, *, run: str) -> bool:
+        """Let the next run have it; ``False`` where this run does not hold it (any more)."""
+        ...
+
+    def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
+        """Store a new plan with its ranges and return their number. Statistics begin anew with the plan's total."""
+        ...
+
+    def restore(self, hydration_id: str, plan: Plan, records: Iterable[RangeRecord], *, who: str, why: str) -> None:
+        """Take a plan with its ranges over from the sink, in the place of whatever stands here of that plan.
+
+        The hydration goes to rehydration, and statistics begin with what is committed. Who and why stay in the control
+        table. ``LedgerRefused`` while a range of the hydration is in flight under a lease that has not run out.
+        """
+        ...
+
+    def take_over(self, hydration_id: str, plan: Plan) -> None:
+        """Write down the newer epoch under which a new life of the lane goes on with the same plan.
+
+        Nothing where another plan is the current one by now.
+        """
+        ...
+
+    def admit(
+        self,
+        hydration_id: str,
+        *,
+        lane: str,
+        session_id: str,
+        lease_seconds: float,
+        memory_bytes: int = 0,
+        memory_limit: int | None = None,
+        seq: int | None = None,
+    ) -> Permit | None:
+        """Give the next planned range (or ``seq``) a credit under the hydration's row lock, or ``None``.
+
+        ``None`` while paused, while it is not the hydration's turn, while every credit is in flight or every connection
+        of the sink's server, while what the cluster's ranges reserve leaves no ``memory_bytes`` of ``memory_limit``,
+        and where no such range is planned. All are reserved together.
+
+        The permit's range has a new attempt number and tag. Asked for a ``seq`` that this very lane holds already under
+        an unexpired lease and whose attempt has no session yet (``session_id`` empty at reservation), the reservation
+        becomes the permit: same attempt, lease renewed, session written.
+        """
+        ...
+
+    def renew(self, hydration_id: str, *, lane: str, lease_seconds: float) -> int:
+        """Renew the leases of every range that the lane has in flight and return how many there are."""
+        ...
+
+    def commit(
+        self,
+        plan_id: str,
+        seq: int,
+        *,
+        worker: str,
+        attempt: int,
+        rows: int,
+        bytes: int,
+        checksum: str,
+        limit: Limit,
+        pressure: float,
+        memory_bytes: int | None = None,
+    ) -> bool:
+        """Write down that the sink has committed a range; ``False`` where that was written already.
+
+        In the same transaction the credit comes back, the worker's statistics grow, credits follow the limit's law,
+        commit latency and memory per range are learned (moving mean; moving maximum), and a sample is kept.
+        """
+        ...
+
+    def release(self, plan_id: str, seq: int, *, attempt: int, error: str, fail: bool = False) -> bool:
+        """Take the credit back from an attempt that came to nothing: planned again, or failed. ``False`` if not its."""
+        ...
+
+    def recut(self, plan_id: str, seq: int, *, attempt: int, pieces: Sequence[Bounds]) -> list[int]:
+        """Put planned ranges of these bounds in the place of one, which is revoked, and return their numbers.
+
+        For a range of the current plan that is planned, or that ``attempt`` holds, whose credit is back then; else
+        nothing is changed and nothing returned. Their numbers follow the plan's last; they share what was expected.
+        """
+        ...
+
+    def retry_failed(self, plan_id: str) -> int:
+        """Plan failed ranges again, as a person's retry of the task means it; return how many there were."""
+        ...
+
+    def reopen(self, plan_id: str, seq: int, *, who: str, why: str | None = None) -> bool:
+        """Plan a committed or failed range of the current plan again; ``False`` where it is neither.
+
+        What it had committed no longer counts as progress. Who, when and why stay in the control table.
+        """
+        ...
+
+    def finish(self, hydration_id: str) -> Hydration:
+        """Go to steady state where every range of the plan is committed; the total becomes exact. Idempotent.
+
+        ``LedgerRefused`` where a range is still open.
+        """
+        ...
+
+    def record_decision(self, hydration_id: str, decision: Decision) -> None:
+        """Keep the gate's latest decision with all its reasons."""
+        ...
+
+    def record_flow(self, hydration_id: str, *, worker: str, times: Flow) -> None:
+        """Keep what a worker's stages did since it last said so; for an hour."""
+        ...
+
+    def record_read(self, hydration_id: str, *, worker: str, in_flight_rows: int) -> None:
+        """Keep what a worker has read beyond what is committed; ``snapshot_read`` never goes back."""
+        ...
+
+    def keep_probe(self, hydration_id: str, curve: str) -> None:
+        """Keep what a probe has measured, as JSON, in the place of the one before."""
+        ...
+
+    def keep_preview(self, hydration_id: str, facts: str) -> None:
+        """Keep what a plan would be, as JSON, in the place of what was kept before."""
+        ...
+
+    def keep_failure(self, hydration_id: str, failure: str | None) -> None:
+        """Keep why a task of the hydration has failed, with the time; ``None`` where a task works on it again.
+
+        ``failure`` is shown to people: it must hold no secret.
+        """
+        ...
+
+    def keep_push(self, process: str, counts: str) -> None:
+        """Keep what a process's channel has done, as JSON, in the place of what it said before; for an hour."""
+        ...
+
+    def forget(self, hydration_id: str) -> None:
+        """Remove a hydration with all that belongs to it but the acts of people. Idempotent.
+
+        ``LedgerRefused`` while a range of it is in flight.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give connections back; idempotent."""
+        ...

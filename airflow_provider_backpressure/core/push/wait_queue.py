@@ -1,0 +1,136 @@
+"""Those of one process that wait at one hydration's gate: one after the other they are let go to look."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from airflow_provider_backpressure.core.gate.gate_event import Diff
+from airflow_provider_backpressure.core.gate.hydration import GateState
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.push.gate_cache import Mark, Mirror
+
+
+@dataclass(eq=False, kw_only=True)
+class Waiter:
+    """One that waits. ``wake`` is called from any thread, under a lock: it must return at once."""
+
+    hydration_id: str
+    ledger: Ledger
+    """Where the switches are read while it waits."""
+    wake: Callable[[], None]
+    seq: int | None = None
+    """The range that it stands for."""
+    every: bool = False
+    """Wants to hear of every change, and takes nobody's turn: one that only shows what is."""
+    tried: int = field(default=-1, init=False)
+    """The desk's version at its latest turn."""
+
+
+class Desk:
+    """The waiters of one hydration in one process, and their common copy of its gate. Used under the lock of ``Push``.
+
+    Those that are **parked** wait for their turn. Each change raises the desk's version and gives a turn to one of
+    them; the next gets one when that one is done, if the gate is still worth a look. So one credit lets one through,
+    and a thousand waiters read the ledger once.
+    """
+
+    def __init__(self) -> None:
+        self.mirror = Mirror()
+        self.waiters: dict[Waiter, None] = {}
+        self.subscribed = False
+        self.next_read = 0.0
+        """When the ledger is to be read though nothing was heard."""
+        self._parked: dict[Waiter, None] = {}
+        self._turn: Waiter | None = None
+        self._slow: Waiter | None = None
+        """Who had the turn at the last poll: it may hang, and the others need not wait for that."""
+        self._version = 0
+        self._due = False
+        self._used = 0
+        """Number of the change whose copy was looked at last."""
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether somebody waits for a turn."""
+        return bool(self._parked)
+
+    def enter(self, waiter: Waiter) -> None:
+        """Begin to hear of changes."""
+        self.waiters[waiter] = None
+
+    def leave(self, waiter: Waiter) -> None:
+        """Give up the turn as well."""
+        self.waiters.pop(waiter, None)
+        self._parked.pop(waiter, None)
+        self._give_back(waiter)
+
+    def park(self, waiter: Waiter) -> None:
+        """Wait for the next turn behind the others; whoever had the turn is done with it."""
+        if waiter in self.waiters:
+            self._parked[waiter] = None
+        self._give_back(waiter)
+        self.offer()
+
+    def unpark(self, waiter: Waiter, *, pass_on: bool = True) -> None:
+        """Wait by oneself; ``pass_on``: whether others are better off, or would fail alike."""
+        self._parked.pop(waiter, None)
+        self._give_back(waiter, pass_on=pass_on)
+
+    def hear(self, diff: Diff) -> bool:
+        """Take a diff in, tell those that stand for its range, and return whether it went in cleanly."""
+        clean = self.mirror.hear(diff)
+        self.changed()
+        if diff.seq is not None:
+            for waiter in [each for each in self._parked if each.seq == diff.seq]:
+                del self._parked[waiter]
+                waiter.wake()
+        return clean
+
+    def news(self) -> GateState | None:
+        """Return the copy where it says that the gate is open, once for each change."""
+        state = self.mirror.state
+        if state is None or not self.mirror.may_open or self._used >= state.number:
+            return None
+        self._used = state.number
+        return state
+
+    def saw(self, state: GateState, mark: Mark) -> None:
+        """Take over what a waiter has read."""
+        self.mirror.saw(state, mark)
+        self._used = self.mirror.number
+
+    def lose(self, *, subscribed: bool) -> None:
+        """Trust the copy no longer: changes may have been missed. ``subscribed``: whether the next ones are heard."""
+        self.subscribed = subscribed
+        self.mirror.lose()
+        self.changed()
+
+    def changed(self) -> None:
+        """Let somebody look, if it is worth it."""
+        self._version += 1
+        for waiter in self.waiters:
+            if waiter.every:
+                waiter.wake()
+        self.offer()
+
+    def offer(self) -> None:
+        """Give the turn to whoever waits longest, unless somebody has it or everybody had it since the last change."""
+        first = next(iter(self._parked), None)
+        if self._turn is not None or first is None or first.tried == self._version:
+            return
+        if self._due or self.mirror.may_open:
+            del self._parked[first]
+            self._turn, self._due, first.tried = first, False, self._version
+            first.wake()
+
+    def poll(self) -> None:
+        """Let somebody read the ledger, whatever the copy says."""
+        if self._turn is self._slow:
+            self._turn = None
+        self._slow, self._due = self._turn, True
+        self.changed()
+
+    def _give_back(self, waiter: Waiter, *, pass_on: bool = True) -> None:
+        if self._turn is waiter:
+            self._turn = None
+            if pass_on:
+                self.offer()

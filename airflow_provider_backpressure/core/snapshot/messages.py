@@ -1,0 +1,264 @@
+"""Messages between Airflow's side and Spark's: versioned JSON without secrets."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_provider_backpressure.core.snapshot.bounds import NullBounds
+from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, flow_of, total
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column by its name and the database's own spelling of its type (``numeric(15,2)``)."""
+
+    name: str
+    type: str
+    nullable: bool = True
+    collation: str | None = None
+    """How the source orders a text key by which ranges are cut; another order has other rows in the same bounds."""
+
+
+def null_bounds(columns: Sequence[Column], split: Sequence[str]) -> list[NullBounds]:
+    """Return the range of the rows without a key, where the column by which a table is cut may be NULL.
+
+    It is planned although there may be no such row yet: one may come before the ranges are read.
+    """
+    nullable = len(split) == 1 and all(column.nullable for column in columns if column.name == split[0])
+    return [NullBounds(column=split[0])] if nullable else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """What one Spark task copies: the statement that reads exactly these rows, made by the source."""
+
+    slice_id: str
+    query: str
+    bounds: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The values of a rising column that one plan reads: above ``after``, up to and with ``upto``, as text."""
+
+    column: str
+    after: str | None
+    """``None``: from the very first, rows without a value included."""
+    upto: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadSpec:
+    """The source as a task needs it. ``kind`` names the reader; the endpoint travels apart from the message."""
+
+    kind: str
+    conn_id: str
+    columns: tuple[Column, ...]
+    place: str | None = None
+    """What names the table by whatever address it is reached, so that a sink can refuse to write into its source."""
+    window: Window | None = None
+    parts: tuple[str, ...] = ()
+    """Names of the tables whose blocks are read, where ranges are cut by blocks; of a lake its kind and address."""
+    snapshot: str | None = None
+    """The exported snapshot in which every range is read; known only while the lane that keeps it lives."""
+    tells_position: bool = False
+    """Whether each range tells where the source's log stood after its rows were read."""
+    keep_bad: bool = False
+    """Whether a record that cannot be taken apart is handed on with the reason, instead of failing its range."""
+    trusts: bool = False
+    """Whether values that are to be JSON are handed on unseen, since the target looks at them itself."""
+    added: tuple[str, ...] = ()
+    """Columns that the table got since the plan before: where its log does not know them yet, they are NULL."""
+    storage: TableStorage | None = None
+    """How the table was stored when it was planned; ``None`` where that does not matter, or in an earlier release."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "ReadSpec":
+        """Build it from its JSON object."""
+        window, storage = value.get("window"), value.get("storage")
+        made = {
+            "columns": columns_from_json(value["columns"]),
+            "window": Window(**window) if window else None,
+            "parts": tuple(value.get("parts", ())),
+            "added": tuple(value.get("added", ())),
+            "storage": TableStorage.from_json(storage) if storage else None,
+        }
+        return cls(**{**value, **made})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteSpec:
+    """The sink as a task needs it. Table names are quoted and qualified by the sink that made them."""
+
+    kind: str
+    conn_id: str
+    target: str
+    """Where rows are written: the target, or under ``replace`` its shadow."""
+    columns: tuple[Column, ...]
+    """The target's columns in the order in which rows arrive, with the target's types."""
+    mode: str
+    key: tuple[str, ...]
+    """Columns of the unique key that ``upsert`` goes by; may be empty under ``append``."""
+    plan_table: str
+    commit_table: str
+    fence: str
+    """The target's key in ``plan_table``."""
+    quarantine: str | None = None
+    """The table that takes rows which the target cannot; ``None``: such a row fails its range."""
+    most_bad: int = 0
+    """Most rows of one plan that it takes."""
+    frontier_table: str = ""
+    """Where the sink keeps how far each stream of a log has come: a table of its own, or the target itself. Empty for a
+    sink that has no such place."""
+    ordered: bool = False
+    """Whether later rows win over earlier ones: ranges go in one after another, and a row without values deletes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transform:
+    """What the frame path does between reader and writer.
+
+    ``sql``: a SELECT over the view ``source``. ``python``: ``module:callable`` taking and giving a DataFrame, or an
+    empty reference where the runner was handed the callable itself.
+    """
+
+    sql: str | None = None
+    python: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeSpec:
+    """One attempt of one range, as it is submitted."""
+
+    hydration_id: str
+    plan_id: str
+    epoch: int
+    seq: int
+    attempt: int
+    tag: str
+    path: str
+    """``copy`` or ``frame``."""
+    read: ReadSpec
+    write: WriteSpec
+    slices: tuple[Slice, ...]
+    transform: Transform | None = None
+
+    def to_json(self) -> str:
+        """Return the message with its version."""
+        return json.dumps({"version": VERSION, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> "RangeSpec":
+        """Read a message; :class:`InvalidDeclaration` for another version or a missing field."""
+        value = _object(text)
+        try:
+            read, write, transform = value.pop("read"), value.pop("write"), value.pop("transform")
+            return cls(
+                read=ReadSpec.from_json(read),
+                write=WriteSpec(columns=columns_from_json(write.pop("columns")), key=tuple(write.pop("key")), **write),
+                slices=tuple(Slice(**piece) for piece in value.pop("slices")),
+                transform=Transform(**transform) if transform else None,
+                **value,
+            )
+        except (KeyError, TypeError) as error:
+            raise InvalidDeclaration(f"This is not a range specification of version {VERSION}: {error}.") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChecksumSpec:
+    """A piece of a table to be counted and hashed where the executors are. ``query`` selects it, ordered as written.
+
+    With ``read`` the rows are read as a source's slice is, and their values are hashed; else the target of this kind
+    hashes them as its markers have it.
+    """
+
+    kind: str
+    conn_id: str
+    query: str
+    read: ReadSpec | None = None
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "ChecksumSpec":
+        """Build it from its JSON object."""
+        read = value.get("read")
+        return cls(**{**value, "read": ReadSpec.from_json(read) if read else None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceResult:
+    """What a task says of its slice. Only the sink's marker decides; this adds what the marker does not hold."""
+
+    slice_id: str
+    rows: int
+    bytes: int
+    checksum: str
+    """``<algorithm>:<16 hex digits>``: sum modulo 2^64 of row hashes, see ``spark/checksum.py``."""
+    quarantined: int = 0
+    """Rows that went into the quarantine table instead."""
+    read_at: str = ""
+    """Where the source's log stood after the rows were read (a ``LogPosition``); empty where that was not asked."""
+    times: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    """Seconds that reader, transform and sink were busy, idle and held back, by stage; empty: nothing was copied."""
+    peak_memory_bytes: int = 0
+    """Peak resident memory of the task's own process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeResult:
+    """What came of an attempt."""
+
+    plan_id: str
+    seq: int
+    attempt: int
+    slices: tuple[SliceResult, ...] = field(default=())
+
+    @property
+    def rows(self) -> int:
+        """Rows written, over all slices."""
+        return sum(piece.rows for piece in self.slices)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes moved, over all slices."""
+        return sum(piece.bytes for piece in self.slices)
+
+    @property
+    def flow(self) -> dict[Stage, StageTime]:
+        """What reader, transform and sink did, over all slices."""
+        return total(*(flow_of(piece.times) for piece in self.slices))
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Memory that the tasks took together, at the most."""
+        return sum(piece.peak_memory_bytes for piece in self.slices)
+
+    def to_json(self) -> str:
+        """Return the message with its version."""
+        return json.dumps({"version": VERSION, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> "RangeResult":
+        """Read a message; :class:`InvalidDeclaration` for another version or a missing field."""
+        value = _object(text)
+        try:
+            return cls(slices=tuple(SliceResult(**piece) for piece in value.pop("slices")), **value)
+        except (KeyError, TypeError) as error:
+            raise InvalidDeclaration(f"This is not a range result of version {VERSION}: {error}.") from error
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict) or value.pop("version", None) != VERSION:
+        raise InvalidDeclaration(f"A message of another version than {VERSION} arrived: both sides need one release.")
+    return value
+
+
+def columns_from_json(values: list[dict[str, Any]]) -> tuple[Column, ...]:
+    """Build columns from their JSON objects."""
+    return tuple(Column(**value) for value in values)

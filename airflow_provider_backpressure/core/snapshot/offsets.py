@@ -1,0 +1,156 @@
+"""Offsets of a log's partitions: what one plan reads of it, as the window that travels with the plan."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Piece
+from airflow_provider_backpressure.core.snapshot.messages import Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.exceptions import SinkRefused
+
+COLUMN = "partition, offset"
+"""What stands for the rising column in a :class:`Window` of offsets."""
+PLACE = ("partition", "offset")
+"""Columns that say where in a log a row stands."""
+MOST_PIECES = 256
+"""Most partitions in one range: each costs its reader a place in every request."""
+
+Offsets = Mapping[int, int]
+"""An offset by partition."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogWindow:
+    """From where to where a plan reads, by partition, half-open; both have the same partitions."""
+
+    topic: str
+    topic_id: str
+    """Tells a topic from one of the same name that was made after it was deleted."""
+    start: Offsets
+    end: Offsets
+
+    @property
+    def total(self) -> int:
+        """Offsets in all."""
+        return sum(self.end[partition] - self.start[partition] for partition in self.end)
+
+    def pieces(self) -> list[Piece]:
+        """Return what there is to read, without the partitions where nothing is."""
+        parts = ((partition, self.start[partition], self.end[partition]) for partition in sorted(self.end))
+        return [(partition, start, end) for partition, start, end in parts if start < end]
+
+    def bounds(self) -> OffsetBounds:
+        """Return all of it; ``InvalidDeclaration`` where it is empty."""
+        return OffsetBounds(pieces=tuple(self.pieces()))
+
+    def window(self, after: str | None) -> Window:
+        """Return it as the window of a plan that follows the one whose ``upto`` was ``after``."""
+        return Window(column=COLUMN, after=after, upto=self.to_text())
+
+    def stream(self, partition: int) -> str:
+        """Return the name of a partition, under which a sink keeps how far it has come."""
+        return f"{self.topic}/{partition}"
+
+    def to_text(self) -> str:
+        """Return it as JSON."""
+        ends = {"start": _named(self.start), "end": _named(self.end)}
+        return json.dumps({"topic": self.topic, "topic_id": self.topic_id, **ends})
+
+    @classmethod
+    def from_text(cls, text: str) -> "LogWindow":
+        """Read what :meth:`to_text` wrote."""
+        value = json.loads(text)
+        start, end = ({int(name): at for name, at in value[key].items()} for key in ("start", "end"))
+        return cls(topic=value["topic"], topic_id=value["topic_id"], start=start, end=end)
+
+    @classmethod
+    def of(cls, window: Window | None) -> "LogWindow | None":
+        """Return the offsets that a plan's window is about; ``None`` for that of a rising column."""
+        return cls.from_text(window.upto) if window is not None and window.column == COLUMN else None
+
+
+def packed(found: Iterable[Piece], *, offsets: int, most_pieces: int = MOST_PIECES) -> Iterator[OffsetBounds]:
+    """Yield bounds of at most ``offsets`` offsets that cover these pieces: long ones cut, short ones together.
+
+    Pieces of one partition come in the order in which they are given, and never two of it in one range.
+    """
+    pieces: list[Piece] = []
+    room = offsets
+    for partition, start, end in found:
+        if pieces and pieces[-1][0] == partition:
+            yield OffsetBounds(pieces=tuple(pieces))
+            pieces, room = [], offsets
+        while start < end:
+            to = min(end, start + room)
+            pieces.append((partition, start, to))
+            room -= to - start
+            start = to
+            if not room or len(pieces) == most_pieces:
+                yield OffsetBounds(pieces=tuple(pieces))
+                pieces, room = [], offsets
+    if pieces:
+        yield OffsetBounds(pieces=tuple(pieces))
+
+
+def missing(window: LogWindow, committed: Iterable[OffsetBounds]) -> Iterator[Piece]:
+    """Yield what of a window is in none of these bounds, partition by partition in its order."""
+    taken: dict[int, list[tuple[int, int]]] = {}
+    for partition, first, last in (piece for bounds in committed for piece in bounds.pieces):
+        taken.setdefault(partition, []).append((first, last))
+    for partition, start, end in window.pieces():
+        at = start
+        for first, last in sorted(taken.get(partition, ())):
+            if at < first:
+                yield partition, at, first
+            at = max(at, last)
+        if at < end:
+            yield partition, at, end
+
+
+def ordered(write: WriteSpec) -> WriteSpec:
+    """Return what makes rows of a log go in by its order; ``SinkRefused`` where the target cannot keep it."""
+    lacking = [name for name in PLACE if name not in [column.name for column in write.columns]]
+    if lacking:
+        raise SinkRefused(
+            f"Rows of a log can only be upserted by its order, and {' and '.join(lacking)} of each record does not "
+            "arrive: let the transform keep it."
+        )
+    if not write.frontier_table:
+        raise SinkRefused(f"{write.fence} cannot be upserted from a log: a {write.kind} sink does not keep its order.")
+    return replace(write, ordered=True)
+
+
+def in_order(ranges: Iterable[PlannedRange]) -> Iterator[PlannedRange]:
+    """Yield ranges of offsets that are to be committed one after another."""
+    for planned in ranges:
+        assert isinstance(planned.bounds, OffsetBounds), "only a log has an order"
+        yield replace(planned, bounds=replace(planned.bounds, ordered=True))
+
+
+def unread_offsets(
+    window: LogWindow, still: Sequence[OffsetBounds], *, whole: bool, cut: Sequence[OffsetBounds] = ()
+) -> dict[int, int]:
+    """Return from which offset on each partition has not been committed yet.
+
+    ``still``: the first ranges that are not committed, in the plan's order; ``whole``: these are all of them. As ranges
+    are cut partition by partition, one that is not among them and stands before their last is committed. ``cut``: all
+    open ones that took the place of another one later, and so stand in no order.
+    """
+    first: dict[int, int] = {}
+    for partition, start, _ in (piece for bounds in (*still, *cut) for piece in bounds.pieces):
+        first[partition] = min(start, first.get(partition, start))
+    last = max((partition for bounds in still for partition, _, _ in bounds.pieces), default=-1)
+    return {
+        partition: first.get(partition, end) if whole or partition <= last else window.start[partition]
+        for partition, end in window.end.items()
+    }
+
+
+def lag(unread: Offsets, high: Offsets) -> dict[int, int]:
+    """Return how many offsets of each partition stand between what was committed and the log's end."""
+    return {partition: max(0, end - unread.get(partition, 0)) for partition, end in high.items()}
+
+
+def _named(offsets: Offsets) -> dict[str, int]:
+    return {str(partition): offsets[partition] for partition in sorted(offsets)}

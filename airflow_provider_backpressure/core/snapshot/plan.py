@@ -1,0 +1,148 @@
+"""What a source holds at a frontier, and the plan made from it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.frontier import Key
+from airflow_provider_backpressure.core.snapshot.messages import (
+    Column,
+    ReadSpec,
+    Transform,
+    Window,
+    WriteSpec,
+    columns_from_json,
+)
+from airflow_provider_backpressure.core.snapshot.paths import REPLAY
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
+
+LANDED = "landed"
+"""Kind of a source whose rows a hydration has landed in a table of files before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A source's answer to "what is there?", before anything is read."""
+
+    source_identity: str
+    """Names the source across runs and connections, without secrets: ``postgres://host:port/db/schema.table``."""
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    """Columns of the source's unique key; empty where it has none."""
+    split: tuple[str, ...]
+    """Columns by which ranges are cut; empty where they are cut by blocks."""
+    unique: bool
+    """Whether no two rows share their values, and none is without."""
+    frontier: Mapping[Key, int]
+    """Rows per table, offsets per partition …: what must be committed for the snapshot to be complete."""
+    total: int | None
+    """Rows or offsets in all; ``None`` where unknown, never 0 for unknown."""
+    total_exact: bool
+    row_bytes: float
+    """Mean size of a row by the source's statistics, in bytes."""
+    consistency: Consistency
+    widest_bytes: float = 0.0
+    """Size of the largest row that may have to be expected, where rows differ much in size; 0: they do not."""
+    window: Window | None = None
+    """What of a rising column this snapshot is about; ``None`` where there is none."""
+    log_keys: tuple[tuple[str, ...], ...] = ()
+    """Under ``catch_up``: unique keys by which the source's log tells which row was deleted."""
+    defaults: tuple[str, ...] = ()
+    """Columns with a default: once they are added, rows have a value that nobody wrote."""
+    loose: tuple[str, ...] = ()
+    """Columns of text of which the source takes different ones for equal."""
+    position: str | None = None
+    """Where the source's log stood before anything was read (an LSN, or a GTID set); ``None`` where none is kept."""
+
+
+def fingerprint(columns: tuple[Column, ...]) -> str:
+    """Return the digest of a schema: a plan is only good for the columns it was made for."""
+    text = json.dumps([[column.name, column.type] for column in columns])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One plan: identity, fence and what every range of it shares.
+
+    Kept whole in the ledger and in the sink's plan row, from which a lost ledger is rebuilt.
+    """
+
+    plan_id: str
+    """32 hex digits, a UUID per plan."""
+    epoch: int
+    """Minted in the sink; a newer plan of the same target has a higher one. 0: the sink does not know the plan yet."""
+    source_identity: str
+    sink_identity: str
+    consistency: Consistency
+    mode: Mode
+    frontier: Mapping[Key, int]
+    fingerprint: str
+    total: int | None
+    total_exact: bool
+    path: str
+    """``copy``, ``frame`` or ``replay``."""
+    read: ReadSpec
+    write: WriteSpec
+    transform: Transform | None = None
+    clears: str | None = None
+    """Id of the plan before, which was closed unfinished: what it wrote is removed when this one takes the target."""
+    position: str | None = None
+    """Where the source's log stood before anything was read, so that what came later can be replayed.
+
+    Under ``catch_up`` a ``LogPosition``, the same in all plans of windows that follow."""
+    environment: str = ""
+    """The environment whose hydration it is, by which the target's plan row tells it from another one's."""
+    ranges: int | None = None
+    """How many ranges it has; ``None`` before they are counted."""
+    counted: bool = False
+    """Whether ``total`` was counted in the very snapshot in which the ranges are read."""
+    hydration_id: str = ""
+    """Under ``catch_up`` the ledger's id of the hydration, after which the source's log keeps a place for it."""
+
+    @property
+    def unit(self) -> str:
+        """What its total and its progress count."""
+        replayed = ReplayWindow.of(self.read.window)
+        if replayed is not None:
+            return replayed.unit
+        return "offsets" if self.consistency is Consistency.OFFSETS else "rows"
+
+    def takes_over(self, other: "Plan | None") -> bool:
+        """Whether this is the same plan, and its epoch not older: of two lives that go on with it the later counts."""
+        return other is not None and other.plan_id == self.plan_id and other.epoch <= self.epoch
+
+    @property
+    def replays(self) -> bool:
+        """Whether it replays a piece of the source's log, see :mod:`..core.snapshot.replay_window`."""
+        return self.path == REPLAY
+
+    @property
+    def landed(self) -> bool:
+        """Whether its rows come from files that a hydration has landed before."""
+        return self.read.kind == LANDED
+
+    @property
+    def increment(self) -> bool:
+        """Whether it brings what has come since an earlier plan, and nothing of what that one brought."""
+        return self.read.window is not None and self.read.window.after is not None
+
+    def to_json(self) -> str:
+        """Return the plan as JSON; it holds connection names, no secrets."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Read what :meth:`to_json` wrote."""
+        value = json.loads(text)
+        read, write, transform = value.pop("read"), value.pop("write"), value.pop("transform")
+        return cls(
+            read=ReadSpec.from_json(read),
+            write=WriteSpec(columns=columns_from_json(write.pop("columns")), key=tuple(write.pop("key")), **write),
+            transform=Transform(**transform) if transform else None,
+            consistency=Consistency(value.pop("consistency")),
+            mode=Mode(value.pop("mode")),
+            **value,
+        )

@@ -1,0 +1,131 @@
+"""Ranges: bounded, half-open pieces of a snapshot that cover it without gap or overlap."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogBounds, OffsetBounds
+from airflow_provider_backpressure.exceptions import IllegalTransition
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRange:
+    """One range as the planner cuts it. ``rows`` and ``bytes`` are what the source's statistics let expect."""
+
+    seq: int
+    bounds: Bounds
+    rows: int
+    bytes: int
+
+
+def numbered(pieces: Iterable[Bounds], *, rows: int, row_bytes: float) -> Iterator[PlannedRange]:
+    """Yield a range for each piece, in order. ``rows`` is what each is expected to hold, ``row_bytes`` a row's size."""
+    for seq, bounds in enumerate(pieces):
+        yield PlannedRange(seq=seq, bounds=bounds, rows=rows, bytes=int(rows * row_bytes))
+
+
+class RangeState(StrEnum):
+    """Where a range is on its way."""
+
+    PLANNED = "planned"
+    """Waits for a credit."""
+    ADMITTED = "admitted"
+    """Holds a credit under a lease; a job for it may be running."""
+    COMMITTED = "committed"
+    """The sink has committed it: the credit is back."""
+    FAILED = "failed"
+    """Every attempt failed; the hydration stops until a person acts."""
+    REVOKED = "revoked"
+    """Re-cut, skipped or cancelled: a revoked marker in the sink keeps late attempts out."""
+
+
+SKIPPED = "skipped: "
+"""How the error of a range begins that a person has left out; why follows."""
+
+LEGAL: dict[RangeState, frozenset[RangeState]] = {
+    # The sink's marker wins: one found later commits a range that the ledger had set back or given up.
+    RangeState.PLANNED: frozenset({RangeState.ADMITTED, RangeState.COMMITTED, RangeState.REVOKED}),
+    RangeState.ADMITTED: frozenset({RangeState.COMMITTED, RangeState.PLANNED, RangeState.FAILED, RangeState.REVOKED}),
+    RangeState.FAILED: frozenset({RangeState.PLANNED, RangeState.COMMITTED, RangeState.REVOKED}),
+    # A person's repair removes rows and marker from the sink, and the range is read once more.
+    RangeState.COMMITTED: frozenset({RangeState.PLANNED}),
+    RangeState.REVOKED: frozenset(),
+}
+
+
+def advance(state: RangeState, to: RangeState) -> RangeState:
+    """Return ``to`` where the step is legal; :class:`IllegalTransition` otherwise."""
+    if to not in LEGAL[state]:
+        raise IllegalTransition(f"A range cannot go from {state} to {to}.")
+    return to
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeRecord:
+    """One range as the ledger has it. Times are aware UTC datetimes by the ledger database's clock."""
+
+    hydration_id: str
+    plan_id: str
+    seq: int
+    bounds: Bounds
+    state: RangeState
+    planned_rows: int
+    planned_bytes: int
+    attempt: int = 0
+    """Number of the latest attempt; 0 before the first."""
+    lane: str | None = None
+    session_id: str | None = None
+    tag: str | None = None
+    """Names the latest attempt everywhere: Spark tag, ``application_name`` in the sink. See :func:`attempt_tag`."""
+    lease_until: datetime | None = None
+    memory_bytes: int = 0
+    """Executor memory reserved for it while in flight."""
+    rows: int | None = None
+    bytes: int | None = None
+    checksum: str | None = None
+    error: str | None = None
+    admitted_at: datetime | None = None
+    committed_at: datetime | None = None
+
+    @property
+    def slice_id(self) -> str:
+        """Key of its marker in the sink, beside the plan; the attempt is never part of it."""
+        return slice_id(self.seq)
+
+    @property
+    def skipped(self) -> bool:
+        """Whether a person has left it out for good, so that nothing of it is in the target."""
+        return self.state is RangeState.REVOKED and (self.error or "").startswith(SKIPPED)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it may only begin when every range before it is in."""
+        return isinstance(self.bounds, LogBounds) or (isinstance(self.bounds, OffsetBounds) and self.bounds.ordered)
+
+    def progress(self, rows: int) -> int:
+        """Return what its commit adds to the hydration's progress: of a table its rows, of a log offsets or bytes.
+
+        Markers of transactions, aborted records and compacted ones leave offsets without a row.
+        """
+        match self.bounds:
+            case OffsetBounds():
+                return self.bounds.offsets
+            case LogBounds():
+                return self.bounds.length
+        return rows
+
+
+def slice_id(seq: int, index: int = 0) -> str:
+    """Return the id of a range's slice, unique within its plan and short enough for ``application_name``."""
+    return f"{seq}.{index}"
+
+
+def seq_of(slice_id: str) -> int:
+    """Return the number of the range that a slice belongs to."""
+    return int(slice_id.partition(".")[0])
+
+
+def attempt_tag(plan_id: str, slice_id: str, attempt: int) -> str:
+    """Return ``bp:<plan>:<slice>:<attempt>``, at most 63 bytes (PostgreSQL cuts longer application names)."""
+    return f"bp:{plan_id}:{slice_id}:{attempt}"
