@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_backpressure.channels.duplex import Duplex
 from airflow_provider_backpressure.channels.hearing import Ear, Pulse
 from airflow_provider_backpressure.channels.sending import Message, Sender
+from airflow_provider_backpressure.connectors.kafka.connect import admin, consumer, producer
+from airflow_provider_backpressure.connectors.kafka.errors import translated
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Receiver
 from airflow_provider_backpressure.core.push.metrics import PushCounts
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
-from airflow_provider_backpressure.kafka.clients import admin, consumer, producer
-from airflow_provider_backpressure.kafka.errors import translated
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -12,12 +12,12 @@ import psycopg
 from airflow_provider_backpressure.channels.duplex import Duplex
 from airflow_provider_backpressure.channels.listening import Listener
 from airflow_provider_backpressure.channels.sending import Message, Sender
+from airflow_provider_backpressure.connectors.postgres.connect import connect
+from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Receiver
 from airflow_provider_backpressure.core.push.metrics import PushCounts
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
-from airflow_provider_backpressure.postgres.connecting import connect
-from airflow_provider_backpressure.postgres.errors import Errors
 
 LIMIT = 7_999
 """Most bytes of a payload that NOTIFY takes."""

@@ -13,8 +13,8 @@ Look = Callable[[Endpoint], Iterator[str]]
 
 def postgres(place: Endpoint) -> Iterator[str]:
     """A server that lets us in, without a pooler that hands sessions on."""
-    from airflow_provider_backpressure.postgres.connecting import CONTROL, connect
-    from airflow_provider_backpressure.postgres.errors import Errors
+    from airflow_provider_backpressure.connectors.postgres.connect import CONTROL, connect
+    from airflow_provider_backpressure.connectors.postgres.errors import Errors
 
     errors = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
     with (
@@ -37,10 +37,10 @@ def postgres(place: Endpoint) -> Iterator[str]:
 
 def postgres_slots(place: Endpoint, known: Collection[str]) -> Iterator[str]:
     """Slots of ours that keep the server's log; each has to belong to a hydration that follows it."""
+    from airflow_provider_backpressure.connectors.postgres.errors import Errors
+    from airflow_provider_backpressure.connectors.postgres.replication_slots import PREFIX, slots_of_ours
+    from airflow_provider_backpressure.connectors.postgres.shared_connection import Session
     from airflow_provider_backpressure.core.health_signals import size
-    from airflow_provider_backpressure.postgres.errors import Errors
-    from airflow_provider_backpressure.postgres.session import Session
-    from airflow_provider_backpressure.postgres.slots import PREFIX, slots_of_ours
 
     with closing(Session(place, errors=Errors(refused=SourceRefused, unavailable=SourceUnavailable))) as session:
         slots = slots_of_ours(session)
@@ -59,8 +59,8 @@ def postgres_slots(place: Endpoint, known: Collection[str]) -> Iterator[str]:
 
 def kafka(place: Endpoint) -> Iterator[str]:
     """A broker that lets us in."""
-    from airflow_provider_backpressure.kafka.clients import library_version
-    from airflow_provider_backpressure.kafka.cluster import described
+    from airflow_provider_backpressure.connectors.kafka.connect import library_version
+    from airflow_provider_backpressure.connectors.kafka.metadata import described
 
     found = described(place)
     yield f"Kafka answers {place.user or 'without a login'} at {place.host}: {found}."
@@ -69,8 +69,8 @@ def kafka(place: Endpoint) -> Iterator[str]:
 
 def mysql(place: Endpoint) -> Iterator[str]:
     """A server of a version that can be read from, and whether what it says is encrypted."""
-    from airflow_provider_backpressure.mysql.connecting import CONTROL, connect, is_mariadb, version
-    from airflow_provider_backpressure.mysql.errors import Errors
+    from airflow_provider_backpressure.connectors.mysql.connect import CONTROL, connect, is_mariadb, version
+    from airflow_provider_backpressure.connectors.mysql.errors import Errors
 
     errors = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
     with connect(place, errors=errors, name=CONTROL) as connection, errors.translated(place):

@@ -61,15 +61,15 @@ def _opened(hydration: Hydration) -> Sink:
 
 
 def _logs(conn_id: str, known: Collection[str], *, remove: bool) -> Iterator[Trace]:
-    from airflow_provider_backpressure.postgres.errors import Errors
-    from airflow_provider_backpressure.postgres.session import Session
-    from airflow_provider_backpressure.postgres.slots import (
+    from airflow_provider_backpressure.connectors.postgres.errors import Errors
+    from airflow_provider_backpressure.connectors.postgres.replication_slots import (
         PREFIX,
         drop_publication,
         drop_slot,
         publications_of_ours,
         slots_of_ours,
     )
+    from airflow_provider_backpressure.connectors.postgres.shared_connection import Session
 
     errors = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
     with closing(Session(endpoint(conn_id, "postgres"), errors=errors)) as session:

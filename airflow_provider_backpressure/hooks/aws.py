@@ -6,9 +6,9 @@ from typing import Any
 
 from airflow.sdk import Connection
 
+from airflow_provider_backpressure.connectors.lake.options import ADDRESS, REGION
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.lakes.options import ADDRESS, REGION
 
 log = logging.getLogger(__name__)
 

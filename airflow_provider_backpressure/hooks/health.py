@@ -13,8 +13,8 @@ from airflow_provider_backpressure.hooks.endpoints import BUILDERS
 
 
 def _postgres(endpoint: Endpoint, watched: Sequence[Watched], seconds: float) -> Health:
-    from airflow_provider_backpressure.postgres.errors import Errors
-    from airflow_provider_backpressure.postgres.health import PostgresHealth
+    from airflow_provider_backpressure.connectors.postgres.errors import Errors
+    from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 
     errors = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
     return PostgresHealth(endpoint, watched, errors=errors, seconds=seconds)
@@ -26,8 +26,8 @@ def _mysql(endpoint: Endpoint, watched: Sequence[Watched], seconds: float) -> He
             f"Queries on connection {endpoint.conn_id} need the Python package pymysql: "
             "`pip install 'airflow-provider-backpressure[mysql]'`."
         )
-    from airflow_provider_backpressure.mysql.errors import Errors
-    from airflow_provider_backpressure.mysql.health import MySQLHealth
+    from airflow_provider_backpressure.connectors.mysql.errors import Errors
+    from airflow_provider_backpressure.connectors.mysql.health import MySQLHealth
 
     errors = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
     return MySQLHealth(endpoint, watched, errors=errors, seconds=seconds)

@@ -5,9 +5,9 @@ from typing import Any
 
 from airflow.sdk import Connection
 
+from airflow_provider_backpressure.connectors.lake.options import CATALOG
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.lakes.options import CATALOG
 
 
 def from_iceberg(found: Connection, extra: Mapping[str, Any]) -> Endpoint:

@@ -81,7 +81,7 @@ def _postgres_source(read: ReadSpec, identity: str) -> SourceDeclaration:
 
 
 def _kafka_source(read: ReadSpec, identity: str) -> SourceDeclaration:
-    from airflow_provider_backpressure.sources.kafka_columns import recorded_source
+    from airflow_provider_backpressure.connectors.kafka.source.columns import recorded_source
 
     return recorded_source(read.conn_id, identity.split("/", 3)[3].partition("#")[0], read.columns)
 
@@ -94,8 +94,8 @@ def _mysql_source(read: ReadSpec, identity: str) -> SourceDeclaration:
 
 
 def _landed_source(read: ReadSpec, identity: str) -> SourceDeclaration:
+    from airflow_provider_backpressure.connectors.lake.source.config import Lake, LandedSource
     from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
-    from airflow_provider_backpressure.sources.landed import Lake, LandedSource
 
     kind, address = read.parts
     lakes: dict[str, Callable[..., Lake]] = {"parquet": ParquetSink, "delta": DeltaSink, "iceberg": IcebergSink}
@@ -103,7 +103,7 @@ def _landed_source(read: ReadSpec, identity: str) -> SourceDeclaration:
 
 
 def _postgres_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
-    from airflow_provider_backpressure.postgres.names import QualifiedName
+    from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
     from airflow_provider_backpressure.sinks import PostgresSink
 
     schema = QualifiedName.parse(write.commit_table).schema

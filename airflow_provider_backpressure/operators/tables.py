@@ -5,10 +5,10 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
+from airflow_provider_backpressure.connectors.postgres.identifiers import shown
 from airflow_provider_backpressure.core.table_selection import TableName, in_files, placeholder, targets
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.hooks.endpoints import endpoint
-from airflow_provider_backpressure.postgres.names import shown
 from airflow_provider_backpressure.task import airflow_errors
 
 

@@ -17,17 +17,17 @@ import airflow_provider_backpressure
 from airflow_provider_backpressure.runners.shipment import release
 
 LOADED = (
-    "spark.paths.checksum",
-    "spark.paths.copy",
-    "spark.paths.frame",
-    "spark.paths.replay",
-    "spark.readers.arrow",
-    "spark.readers.kafka",
-    "spark.readers.landed",
-    "spark.readers.mysql",
-    "spark.readers.postgres_log",
-    "spark.writers.frame",
-    "spark.writers.lake",
+    "spark.checksum_path",
+    "connectors.postgres.tasks.copy",
+    "spark.frame_path",
+    "connectors.postgres.tasks.replay",
+    "connectors.postgres.tasks.read",
+    "connectors.kafka.tasks.read",
+    "connectors.lake.tasks.read",
+    "connectors.mysql.tasks.read",
+    "connectors.postgres.tasks.changes",
+    "connectors.postgres.tasks.write",
+    "connectors.lake.tasks.write",
 )
 """Of ours; the libraries come with them."""
 LIBRARIES = ("confluent_kafka", "pymysql")
@@ -35,7 +35,7 @@ LIBRARIES = ("confluent_kafka", "pymysql")
 
 
 class Loaded:
-    """Tells a worker that it has the code of a job already: see ``spark.aboard``. It finds nothing by itself."""
+    """Tells a worker that it has the code of a job already: see ``spark.code_loading``. It finds nothing by itself."""
 
     def __init__(self, digest: str) -> None:
         self.backpressure_digest = digest

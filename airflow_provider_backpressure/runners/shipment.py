@@ -12,11 +12,22 @@ from typing import Any
 
 import airflow_provider_backpressure
 
-PARTS = ("core", "kafka", "lakes", "mysql", "postgres", "spark")
-"""Rooms that run inside a task; beside them the package's own ``__init__`` and ``exceptions``."""
+PARTS = (
+    "*.py",
+    "core/*.py",
+    "core/gate/*.py",
+    "core/ports/*.py",
+    "core/progress/*.py",
+    "core/snapshot/*.py",
+    "connectors/**/*.py",
+    "spark/*.py",
+)
+"""Of the package, what tasks import."""
+AT_HOME = frozenset({"source", "sink", "config.py"})
+"""Of a connector, what only Airflow's side needs."""
 JOB = "airflow_provider_backpressure.spark.job"
 PROBE = "airflow_provider_backpressure.spark.probe"
-ABOARD = "airflow_provider_backpressure.spark.aboard"
+ABOARD = "airflow_provider_backpressure.spark.code_loading"
 """Named, not imported: what runs in Spark is shipped there."""
 SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": "4m"}
 """Of each session: wide rows would else be handed to a task 64 MiB at a time."""
@@ -35,7 +46,7 @@ def shipment() -> Path:
 
 @cache
 def cargo() -> tuple[str, bytes]:
-    """Return the same for a job to carry, as ``spark.aboard.carrying`` takes it: its name, and all sources packed."""
+    """Return the same for a job to carry, as ``spark.code_loading.carrying`` takes it: its name, and all sources packed."""
     texts = {name: content.decode() for name, content in _contents().items()}
     return release(), zlib.compress(json.dumps(texts).encode(), 9)
 
@@ -43,9 +54,13 @@ def cargo() -> tuple[str, bytes]:
 @cache
 def _contents() -> dict[str, bytes]:
     root = Path(airflow_provider_backpressure.__file__).parent
-    files = [root / "__init__.py", root / "exceptions.py"]
-    files += [file for part in PARTS for file in sorted((root / part).rglob("*.py"))]
+    files = [file for part in PARTS for file in sorted(root.glob(part))]
+    files = [file for file in files if not _is_at_home(file.relative_to(root).parts)]
     return {file.relative_to(root.parent).as_posix(): file.read_bytes() for file in files}
+
+
+def _is_at_home(parts: tuple[str, ...]) -> bool:
+    return parts[0] == "connectors" and bool(AT_HOME & set(parts))
 
 
 @cache

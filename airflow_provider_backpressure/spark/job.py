@@ -25,12 +25,11 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.core.snapshot.paths import COPY, FRAME, REPLAY, copies
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.spark.aboard import aboard
-from airflow_provider_backpressure.spark.paths.checksum import checksum_slice
-from airflow_provider_backpressure.spark.paths.copy import run_slice
-from airflow_provider_backpressure.spark.paths.frame import described, frame_job
-from airflow_provider_backpressure.spark.paths.replay import replay_slice
-from airflow_provider_backpressure.spark.rows import RESULT
+from airflow_provider_backpressure.spark.checksum_path import checksum_slice
+from airflow_provider_backpressure.spark.code_loading import aboard
+from airflow_provider_backpressure.spark.frame_path import described, frame_job
+from airflow_provider_backpressure.spark.registry import task_module
+from airflow_provider_backpressure.spark.result_rows import RESULT
 from airflow_provider_backpressure.spark.task import measured, outcome
 from airflow_provider_backpressure.spark.transforms import Function
 
@@ -45,11 +44,19 @@ def range_job(
     source, sink = endpoint_of(endpoints, spec.read.conn_id), endpoint_of(endpoints, spec.write.conn_id)
     if spec.path == REPLAY:
         whole, *_ = spec.slices
-        return _job(session, [partial(measured, partial(replay_slice, spec, whole, source, sink))])
+        return _job(
+            session,
+            [
+                partial(
+                    measured, partial(task_module(spec.write.kind, "replay").replay_slice, spec, whole, source, sink)
+                )
+            ],
+        )
     if spec.path == FRAME:
         return frame_job(session, spec, source, sink, function)
     if spec.path != COPY or spec.transform is not None or not copies(spec.read.kind, spec.write.kind):
         raise InvalidDeclaration(f"The path {spec.path!r} cannot be taken by range {spec.seq}.")
+    run_slice = task_module(spec.write.kind, "copy").run_slice
     return _job(session, [partial(run_slice, spec, piece, source, sink) for piece in spec.slices])
 
 

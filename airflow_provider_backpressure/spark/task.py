@@ -10,10 +10,10 @@ import pyarrow
 from airflow_provider_backpressure.core.error_codec import to_text
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError
-from airflow_provider_backpressure.spark import memory
-from airflow_provider_backpressure.spark.finders import forget_archives
-from airflow_provider_backpressure.spark.meter import Across, clocked
-from airflow_provider_backpressure.spark.rows import row
+from airflow_provider_backpressure.spark import peak_memory as memory
+from airflow_provider_backpressure.spark.result_rows import row
+from airflow_provider_backpressure.spark.stage_timer import Across, clocked
+from airflow_provider_backpressure.spark.zip_importers import forget_archives
 
 
 class TaskFailed(Exception):

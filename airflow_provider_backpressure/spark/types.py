@@ -6,7 +6,7 @@ What is not listed here is carried as text in the server's own words, which the 
 import pyarrow
 from pyspark.sql import types as spark
 
-from airflow_provider_backpressure.lakes.types import PLAIN, arrow_type
+from airflow_provider_backpressure.spark.arrow_types import PLAIN, arrow_type
 
 _SPARK: dict[str, spark.DataType] = {
     "smallint": spark.ShortType(),

@@ -34,11 +34,11 @@ SNAPSHOTS = 3
 SOURCE, SINK, SPARK = "benchmark_source", "benchmark_sink", "benchmark_spark"
 """Airflow's connections."""
 LOADED = {
-    PostgresSource: "sources.postgres_table",
-    MySQLSource: "sources.mysql_table",
-    KafkaSource: "sources.kafka_topic",
-    PostgresSink: "sinks.postgres_target",
-    ParquetSink: "sinks.lake_target",
+    PostgresSource: "connectors.postgres.source.table",
+    MySQLSource: "connectors.mysql.source.table",
+    KafkaSource: "connectors.kafka.source.topic",
+    PostgresSink: "connectors.postgres.sink.target",
+    ParquetSink: "connectors.lake.sink.target",
 }
 """What is otherwise loaded with the first use: loading libraries is no part of a session's start."""
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from airflow_provider_backpressure import exceptions, operators, sensors, sinks, sources, task
+from airflow_provider_backpressure.connectors.postgres.sink import system_tables as postgres_tables
 from airflow_provider_backpressure.core.admission.limiter import gate_decision
 from airflow_provider_backpressure.core.admission.watcher import SIGNALS, Watch
 from airflow_provider_backpressure.core.config import Budget
@@ -21,7 +22,6 @@ from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.hooks.metrics import figures
 from airflow_provider_backpressure.ledger.models import metadata
 from airflow_provider_backpressure.provider_info import get_provider_info
-from airflow_provider_backpressure.sinks import postgres_tables
 from airflow_provider_backpressure.task_groups import hydrate
 from airflow_provider_backpressure.testing import MemoryLedger
 from dev.docs.reference import Facts, Table

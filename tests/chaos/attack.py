@@ -401,11 +401,6 @@ class _Observed:
 @contextmanager
 def _reached(hook: Callable[[Step, str], None]) -> Iterator[None]:
     """Let a function of ours stand for the failpoints of this process, in every module that has them."""
-    import airflow_provider_backpressure.spark.readers.postgres_log
-    import airflow_provider_backpressure.spark.writers.frame
-    import airflow_provider_backpressure.spark.writers.lake
-    import airflow_provider_backpressure.spark.writers.postgres
-    import airflow_provider_backpressure.spark.writers.replayed  # noqa: F401
 
     plain = failpoints.reach
     with pytest.MonkeyPatch.context() as patch:

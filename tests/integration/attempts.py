@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 
+from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Marker
@@ -31,7 +32,6 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag, slice_id
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.sinks import PostgresSink
-from airflow_provider_backpressure.spark.paths.copy import run_slice
 from tests import types_postgres
 
 

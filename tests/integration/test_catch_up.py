@@ -12,6 +12,8 @@ import pytest
 
 from airflow_provider_backpressure.cli.doctor import following
 from airflow_provider_backpressure.cli.doctor_checks import postgres_slots
+from airflow_provider_backpressure.connectors.postgres.source import change_log as postgres_log
+from airflow_provider_backpressure.connectors.postgres.source.table import PostgresTable
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -31,8 +33,6 @@ from airflow_provider_backpressure.exceptions import (
     SourceUnavailable,
 )
 from airflow_provider_backpressure.runners.connect import ConnectRunner
-from airflow_provider_backpressure.sources import postgres_log
-from airflow_provider_backpressure.sources.postgres_table import PostgresTable
 from dev.services import Server
 from tests.support.catching_up import FILL, TABLE, Followed, Watch, Writer, check_added_column
 from tests.support.composed import Composed

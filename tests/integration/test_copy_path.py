@@ -6,16 +6,16 @@ import socket
 import psycopg
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.tasks import slice_commit as postgres
+from airflow_provider_backpressure.connectors.postgres.tasks.connections import SINK
+from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, SliceResult
 from airflow_provider_backpressure.core.stage_metrics import Level, Stage, StageTime, State, bottleneck, flow_of
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkUnavailable, SourceUnavailable
-from airflow_provider_backpressure.spark.connections import SINK
-from airflow_provider_backpressure.spark.paths.checksum import checksum_slice
-from airflow_provider_backpressure.spark.paths.copy import run_slice
-from airflow_provider_backpressure.spark.streams import CopyIn, CopyOut
-from airflow_provider_backpressure.spark.writers import postgres
+from airflow_provider_backpressure.spark.checksum_path import checksum_slice
 from tests import types_postgres
 from tests.integration.attempts import (
     Begun,

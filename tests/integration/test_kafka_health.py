@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
 from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode, Retention
@@ -20,7 +21,6 @@ from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.hooks.health import Places
 from airflow_provider_backpressure.sources import KafkaSource
-from airflow_provider_backpressure.sources.kafka_health import TopicHealth
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 from dev.services import Server
 from tests.support.kafka import Topic, endpoint_of, until

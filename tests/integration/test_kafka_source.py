@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.kafka.tasks.read import read as read_topic
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Outcome, spec_for
@@ -34,7 +35,6 @@ from airflow_provider_backpressure.exceptions import (
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import KafkaSource
-from airflow_provider_backpressure.spark.readers.kafka import read as read_topic
 from dev.services import Server
 from tests import types_kafka as typed
 from tests.conftest import fresh_database

@@ -14,16 +14,16 @@ from uuid import uuid4
 import pymysql
 import pytest
 
+from airflow_provider_backpressure.connectors.mysql.binlog.charsets import CODECS, charsets
+from airflow_provider_backpressure.connectors.mysql.binlog_position import Place
+from airflow_provider_backpressure.connectors.mysql.tasks import changes as mysql_log
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
 from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.mysql.binlog.charsets import CODECS, charsets
-from airflow_provider_backpressure.mysql.position import Place
 from airflow_provider_backpressure.sources import MySQLSource
-from airflow_provider_backpressure.spark.changes import DELETE, UPSERT
-from airflow_provider_backpressure.spark.readers import mysql_log
+from airflow_provider_backpressure.spark.change_rows import DELETE, UPSERT
 from tests.support.mysql import batches, new_role, run
 
 pytestmark = pytest.mark.integration
@@ -310,7 +310,7 @@ def test_the_log_begins_behind_prepared_xa_transactions(
         for each in ("XA START 'y'", "INSERT INTO t VALUES (1)", "XA END 'y'", "XA PREPARE 'y'"):
             cursor.execute(each)
         try:
-            monkeypatch.setattr("airflow_provider_backpressure.sources.mysql_log.XA_SECONDS", 0.2)
+            monkeypatch.setattr("airflow_provider_backpressure.connectors.mysql.source.change_log.XA_SECONDS", 0.2)
             with pytest.raises(SourceUnavailable, match=r"XA transactions .*XA RECOVER"):
                 Followed(mysql_database)
             with new_role(mysql_database) as role:

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.cli.doctor_checks import CHECKS, REACHES
+from airflow_provider_backpressure.connectors.mysql import connect as connecting
+from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
+from airflow_provider_backpressure.connectors.mysql.source.change_log import ERRORS
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
@@ -21,11 +24,8 @@ from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, attempt_tag
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.mysql import connecting
-from airflow_provider_backpressure.mysql.session import Session
 from airflow_provider_backpressure.sources import MySQLSource
-from airflow_provider_backpressure.sources.mysql_log import ERRORS
-from airflow_provider_backpressure.spark.kinds import reader
+from airflow_provider_backpressure.spark.registry import reader
 from tests.support.composed import Composed
 from tests.support.mysql import new_role, run
 from tests.support.postgres import run as run_postgres
@@ -272,7 +272,7 @@ def test_totals_are_exact_where_counting_is_quick(
     filled(mysql_database, "id int PRIMARY KEY", 5000, "g", "ANALYZE TABLE t")
     found = opened().snapshot()
     assert (found.total, found.total_exact, found.frontier) == (5000, True, {f"{mysql_database.database}.t": 5000})
-    monkeypatch.setattr("airflow_provider_backpressure.sources.mysql_size.COUNTABLE_ROWS", 1000)
+    monkeypatch.setattr("airflow_provider_backpressure.connectors.mysql.source.size.COUNTABLE_ROWS", 1000)
     guessed = opened().snapshot()
     assert not guessed.total_exact
     assert guessed.total == pytest.approx(5000, rel=0.2)
@@ -450,7 +450,7 @@ def test_what_is_missing_is_named_in_one_sentence(
     monkeypatch.setattr(connecting, "OLDEST", (99, 0))
     with pytest.raises(SourceRefused, match=r"is of version 8\.\d+; a source needs 99\.0 or later\.$"):
         opened().snapshot()
-    monkeypatch.setattr("airflow_provider_backpressure.sources.mysql.find_spec", lambda name: None)
+    monkeypatch.setattr("airflow_provider_backpressure.connectors.mysql.source.config.find_spec", lambda name: None)
     with pytest.raises(SourceRefused, match=r"airflow-provider-backpressure\[mysql\]"):
         opened()
 
@@ -506,7 +506,7 @@ import ast, sys
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.spark import memory
-from airflow_provider_backpressure.spark.readers.mysql import read
+from airflow_provider_backpressure.connectors.mysql.tasks.read import read
 told = ast.literal_eval(sys.stdin.read())
 host, port, user = sys.argv[1:]
 endpoint = Endpoint(

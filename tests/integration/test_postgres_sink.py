@@ -17,6 +17,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.sink import attempts as postgres_attempts
+from airflow_provider_backpressure.connectors.postgres.tasks.connections import connect_sink
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, reading
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -26,10 +29,8 @@ from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpe
 from airflow_provider_backpressure.core.snapshot.plan import Plan, fingerprint
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, SourceRefused
-from airflow_provider_backpressure.sinks import PostgresSink, postgres_attempts
+from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
-from airflow_provider_backpressure.spark.connections import connect_sink
-from airflow_provider_backpressure.spark.readers.postgres import Reading, reading
 from tests.support.postgres import PASSWORD, connected, new_role, run
 
 pytestmark = pytest.mark.integration

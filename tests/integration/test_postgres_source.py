@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from psycopg.sql import SQL
 
+from airflow_provider_backpressure.connectors.postgres.source import size as postgres_size
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.sources import postgres_size
 from tests.support.postgres import PASSWORD, new_role, run
 from tests.support.reading import MANY_BYTES, Open, assert_covered, keys_by_range
 
@@ -528,7 +528,7 @@ def test_open_ends_are_counted_even_where_statistics_seem_fresh(
     snapshot = source.snapshot()
     # Counters of changes arrive late and the file may have had room: let the statistics look fresh all the same.
     monkeypatch.setattr(
-        "airflow_provider_backpressure.sources.postgres_boundaries._FRESH",
+        "airflow_provider_backpressure.connectors.postgres.source.boundaries._FRESH",
         SQL(
             "SELECT true, reltuples::float8 FROM pg_class"
             " WHERE relname = %(table)s AND %(schema)s::text <> '' AND %(key)s::text <> '' AND %(changes)s >= 0"

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.sink import lock_retry as postgres_patience
+from airflow_provider_backpressure.connectors.postgres.sink import table_swap as postgres_publishing
+from airflow_provider_backpressure.connectors.postgres.sink.target import PostgresTarget
+from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
-from airflow_provider_backpressure.sinks import PostgresSink, postgres_patience, postgres_publishing
-from airflow_provider_backpressure.sinks.postgres_target import PostgresTarget
-from airflow_provider_backpressure.spark.paths.copy import run_slice
+from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.testing import ManualClock
 from tests.integration.attempts import Begun, begin
 from tests.support.postgres import connected, new_role, run

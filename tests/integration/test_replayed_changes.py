@@ -11,16 +11,16 @@ import psycopg
 import pytest
 
 from airflow_provider_backpressure.cli.doctor_checks import postgres_slots
+from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
+from airflow_provider_backpressure.connectors.postgres.replication_slots import lsn
+from airflow_provider_backpressure.connectors.postgres.source.change_log import ERRORS, PostgresLog
+from airflow_provider_backpressure.connectors.postgres.tasks import changes as postgres_log
 from airflow_provider_backpressure.core.config import SlotLag, WalHeadroom
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Figure
 from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.postgres.health import PostgresHealth
-from airflow_provider_backpressure.postgres.slots import lsn
-from airflow_provider_backpressure.sources.postgres_log import ERRORS, PostgresLog
-from airflow_provider_backpressure.spark.readers import postgres_log
 from dev.services import Services
 from tests.conftest import fresh_database
 from tests.support.postgres import connected, run
@@ -196,7 +196,7 @@ def test_the_log_begins_behind_commits_that_readers_do_not_see(
         return start
 
     monkeypatch.setattr(PostgresLog, "_make_slot", late)
-    monkeypatch.setattr("airflow_provider_backpressure.sources.postgres_log.SLOT_SECONDS", 2)
+    monkeypatch.setattr("airflow_provider_backpressure.connectors.postgres.source.change_log.SLOT_SECONDS", 2)
     with ExitStack() as waiting, pytest.raises(SourceUnavailable, match="did not end within"):
         table.log.begin()
 

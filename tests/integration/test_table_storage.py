@@ -8,6 +8,10 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres import table_storage as storage
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.source.table import PostgresTable
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, reading
 from airflow_provider_backpressure.core.config import Budget, Consistency, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.phases import Phase
@@ -16,12 +20,8 @@ from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_storage import check_kept
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.postgres import storage
-from airflow_provider_backpressure.postgres.names import QualifiedName
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import PostgresSource
-from airflow_provider_backpressure.sources.postgres_table import PostgresTable
-from airflow_provider_backpressure.spark.readers.postgres import Reading, reading
 from dev.services import Server
 from tests.support.catching_up import Followed
 from tests.support.composed import Composed, difference

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.identifiers import quote
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Transform
-from airflow_provider_backpressure.postgres.names import quote
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests.integration.attempts import begin, columns_of, difference, execute
 

@@ -12,6 +12,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from airflow_provider_backpressure.connectors.postgres.tasks.copy import copy_slice
+from airflow_provider_backpressure.connectors.postgres.tasks.replay import replay_slice
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment
@@ -24,11 +26,10 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     SliceResult,
 )
 from airflow_provider_backpressure.core.snapshot.paths import COPY, REPLAY
-from airflow_provider_backpressure.spark.batches import ended
-from airflow_provider_backpressure.spark.kinds import writer
-from airflow_provider_backpressure.spark.paths import checksum, frame
-from airflow_provider_backpressure.spark.paths.copy import copy_slice
-from airflow_provider_backpressure.spark.paths.replay import replay_slice
+from airflow_provider_backpressure.spark import checksum_path as checksum
+from airflow_provider_backpressure.spark import frame_path as frame
+from airflow_provider_backpressure.spark.registry import writer
+from airflow_provider_backpressure.spark.stream_end import ended
 from airflow_provider_backpressure.spark.task import measured
 
 START_SECONDS = 240.0

@@ -42,7 +42,11 @@ class Mutant:
         return text.replace(self.right, self.wrong)
 
 
-BOUNDS, PUSH, FENCE = "postgres/bounds.py", "core/push/gate_cache.py", "spark/writers/postgres.py"
+BOUNDS, PUSH, FENCE = (
+    "connectors/postgres/predicates.py",
+    "core/push/gate_cache.py",
+    "connectors/postgres/tasks/slice_commit.py",
+)
 
 MUTANTS = (
     Mutant(
@@ -138,21 +142,21 @@ MUTANTS = (
     ),
     Mutant(
         name="retention's milliseconds are taken for seconds",
-        module="sources/kafka_health.py",
+        module="connectors/kafka/source/health.py",
         right="milliseconds / 1000 if deletes",
         wrong="milliseconds if deletes",
         test="unit/sources/test_kafka_health.py::test_retention_is_told_in_milliseconds_and_kept_in_seconds",
     ),
     Mutant(
         name="a slice of a topic holds the offset at its end",
-        module="spark/readers/kafka.py",
+        module="connectors/kafka/tasks/read.py",
         right="if offset < self.ends[partition]:",
         wrong="if offset <= self.ends[partition]:",
         test="integration/test_kafka_source.py::test_a_slice_holds_just_its_offsets",
     ),
     Mutant(
         name="a window of the log lacks the commit at its start",
-        module="spark/readers/pgoutput.py",
+        module="connectors/postgres/tasks/pgoutput.py",
         right='self._start <= int.from_bytes(body[1:9], "big") < self._end',
         wrong='self._start < int.from_bytes(body[1:9], "big") < self._end',
         test="unit/spark/test_pgoutput.py::test_a_window_holds_the_commits_from_its_start_to_before_its_end",

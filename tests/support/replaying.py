@@ -3,16 +3,16 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.source.change_log import PostgresLog, window_slice
+from airflow_provider_backpressure.connectors.postgres.tasks import changes as postgres_log
+from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import Fold
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import RowSum
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
 from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.replay_window import goal
-from airflow_provider_backpressure.postgres.names import QualifiedName
-from airflow_provider_backpressure.sources.postgres_log import PostgresLog, window_slice
-from airflow_provider_backpressure.spark.checksum import RowSum
-from airflow_provider_backpressure.spark.readers import postgres_log
-from airflow_provider_backpressure.spark.writers.replayed import Fold
 from tests.support.composed import difference
 from tests.support.postgres import connected, run
 

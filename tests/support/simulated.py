@@ -1,6 +1,6 @@
 """What lanes reach in the simulation: a ledger that checks itself, a sink with connections, and Spark's tasks.
 
-A task does what ``spark.writers.postgres`` does: what it holds between its marker and its commit keeps others out.
+A task does what ``connectors.postgres.tasks.slice_commit`` does: what it holds between its marker and its commit keeps others out.
 """
 
 import copy
@@ -25,7 +25,7 @@ from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, Me
 from tests.support.actors import Actor, Link, VirtualClock, pause
 
 MARKER_WAIT = 10.0
-"""Seconds for which a task waits for another one's marker, as ``spark.connections`` has it."""
+"""Seconds for which a task waits for another one's marker, as ``connectors.postgres.tasks.connections`` has it."""
 
 
 class SimulatedLedger(MemoryLedger):

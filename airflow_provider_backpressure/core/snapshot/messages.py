@@ -198,7 +198,7 @@ class SliceResult:
     rows: int
     bytes: int
     checksum: str
-    """``<algorithm>:<16 hex digits>``: sum modulo 2^64 of row hashes, see ``spark/checksum.py``."""
+    """``<algorithm>:<16 hex digits>``: sum modulo 2^64 of row hashes, see ``copy_hash.py``."""
     quarantined: int = 0
     """Rows that went into the quarantine table instead."""
     read_at: str = ""

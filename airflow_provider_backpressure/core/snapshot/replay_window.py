@@ -12,7 +12,7 @@ So a window may end anywhere, and is empty or very large where the log is. How e
 - source: :class:`..core.ports.ChangeLog` keeps the log, cuts windows, releases it; ``slice`` takes ``LogBounds``
 - planner: path ``replay``, reader's kind ``<kind>_log``, ``read.window`` of a :class:`ReplayWindow`, ``write.ordered``
 - ledger: ranges go in one after another; their unit is that of positions: bytes, or transactions
-- Spark: :mod:`..spark.changes` between the log's reader and the sink's writer
+- Spark: :mod:`..spark.change_rows` between the log's reader and the sink's writer
 - sink: the frontier's row of ``stream`` moves from ``start.at`` to ``end.at`` with the rows, or the attempt is refused
 """
 

@@ -13,13 +13,13 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable, Table
 
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog import loaded_by
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
-from airflow_provider_backpressure.lakes.iceberg_catalog import loaded_by
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
-from airflow_provider_backpressure.spark.batches import complete
-from airflow_provider_backpressure.spark.kinds import writer
+from airflow_provider_backpressure.spark.registry import writer
+from airflow_provider_backpressure.spark.stream_end import complete
 from airflow_provider_backpressure.testing import MemorySink
 from tests.support.postgres import run
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.sink.target import PostgresTarget
+from airflow_provider_backpressure.connectors.postgres.tasks import slice_commit as writer
 from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.exceptions import PlanSuperseded
-from airflow_provider_backpressure.sinks.postgres_target import PostgresTarget
-from airflow_provider_backpressure.spark.writers import postgres as writer
 from tests.conformance.sinks.cases import Case, PostgresCase
 from tests.conformance.sinks.support import Begun, begin
 from tests.support.postgres import connected, run

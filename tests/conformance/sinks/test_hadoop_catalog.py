@@ -7,10 +7,10 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
+from airflow_provider_backpressure.connectors.lake.iceberg import hadoop_catalog as iceberg_hadoop
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog import loaded_by
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
-from airflow_provider_backpressure.lakes import iceberg_hadoop
-from airflow_provider_backpressure.lakes.iceberg_catalog import loaded_by
 from airflow_provider_backpressure.sinks import IcebergSink
 from tests.conformance.sinks.cases import HadoopCase, opened
 from tests.conformance.sinks.support import begin, expected

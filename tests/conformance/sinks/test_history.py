@@ -214,7 +214,7 @@ def test_a_table_that_was_dropped_or_made_anew_is_refused(case: Case, lose: Call
 @only("parquet", "delta", "iceberg")
 def test_a_note_of_an_earlier_release_stays_valid(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not say in which table its plan began."""
-    from airflow_provider_backpressure.lakes import marks
+    from airflow_provider_backpressure.connectors.lake import markers as marks
 
     of = marks.Holder.of
     with monkeypatch.context() as old:

@@ -12,6 +12,13 @@ import pyarrow
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_backpressure.connectors.lake import table
+from airflow_provider_backpressure.connectors.lake.parquet import atomic_put as folders
+from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import LocalFolder
+from airflow_provider_backpressure.connectors.lake.sink.compatibility import check_columns
+from airflow_provider_backpressure.connectors.lake.storage import Place
+from airflow_provider_backpressure.connectors.lake.tasks import parquet_files as lake_files
+from airflow_provider_backpressure.connectors.lake.tasks import write as lake
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.planning.preconditions import way_out
@@ -23,12 +30,7 @@ from airflow_provider_backpressure.exceptions import (
     SinkUnavailable,
     SourceRefused,
 )
-from airflow_provider_backpressure.lakes import folders, table
-from airflow_provider_backpressure.lakes.folders import LocalFolder
-from airflow_provider_backpressure.lakes.places import Place
 from airflow_provider_backpressure.sinks import IcebergSink
-from airflow_provider_backpressure.sinks.lake_fit import check_columns
-from airflow_provider_backpressure.spark.writers import lake, lake_files
 from tests.conformance.sinks import test_ordered
 from tests.conformance.sinks.cases import Case, DeltaCase, IcebergCase, ParquetCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected
@@ -143,7 +145,9 @@ def test_a_range_whose_note_is_gone_is_not_written_again(case: Case) -> None:
 
 @only("parquet")
 @pytest.mark.statement("X1")
-@pytest.mark.parametrize("step", ["lakes.folders.sync", "lakes.folders.os.link"])
+@pytest.mark.parametrize(
+    "step", ["connectors.lake.parquet.atomic_put.sync", "connectors.lake.parquet.atomic_put.os.link"]
+)
 @pytest.mark.parametrize("renewed", [False, True])
 def test_an_attempt_frozen_in_its_commit_holds_nobody_up(
     case: Case, monkeypatch: pytest.MonkeyPatch, step: str, renewed: bool
@@ -203,8 +207,8 @@ def test_a_large_range_has_several_files_of_a_size(case: Case, monkeypatch: pyte
     """A file ends near its size, and all of them are one commit and one range."""
     monkeypatch.setattr(lake_files, "GROUP_BYTES", 1)
     begun = begin(case)
-    monkeypatch.setattr("airflow_provider_backpressure.lakes.delta.DeltaLakeTable.file_bytes", 100)
-    monkeypatch.setattr("airflow_provider_backpressure.lakes.iceberg.IcebergTable.file_bytes", 100)
+    monkeypatch.setattr("airflow_provider_backpressure.connectors.lake.delta.table.DeltaLakeTable.file_bytes", 100)
+    monkeypatch.setattr("airflow_provider_backpressure.connectors.lake.iceberg.table.IcebergTable.file_bytes", 100)
     result = begun.write(0)
     assert len(data_files(case)) == 3
     assert case.rows() == expected(case, 0)
@@ -393,8 +397,8 @@ def compact(case: Any) -> None:
 
 def test_places_and_kinds_are_checked(tmp_path: Path) -> None:
     """An unknown kind is named, and a place that is no folder is refused in one sentence."""
+    from airflow_provider_backpressure.connectors.lake.storage import check_path
     from airflow_provider_backpressure.exceptions import InvalidDeclaration
-    from airflow_provider_backpressure.lakes.places import check_path
 
     with pytest.raises(InvalidDeclaration, match="knows no orc"):
         table.open_table("orc", "{}", NOWHERE)

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import LandedSource
-from airflow_provider_backpressure.spark.kinds import reader
+from airflow_provider_backpressure.spark.registry import reader
 from tests.conformance.sinks.cases import Case, opened
 from tests.conformance.sinks.support import begin, expected
 

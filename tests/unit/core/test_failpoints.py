@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.tasks import copy
+from airflow_provider_backpressure.connectors.postgres.tasks import slice_commit as postgres
+from airflow_provider_backpressure.connectors.postgres.tasks import write as frame
 from airflow_provider_backpressure.core import failpoints
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Action, Folder, Point, Step, parse
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed
-from airflow_provider_backpressure.spark.paths import copy
-from airflow_provider_backpressure.spark.writers import frame, postgres
 from tests.support.waiting import until
 
 TAG = "bp:plan:0.0:1"

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.stage_metrics import (
     times_of,
     total,
 )
-from airflow_provider_backpressure.spark import meter
+from airflow_provider_backpressure.spark import stage_timer as meter
 
 
 class Clock:

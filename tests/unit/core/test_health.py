@@ -9,6 +9,8 @@ from dataclasses import asdict
 
 import pytest
 
+from airflow_provider_backpressure.connectors.mysql.errors import Errors as MySQLErrors
+from airflow_provider_backpressure.connectors.mysql.health import MySQLHealth
 from airflow_provider_backpressure.core.admission import health_watch as looking
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch, Lookout
 from airflow_provider_backpressure.core.admission.limiter import gate_decision
@@ -29,8 +31,6 @@ from airflow_provider_backpressure.core.health_signals import TAKEN
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, lag, unread_offsets
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.mysql.errors import Errors as MySQLErrors
-from airflow_provider_backpressure.mysql.health import MySQLHealth
 from airflow_provider_backpressure.sinks import DeltaSink, PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, PostgresSource
 from airflow_provider_backpressure.testing import ManualClock, MemoryHealth

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog import catalog_properties, check_catalog, place_of
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.endpoints import endpoint
-from airflow_provider_backpressure.lakes.iceberg_catalog import catalog_properties, check_catalog, place_of
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
 
 SECRET = "s3cret-word"

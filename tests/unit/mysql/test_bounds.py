@@ -2,10 +2,10 @@
 
 import pytest
 
+from airflow_provider_backpressure.connectors.mysql.predicates import KeyColumn, KeyKind, conditions, within_window
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
 from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.mysql.bounds import KeyColumn, KeyKind, conditions, within_window
 
 ID = KeyColumn(name="id", kind=KeyKind.INTEGER)
 NAME = KeyColumn(name="na`me", kind=KeyKind.TEXT)

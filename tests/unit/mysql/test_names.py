@@ -2,8 +2,8 @@
 
 import pytest
 
+from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, listed, literal, quote
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.mysql.names import TableName, listed, literal, quote
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import random
 import pymysql
 import pytest
 
+from airflow_provider_backpressure.connectors.mysql.packet_stream import WHOLE, RowStream
 from airflow_provider_backpressure.exceptions import SourceRefused
-from airflow_provider_backpressure.mysql.rows import WHOLE, RowStream
 
 END = b"\xfe\x00\x00\x02\x00"
 

@@ -3,9 +3,14 @@
 import pytest
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.predicates import (
+    condition,
+    key_cast,
+    within_blocks,
+    within_window,
+)
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
 from airflow_provider_backpressure.core.snapshot.messages import Window
-from airflow_provider_backpressure.postgres.bounds import condition, key_cast, within_blocks, within_window
 
 
 def text_of(bounds: KeyBounds | NullBounds, *casts: str) -> list[str]:

@@ -6,9 +6,9 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
+from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.postgres.errors import Errors
 
 ENDPOINT = Endpoint(conn_id="shop_db", host="db", port=5432, database="shop", user="reader", password="s3cret")
 ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, listed, quote
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.postgres.names import QualifiedName, listed, quote
 
 part = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), min_size=1, max_size=15)
 

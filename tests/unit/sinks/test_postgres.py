@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.sink.attempts import plan_prefix, slice_prefix
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.sinks import PostgresSink
-from airflow_provider_backpressure.sinks.postgres_attempts import plan_prefix, slice_prefix
 
 ENDPOINT = Endpoint(conn_id="warehouse", host="wh", port=5432, database="dw", user="writer", password="s3cret")
 

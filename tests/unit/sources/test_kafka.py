@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.kafka.source.columns import columns_of, recorded_source, spelled
+from airflow_provider_backpressure.connectors.kafka.source.config import meant
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.sources import KafkaSource
-from airflow_provider_backpressure.sources.kafka import meant
-from airflow_provider_backpressure.sources.kafka_columns import columns_of, recorded_source, spelled
 
 PLACE = Endpoint(conn_id="events", host="a:1,b:2", port=0, database="", user="")
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from airflow_provider_backpressure.sources.kafka_health import Kept
+from airflow_provider_backpressure.connectors.kafka.source.health import Kept
 
 
 @pytest.mark.statement("F7")

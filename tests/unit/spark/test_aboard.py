@@ -13,7 +13,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from airflow_provider_backpressure.runners.shipment import cargo
-from airflow_provider_backpressure.spark.aboard import aboard, carrying
+from airflow_provider_backpressure.spark.code_loading import aboard, carrying
 from airflow_provider_backpressure.spark.probe import environment
 
 WORKER = """

@@ -6,12 +6,12 @@ import decimal
 import pyarrow
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.tasks.read import way_out
+from airflow_provider_backpressure.connectors.postgres.tasks.write import to_csv
+from airflow_provider_backpressure.connectors.relational.tasks.csv_blocks import parse
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused, SourceRefused
-from airflow_provider_backpressure.spark.batches import END, check_names, complete, ended, whole
-from airflow_provider_backpressure.spark.readers.arrow import way_out
-from airflow_provider_backpressure.spark.readers.text import parse
-from airflow_provider_backpressure.spark.writers.frame import to_csv
+from airflow_provider_backpressure.spark.stream_end import END, check_names, complete, ended, whole
 
 
 def column(name: str, type_: str) -> Column:

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.spark.batches import BAD, apart, complete, ended
-from airflow_provider_backpressure.spark.values import BatchSum
+from airflow_provider_backpressure.spark.stream_end import BAD, apart, complete, ended
+from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 ROWS = pyarrow.table(
     {

@@ -6,7 +6,7 @@ import numpy
 import pyarrow
 import pytest
 
-from airflow_provider_backpressure.spark import buffers
+from airflow_provider_backpressure.spark import arrow_buffers as buffers
 
 
 @pytest.mark.parametrize("values", [[], [b""], [b"a", None, b"", b"long" * 9], [None], ["ä".encode()] * 9])

@@ -1,6 +1,6 @@
 """Rows of changes as COPY reads them."""
 
-from airflow_provider_backpressure.spark.changes import DELETE, KEPT, MOVE, UPSERT, change
+from airflow_provider_backpressure.spark.change_rows import DELETE, KEPT, MOVE, UPSERT, change
 
 
 def test_a_row_is_its_head_what_it_keeps_the_old_key_and_the_values():

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import END, HEADER, SIGNATURE, RowSum, split_rows
 from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.spark.checksum import END, HEADER, SIGNATURE, RowSum, split_rows
 
 TRAILER = struct.pack("!h", END)
 

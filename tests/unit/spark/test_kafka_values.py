@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow
 import pytest
 
+from airflow_provider_backpressure.connectors.kafka.source.columns import columns_of
+from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource
-from airflow_provider_backpressure.sources.kafka_columns import columns_of
-from airflow_provider_backpressure.spark.readers.kafka_values import to_batch
 from airflow_provider_backpressure.spark.types import carrier
 
 

@@ -3,7 +3,7 @@
 import pyarrow
 import pytest
 
-from airflow_provider_backpressure.spark.writers.lake_files import repeated
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import repeated
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import struct
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.tasks.changes import unseen
+from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder
 from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
-from airflow_provider_backpressure.spark.changes import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
-from airflow_provider_backpressure.spark.readers.pgoutput import Decoder
-from airflow_provider_backpressure.spark.readers.postgres_log import unseen
+from airflow_provider_backpressure.spark.change_rows import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
 
 ID, NAME, DOC = ("id", True), ("name", False), ("doc", False)
 

@@ -15,8 +15,8 @@ import pytest
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.core.stage_metrics import Stage, State, flow_of
 from airflow_provider_backpressure.core.transform_stage import Ahead
-from airflow_provider_backpressure.spark import meter
-from airflow_provider_backpressure.spark.slates import Slate, Slates, told
+from airflow_provider_backpressure.spark import stage_timer as meter
+from airflow_provider_backpressure.spark.reader_timings import Slate, Slates, told
 
 pytestmark = pytest.mark.statement("F4")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from airflow_provider_backpressure.mysql.binlog.events import Statement
-from airflow_provider_backpressure.mysql.binlog.statements import Effect, effect
-from airflow_provider_backpressure.mysql.names import TableName
+from airflow_provider_backpressure.connectors.mysql.binlog.ddl import Effect, effect
+from airflow_provider_backpressure.connectors.mysql.binlog.events import Statement
+from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 
 TABLE = TableName(database="shop", name="orders")
 

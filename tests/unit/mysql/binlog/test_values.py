@@ -2,10 +2,15 @@
 
 import pytest
 
-from airflow_provider_backpressure.mysql.binlog.decimals import decimal_bytes, decimal_text
-from airflow_provider_backpressure.mysql.binlog.documents import document
-from airflow_provider_backpressure.mysql.binlog.doubles import double_text
-from airflow_provider_backpressure.mysql.binlog.times import date_text, datetime_text, time_text, timestamp_text
+from airflow_provider_backpressure.connectors.mysql.binlog.decimal_decoder import decimal_bytes, decimal_text
+from airflow_provider_backpressure.connectors.mysql.binlog.double_text import double_text
+from airflow_provider_backpressure.connectors.mysql.binlog.jsonb import document
+from airflow_provider_backpressure.connectors.mysql.binlog.time_decoders import (
+    date_text,
+    datetime_text,
+    time_text,
+    timestamp_text,
+)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_backpressure.connectors.mysql.binlog.charsets import Charset
+from airflow_provider_backpressure.connectors.mysql.binlog.events import HEAD, Event, Kind, changes_nothing
+from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Wanted
+from airflow_provider_backpressure.connectors.mysql.binlog.table_map import table_of
+from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import Change, Done, Walk
+from airflow_provider_backpressure.connectors.mysql.gtid_set import GtidSet
+from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused
-from airflow_provider_backpressure.mysql.binlog.charsets import Charset
-from airflow_provider_backpressure.mysql.binlog.events import HEAD, Event, Kind, changes_nothing
-from airflow_provider_backpressure.mysql.binlog.rows import Wanted
-from airflow_provider_backpressure.mysql.binlog.tables import table_of
-from airflow_provider_backpressure.mysql.binlog.walk import Change, Done, Walk
-from airflow_provider_backpressure.mysql.gtids import GtidSet
-from airflow_provider_backpressure.mysql.names import TableName
 
 SERVER = "b626de1d-e614-11f1-a149-02fc00000001"
 GTID = (

@@ -1,0 +1,121 @@
+"""Clients of Kafka: the settings of a connection, and what every client of ours has."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_backpressure.connectors.kafka.errors import Heard, translated, where
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka.admin import AdminClient
+
+NEEDED = "confluent_kafka"
+"""The module of the client library."""
+CONTROL = "backpressure control"
+"""``client.id`` of the control side; a task goes by its attempt's name."""
+GROUP = "backpressure"
+"""The client wants a group's name; nothing is ever committed under it, and the group is never joined."""
+_QUIET = {
+    # What a client says is heard by us and ends in an error's sentence; it must not write to a task's stderr too.
+    "log_level": 0,
+    "socket.keepalive.enable": True,
+    "reconnect.backoff.max.ms": 2000,
+}
+
+_SETTING = re.compile(r"\b(?:ssl|sasl|security|enable)(?:\.[a-z]+)+")
+
+
+@contextmanager
+def admin(endpoint: Endpoint, name: str = CONTROL) -> "Iterator[tuple[AdminClient, Heard]]":
+    """Give a client for questions about topics; it connects at the first of them."""
+    library = _library(endpoint)
+    from confluent_kafka.admin import AdminClient
+
+    heard = Heard()
+    try:
+        client = AdminClient(_settings(endpoint, name, heard))
+    except library.KafkaException as error:
+        raise _unfit(error, endpoint) from unframed(error)
+    yield client, heard
+
+
+@contextmanager
+def consumer(endpoint: Endpoint, name: str, **settings: Any) -> "Iterator[tuple[Consumer, Heard]]":
+    """Give a client that reads, without a group and only what was committed; ``settings`` with ``_`` for ``.``."""
+    library = _library(endpoint)
+    heard = Heard()
+    chosen = {setting.replace("_", "."): value for setting, value in settings.items()}
+    reading = {
+        "group.id": GROUP,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        # What is no longer there must not be passed over in silence.
+        "auto.offset.reset": "error",
+        "allow.auto.create.topics": False,
+        # A broker holds an answer back for so long where it has nothing, which is also what an end takes to be seen.
+        "fetch.wait.max.ms": 100,
+    }
+    try:
+        client = library.Consumer({**_settings(endpoint, name, heard), **reading, **chosen})
+    except library.KafkaException as error:
+        raise _unfit(error, endpoint) from unframed(error)
+    try:
+        yield client, heard
+    except library.KafkaException as error:
+        raise translated(error.args[0], endpoint, heard=heard) from error
+    finally:
+        client.close()
+
+
+def producer(endpoint: Endpoint, name: str, **settings: Any) -> "tuple[Producer, Heard]":
+    """Return a client that writes, to be flushed in the end; ``settings`` with ``_`` for ``.``."""
+    library = _library(endpoint)
+    heard = Heard()
+    chosen = {setting.replace("_", "."): value for setting, value in settings.items()}
+    try:
+        return library.Producer({**_settings(endpoint, name, heard), **chosen}), heard
+    except library.KafkaException as error:
+        raise _unfit(error, endpoint) from unframed(error)
+
+
+def library_version(endpoint: Endpoint) -> str:
+    """Return the version of librdkafka, which the client library brings with it."""
+    return str(_library(endpoint).libversion()[0])
+
+
+def _settings(endpoint: Endpoint, name: str, heard: Heard) -> dict[str, Any]:
+    login: Mapping[str, str] = {"sasl.username": endpoint.user, "sasl.password": endpoint.password}
+    return {
+        **_QUIET,
+        **endpoint.options,
+        **{setting: value for setting, value in login.items() if value},
+        "bootstrap.servers": endpoint.host,
+        "client.id": name,
+        "error_cb": heard.hear,
+    }
+
+
+def _library(endpoint: Endpoint) -> Any:
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise InvalidDeclaration(
+            f"The connection {endpoint.conn_id} is one to Kafka, and the package confluent-kafka is missing: "
+            "install airflow-provider-backpressure[kafka]."
+        ) from error
+    return confluent_kafka
+
+
+def _unfit(error: Any, endpoint: Endpoint) -> InvalidDeclaration:
+    """Return the error of settings that the client does not take: the names of settings, and never a value."""
+    said, _, rest = error.args[0].str().partition(":")
+    named = sorted(set(_SETTING.findall(rest)))
+    which = f" ({', '.join(named)})" if named else ""
+    return InvalidDeclaration(f"The settings of {where(endpoint)} are none that a client takes: {said}{which}.")

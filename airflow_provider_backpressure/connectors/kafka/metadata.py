@@ -1,0 +1,71 @@
+"""Questions to a cluster, each answered within seconds or by a sentence that says why not."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TooLate
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_backpressure.connectors.kafka.connect import CONTROL, admin
+from airflow_provider_backpressure.connectors.kafka.errors import Heard, translated
+from airflow_provider_backpressure.core.endpoints import Endpoint
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+SECONDS = 10.0
+"""Longest wait for an answer."""
+LOOK = 0.1
+"""Seconds between two looks at what the client heard meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """An open client. Errors: ``SourceRefused``, ``SourceUnavailable``."""
+
+    client: "AdminClient"
+    heard: Heard
+    endpoint: Endpoint
+    about: str = ""
+    """What is asked about, for a sentence: ``topic orders``."""
+    seconds: float = SECONDS
+    """Longest wait for an answer."""
+
+    def answer(self, asked: "Future[Any]") -> Any:
+        """Return the answer, or raise why there is none.
+
+        A refused login is told only to those who ask for it: the client would go on trying.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        for _ in range(int(self.seconds / LOOK)):
+            try:
+                return asked.result(timeout=LOOK)
+            except TooLate:
+                self.client.poll(0)
+                if self.heard.login is not None:
+                    raise self._error(self.heard.login) from None
+            except KafkaException as error:
+                self.client.poll(0)
+                raise self._error(error.args[0]) from error
+        raise self._error(KafkaError(KafkaError._TIMED_OUT))
+
+    def _error(self, error: Any) -> Exception:
+        return translated(error, self.endpoint, heard=self.heard, about=self.about)
+
+
+@contextmanager
+def asking(
+    endpoint: Endpoint, about: str = "", *, name: str = CONTROL, seconds: float = SECONDS
+) -> Iterator[Questions]:
+    """Give a client for questions. ``name``: its ``client.id``."""
+    with admin(endpoint, name) as (client, heard):
+        yield Questions(client=client, heard=heard, endpoint=endpoint, about=about, seconds=seconds)
+
+
+def described(endpoint: Endpoint) -> str:
+    """Return what a cluster says of itself, as part of a sentence."""
+    with asking(endpoint) as questions:
+        found = questions.answer(questions.client.describe_cluster(request_timeout=SECONDS))
+    return f"cluster {found.cluster_id}, {len(found.nodes)} broker{'s' * (len(found.nodes) != 1)}"

@@ -1,0 +1,234 @@
+"""Records of a topic as typed Arrow batches: exactly the offsets of a range, and done by position.
+
+Markers of transactions, aborted records and compacted ones leave offsets without a record. So a partition is done when
+a record at or behind its end was seen, or when the client says that it has come to the end of what is committed.
+"""
+
+import gc
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+
+from airflow_provider_backpressure.connectors.kafka import topic_identity as identity
+from airflow_provider_backpressure.connectors.kafka.connect import consumer
+from airflow_provider_backpressure.connectors.kafka.errors import Heard, loss, translated, where
+from airflow_provider_backpressure.connectors.kafka.metadata import asking
+from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Piece, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 60.0
+"""Seconds without a record or an end after which the broker counts as gone."""
+WAIT = 0.1
+"""Seconds for which a batch is waited for before it is taken as it is."""
+BATCH_BYTES, MOST_RECORDS, FIRST_RECORDS = 4 * 2**20, 10_000, 500
+"""A batch holds as many records as are about so many bytes."""
+BUFFERS = {
+    # Read ahead of the batch that is being turned into rows; the fetch's own size bounds each partition's part of it.
+    "queued_max_messages_kbytes": 16384,
+    "queued_min_messages": 50_000,
+    "fetch_message_max_bytes": 2 * 2**20,
+    "fetch_max_bytes": 16 * 2**20,
+    # By itself the client rests for a second whenever the queue was full: several times as long as it takes to empty.
+    "fetch_queue_backoff_ms": 10,
+    # How long a topic that is not there is taken for one that is just being made.
+    "topic_metadata_propagation_max_ms": 5000,
+}
+
+
+def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the records of a slice. See :class:`..spark.registry.Reader`.
+
+    Raises ``SourceRefused`` for a value that is not what its column says, where offsets of the slice are gone, and
+    where the topic is another one than planned. An id is never used again: if it is the planned one behind the last
+    record, every record was of the planned topic.
+    """
+    bounds = bounds_from_json(dict(piece.bounds))
+    if not isinstance(bounds, OffsetBounds):
+        raise InvalidDeclaration(f"A topic is read by offsets, not by {bounds}.")
+    what = json.loads(piece.query)
+    seen = source.for_executors()
+    with consumer(seen, name, **BUFFERS) as (client, heard), _identity(seen, what, name) as check:
+        check()
+        reading = _Reading(
+            client=client, heard=heard, endpoint=seen, topic=what["topic"], accept_loss=what["accept_loss"]
+        )
+        make = to_batch_with_bad if read.keep_bad else partial(to_batch, trusts=read.trusts)
+        found = reading.records(bounds.pieces)
+        while True:
+            with _uncollected():
+                records = next(found, None)
+                batch = make(records, read.columns, what["topic"]) if records else None
+                del records
+            if batch is None:
+                break
+            yield batch
+        check()
+
+
+@contextmanager
+def _identity(source: Endpoint, what: Mapping[str, Any], name: str) -> Iterator[Callable[[], None]]:
+    """Give the check that the topic is the planned one; it checks nothing where the plan has no id of it."""
+    topic, planned = what["topic"], what.get("topic_id", "")
+    if not identity.is_known(planned):
+        yield lambda: None
+        return
+    with asking(source, f"topic {topic}", name=name, seconds=PATIENCE) as questions:
+        yield lambda: identity.check(questions, topic, planned)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the garbage collector from looking through the records: it takes a third of all, and finds nothing.
+
+    They refer to nothing, and are gone when their batch is made.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@dataclass(kw_only=True)
+class _Reading:
+    """One slice on its way; a partition is in ``ends`` until it is done."""
+
+    client: "Consumer"
+    heard: Heard
+    endpoint: Endpoint
+    topic: str
+    accept_loss: bool
+    ends: dict[int, int] = field(default_factory=dict)
+    at: dict[int, int] = field(default_factory=dict)
+    """The least offset that may come next."""
+
+    def records(self, pieces: tuple[Piece, ...]) -> "Iterator[list[Message]]":
+        """Yield the records of all pieces in batches, each partition's in its order."""
+        self.ends = {partition: end for partition, _, end in pieces}
+        self.at = {partition: start for partition, start, _ in pieces}
+        self.client.assign([self._place(partition, start) for partition, start in self.at.items()])
+        size, deadline = FIRST_RECORDS, time.monotonic() + PATIENCE
+        while self.ends:
+            left = sum(end - self.at[partition] for partition, end in self.ends.items())
+            found = self.client.consume(min(size, left), WAIT)
+            if found:
+                deadline = time.monotonic() + PATIENCE
+            elif self.heard.login is not None or time.monotonic() > deadline:
+                raise self._silent()
+            records = self._taken(found)
+            if records:
+                yield records
+                size = _next_size(records)
+
+    def _taken(self, found: "list[Message]") -> "list[Message]":
+        """Return what belongs to the slice, and note which partitions are done."""
+        if self._all_within(found):
+            return found
+        records = []
+        for message in found:
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            if error is not None:
+                self._told(error, partition, offset)
+                continue
+            if partition not in self.ends:
+                continue
+            if offset < self.ends[partition]:
+                records.append(message)
+                self.at[partition] = offset + 1
+            if offset + 1 >= self.ends[partition]:
+                self._done(partition)
+        return records
+
+    def _all_within(self, found: "list[Message]") -> bool:
+        """Note where partitions stand if all these are records that belong to the slice, and none is the last of it.
+
+        That is what nearly all batches are, so it is found out without a step of Python's for each.
+        """
+        from confluent_kafka import Message
+
+        if any(map(Message.error, found)):
+            return False
+        at = dict(zip(map(Message.partition, found), map(Message.offset, found), strict=True))
+        if any(partition not in self.ends or offset + 1 >= self.ends[partition] for partition, offset in at.items()):
+            return False
+        # The last of a partition is the highest: they come in their order.
+        self.at.update({partition: offset + 1 for partition, offset in at.items()})
+        return True
+
+    def _told(self, error: Any, partition: int, offset: int) -> None:
+        """Act on what the client says of a partition or of the topic; what passes by itself it does not say."""
+        match error.name():
+            case "_PARTITION_EOF":
+                if offset >= self.ends.get(partition, offset + 1):
+                    self._done(partition)
+            case "_AUTO_OFFSET_RESET" | "OFFSET_OUT_OF_RANGE":
+                if partition in self.ends:
+                    self._lost(partition)
+            case _:
+                raise translated(error, self.endpoint, heard=self.heard, about=f"topic {self.topic}")
+
+    def _lost(self, partition: int) -> None:
+        """Refuse a partition that no longer holds what was to be read, or go on behind it where that is accepted."""
+        first, last = self.client.get_watermark_offsets(self._place(partition), timeout=PATIENCE, cached=False)
+        start, end = self.at[partition], self.ends[partition]
+        if last < end:
+            raise SourceRefused(
+                f"Partition {partition} of topic {self.topic} ends at offset {last}, before offset {end} of the plan: "
+                "the log was cut off, or the topic was made anew."
+            )
+        if first <= start:
+            raise SourceUnavailable(
+                f"Kafka at {where(self.endpoint)} does not find offset {start} of partition {partition} of topic "
+                f"{self.topic} for now, and says that it holds it."
+            )
+        sentence = loss(self.topic, partition, start, min(first, end))
+        if not self.accept_loss:
+            raise SourceRefused(f"{sentence} Set accept_loss=True on the source to go on without them.")
+        log.warning("%s Going on without them, as accepted.", sentence)
+        self.at[partition] = first
+        if first >= end:
+            self._done(partition)
+        else:
+            # After such an error the client has given the partition up: it cannot be sought, only taken anew.
+            self.client.incremental_unassign([self._place(partition)])
+            self.client.incremental_assign([self._place(partition, first)])
+
+    def _done(self, partition: int) -> None:
+        del self.ends[partition]
+        self.client.incremental_unassign([self._place(partition)])
+
+    def _silent(self) -> Exception:
+        from confluent_kafka import KafkaError
+
+        late = KafkaError(KafkaError._TIMED_OUT, f"nothing came for {PATIENCE:g} seconds")
+        return translated(late, self.endpoint, heard=self.heard, about=f"topic {self.topic}")
+
+    def _place(self, partition: int, offset: int | None = None) -> Any:
+        from confluent_kafka import TopicPartition
+
+        return (
+            TopicPartition(self.topic, partition) if offset is None else TopicPartition(self.topic, partition, offset)
+        )
+
+
+def _next_size(records: "list[Message]") -> int:
+    """Return how many records the next batch may have, by the size of these."""
+    size = sum(map(len, records)) / len(records)
+    return max(1, min(MOST_RECORDS, int(BATCH_BYTES / max(size, 1.0))))

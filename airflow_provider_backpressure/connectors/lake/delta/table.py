@@ -1,0 +1,430 @@
+"""A Delta table: each slice is one entry of its log, which holds files, mark and fence together."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pyarrow
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
+from deltalake.table import TableMerger
+
+from airflow_provider_backpressure.connectors.lake.commit_retry import tries
+from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
+from airflow_provider_backpressure.connectors.lake.delta import compatibility as delta_fit
+from airflow_provider_backpressure.connectors.lake.delta import history as delta_history
+from airflow_provider_backpressure.connectors.lake.footers import batches, footer
+from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
+from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
+from airflow_provider_backpressure.connectors.lake.options import ADDRESS, REGION
+from airflow_provider_backpressure.connectors.lake.storage import Place
+from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.stream_positions import moved, placed
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
+
+FENCE = "backpressure"
+"""App id of the fence, whose version is the epoch. Every commit of ours writes it: no two can pass each other."""
+
+
+class DeltaLakeTable:
+    """Implements :class:`..connectors.lake.table.LakeTable`.
+
+    A commit names the version of the log that it was decided on, and fails where another entry has come since; it is
+    decided anew then. So what was true of fence and marks when it was decided is true when it becomes visible.
+    """
+
+    merges = True
+    file_bytes = FILE_BYTES
+
+    def __init__(self, *, path: str, endpoint: Endpoint) -> None:
+        self._place = Place(path, endpoint)
+        self._notes = Notes(self._place)
+        self._options = None if self._place.local else _storage_options(endpoint)
+        self.name = path
+        self.identity = f"delta://{path if self._place.local else path.removeprefix('s3://')}"
+
+    def schema(self) -> pyarrow.Schema | None:
+        """See :meth:`..connectors.lake.table.LakeTable.schema`."""
+        table = self._find()
+        return None if table is None else delta_fit.schema_of(table, self.name)
+
+    def check(self, schema: pyarrow.Schema) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.check`."""
+        delta_fit.check_names(schema, self.name)
+
+    def stored(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+        """See :meth:`..connectors.lake.table.LakeTable.stored`."""
+        return schema
+
+    def create(self, schema: pyarrow.Schema) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.create`."""
+        DeltaTable.create(self._place.path, schema, mode="ignore", storage_options=self._options)
+
+    def holds_rows(self) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.holds_rows`."""
+        table = self._find()
+        return table is not None and any(rows != 0 for _, rows in delta_files.active(table).values())
+
+    def holder(self) -> Holder | None:
+        """See :meth:`..connectors.lake.table.LakeTable.holder`."""
+        table = self._find()
+        return None if table is None else self._holder(table)
+
+    def check_history(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.check_history`."""
+        self._check_history(self._find())
+
+    def begin(self, plan: Plan, *, clear: str | None) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.begin`.
+
+        What is cleared goes in the log entry that brings the fence.
+        """
+        for table in self._tries():
+            if plan.increment:
+                self._check_history(table)
+            epoch = (table.transaction_version(FENCE) or 0) + 1
+            removed, streams = self._cleared(table, clear), self._placed(table, plan)
+            holder = Holder.of(plan, epoch, table=str(table.metadata().id), version=table.version() + 1)
+            if self._take(table, holder, removed, streams):
+                return epoch
+        raise self._contended()
+
+    def renew(self, plan_id: str) -> int | None:
+        """See :meth:`..connectors.lake.table.LakeTable.renew`."""
+        for table in self._tries():
+            holder = self._holder(table)
+            if holder is None or holder.plan_id != plan_id:
+                return None
+            if self._take(table, holder.renewed(holder.epoch + 1)):
+                return holder.epoch + 1
+        raise self._contended()
+
+    def marks(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Mark]:
+        """See :meth:`..connectors.lake.table.LakeTable.marks`. A note counts where the log names its nonce."""
+        table = self._find()
+        if table is None:
+            return {}
+        wanted = self._notes.slices(plan_id) if slice_ids is None else slice_ids
+        found = {each: self._mark(table, plan_id, each) for each in wanted}
+        return {each: mark for each, mark in found.items() if mark is not None}
+
+    def committed(self, plan_id: str) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.committed`."""
+        table = self._find()
+        if table is None:
+            return 0
+        names = (f"{FENCE}:{plan_id}:{each}" for each in self._notes.slices(plan_id))
+        return sum(bool(table.transaction_version(name)) for name in names)
+
+    def output(self, name: str) -> pyarrow.NativeFile:
+        """See :meth:`..connectors.lake.table.LakeTable.output`: what the log does not name, nobody sees."""
+        return self._place.output(name)
+
+    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
+        """See :meth:`..connectors.lake.table.LakeTable.commit`."""
+        merges = write.mode == "upsert" and mark.rows > 0
+        self._notes.write_mark(mark)
+        for table in self._tries():
+            stands = self._mark(table, attempt.plan_id, attempt.slice_id)
+            if stands is None:
+                attempt.check(self._holder(table), self.name)
+                delta_fit.check_features(table, self.name)
+                if not self._committed(table, attempt, mark, write if merges else None, settled):
+                    continue
+                stands = mark
+            if stands.nonce != attempt.nonce:
+                self._notes.drop_mark(mark)
+            elif merges:
+                self.drop(mark.files)
+            return stands
+        raise self._contended()
+
+    def drop(self, files: Sequence[str]) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.drop`."""
+        for name in files:
+            self._place.delete(name)
+
+    def tidy(self, plan_id: str) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.tidy`."""
+        kept = {name for mark in self.marks(plan_id).values() for name in mark.files}
+        names = (info.base_name for info in self._place.names())
+        self.drop([name for name in names if name.startswith(f"{plan_id}-") and name not in kept])
+
+    def discard(self, plan_id: str, slice_id: str) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.discard`."""
+        for table in self._tries():
+            holder, mark = self._holder(table), self._mark(table, plan_id, slice_id)
+            if holder is None or mark is None:
+                return False
+            holder.check_plan(plan_id, self.name)
+            active = delta_files.active(table)
+            if not all(name in active for name in mark.files):
+                raise SinkRefused(f"The rows of slice {slice_id} no longer lie in files of their own in {self.name}.")
+            removed = delta_files.removals(mark.files, active)
+            entry = [_slice(plan_id, slice_id, 0), Transaction(FENCE, holder.epoch)]
+            if self._append(table, removed, entry, {"discarded": slice_id}):
+                self._notes.drop_mark(mark)
+                return True
+        raise self._contended()
+
+    def remove(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.remove`."""
+        self._place.remove()
+
+    def traces(self) -> tuple[str, ...]:
+        """See :meth:`..connectors.lake.table.LakeTable.traces`."""
+        return (f"{self._place.path}/{FOLDER}",) if self._place.holds(FOLDER) else ()
+
+    def erase(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.erase`. Marks in the table's log hinder nobody."""
+        holder = self.holder()
+        if holder is not None:
+            self.tidy(holder.plan_id)
+            self._open_fence()
+        self._notes = Notes(self._place)
+        self._place.remove(FOLDER)
+
+    def current(self, files: Sequence[str]) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.current`."""
+        active = delta_files.active(self._load())
+        return all(name in active for name in files)
+
+    def find_strangers(self, plan_id: str, *, alone: bool) -> list[str]:
+        """See :meth:`..connectors.lake.table.LakeTable.find_strangers`.
+
+        Files of earlier plans may have been compacted.
+        """
+        if not alone:
+            return []
+        # In this order: a range may be committed meanwhile.
+        found = delta_files.active(self._load())
+        ours = {name for mark in self.marks(plan_id).values() for name in mark.files}
+        return sorted(name for name, (_, rows) in found.items() if name not in ours and rows != 0)
+
+    def landed(self) -> list[Landed]:
+        """See :meth:`..connectors.lake.table.LakeTable.landed`.
+
+        A file whose rows the log does not tell is asked itself.
+        """
+        table = self._load()
+        delta_fit.check_features(table, self.name)
+        holder = self._holder(table)
+        active = delta_files.active(table)
+        visible = {
+            name: (size, footer(self._place, name).num_rows if rows is None else rows)
+            for name, (size, rows) in active.items()
+        }
+        return landed(self.marks(holder.plan_id).values() if holder else (), visible)
+
+    def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
+        """See :meth:`..connectors.lake.table.LakeTable.read`. A file that the log no longer names has no rows."""
+        table = self._load()
+        delta_fit.check_features(table, self.name)
+        if files is None:
+            yield from table.to_pyarrow_dataset().to_batches()
+            return
+        active = delta_files.active(table)
+        yield from self._rows([name for name in files if name in active])
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """See :meth:`..connectors.lake.table.LakeTable.translated`."""
+        try:
+            yield
+        except (DeltaProtocolError, SchemaMismatchError, TableNotFoundError) as error:
+            raise SinkRefused(f"{self.name} cannot be used: {error}") from unframed(error)
+        except pyarrow.ArrowException as error:
+            raise SinkRefused(f"{self.name} does not take these rows: {error}") from unframed(error)
+        except (DeltaError, OSError) as error:
+            raise SinkUnavailable(f"{self.name} does not answer: {error}") from unframed(error)
+
+    def close(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.close`."""
+
+    def _find(self) -> DeltaTable | None:
+        with contextlib.suppress(TableNotFoundError):
+            return self._load()
+        return None
+
+    def _load(self) -> DeltaTable:
+        return DeltaTable(self._place.path, storage_options=self._options)
+
+    def _tries(self) -> Iterator[DeltaTable]:
+        """Yield the table as it is now, again and again for as long as commits may contend."""
+        for _ in tries():
+            yield self._load()
+
+    def _contended(self) -> SinkUnavailable:
+        return SinkUnavailable(f"{self.name} is written by so many that no commit came through.")
+
+    def _holder(self, table: DeltaTable) -> Holder | None:
+        """Return the plan whose own version is that of the fence."""
+        epoch = table.transaction_version(FENCE)
+        holders = self._notes.holders(epoch) if epoch else []
+        return next((one for one in holders if table.transaction_version(f"{FENCE}:{one.plan_id}") == epoch), None)
+
+    def _check_history(self, table: DeltaTable | None) -> None:
+        holder = None if table is None else self._holder(table)
+        if table is None or holder is None:
+            raise SinkRefused(missing(self.name))
+        holder.check_table(str(table.metadata().id), self.name)
+        if "version" in holder.about:
+            delta_history.check_unreverted(table, FENCE, holder.about["version"], self.name)
+
+    def _take(
+        self,
+        table: DeltaTable,
+        holder: Holder,
+        removed: Sequence[delta_files.Action] = (),
+        streams: Mapping[str, int] | None = None,
+    ) -> bool:
+        self._notes.write_holder(holder)
+        entry = [Transaction(FENCE, holder.epoch), Transaction(f"{FENCE}:{holder.plan_id}", holder.epoch)]
+        return self._append(
+            table, removed, [*entry, *_streams(streams or {})], {"plan": holder.plan_id, "epoch": holder.epoch}
+        )
+
+    def _open_fence(self) -> None:
+        """Move the fence to an epoch that no plan has: what a process remembers of the one before does not count."""
+        for table in self._tries():
+            epoch = (table.transaction_version(FENCE) or 0) + 1
+            if self._append(table, (), [Transaction(FENCE, epoch)], {"epoch": epoch}):
+                return
+        raise self._contended()
+
+    def _placed(self, table: DeltaTable, plan: Plan) -> dict[str, int]:
+        window = LogWindow.of(plan.read.window)
+        if not plan.write.ordered or window is None:
+            return {}
+        there = self._there(table, [window.stream(partition) for partition in window.start])
+        return placed(window, there, target=self.name, increment=plan.increment)
+
+    def _there(self, table: DeltaTable, streams: Sequence[str]) -> dict[str, int]:
+        """Return where these streams stand, those that are not known left out."""
+        found = {stream: table.transaction_version(_stream(stream)) for stream in streams}
+        return {stream: at for stream, at in found.items() if at is not None}
+
+    def _mark(self, table: DeltaTable, plan_id: str, slice_id: str) -> Mark | None:
+        nonce = table.transaction_version(f"{FENCE}:{plan_id}:{slice_id}")
+        return self._notes.mark(plan_id, slice_id, nonce) if nonce else None
+
+    def _committed(
+        self, table: DeltaTable, attempt: Attempt, mark: Mark, merged: WriteSpec | None, settled: Settled | None
+    ) -> bool:
+        """Add one entry to the log; ``False`` where another has come since the table was looked at."""
+        there = self._there(table, [step.stream for step in attempt.moves])
+        entry = [
+            Transaction(FENCE, attempt.epoch),
+            _slice(attempt.plan_id, attempt.slice_id, attempt.nonce),
+            *_streams(moved(there, attempt.moves, self.name)),
+        ]
+        about = {"slice": attempt.slice_id, "plan": attempt.plan_id, "rows": mark.rows, "checksum": mark.checksum}
+        if merged is None:
+            added = delta_files.additions(self._place, mark.files) if mark.rows else []
+            return self._append(table, added, entry, about)
+        merging = self._merge(table, mark, merged, settled, _properties(entry, about))
+        version = table.version()
+        try:
+            merging.execute()
+        except CommitFailedError:
+            return False
+        # Tombstones of keys that are not there change nothing, and then the merge has written no entry.
+        return table.version() > version or self._append(table, [], entry, about)
+
+    def _append(
+        self,
+        table: DeltaTable,
+        actions: Sequence[delta_files.Action],
+        entry: list[Transaction],
+        about: dict[str, object],
+    ) -> bool:
+        try:
+            table.create_write_transaction(
+                list(actions), "append", table.schema(), commit_properties=_properties(entry, about)
+            )
+        except CommitFailedError:
+            return False
+        return True
+
+    def _merge(
+        self, table: DeltaTable, mark: Mark, write: WriteSpec, settled: Settled | None, properties: CommitProperties
+    ) -> TableMerger:
+        schema, rows = pyarrow.schema(table.schema().to_arrow()), self._rows(mark.files)
+        if settled is not None:
+            schema, rows = settled.marked(schema, rows)
+        merger = table.merge(
+            pyarrow.RecordBatchReader.from_batches(schema, rows),
+            " AND ".join(f"target.{_quoted(name)} = source.{_quoted(name)}" for name in write.key),
+            source_alias="source",
+            target_alias="target",
+            commit_properties=properties,
+        )
+        if settled is None:
+            return merger.when_matched_update_all().when_not_matched_insert_all()
+        gone = f"source.{GONE}"
+        merger = merger.when_matched_delete(gone).when_matched_update_all(except_cols=[GONE])
+        return merger.when_not_matched_insert_all(f"NOT {gone}", except_cols=[GONE])
+
+    def _cleared(self, table: DeltaTable, plan_id: str | None) -> list[delta_files.Action]:
+        """Return what removes every file; ``SinkRefused`` where one holds rows that the plan did not write."""
+        if plan_id is None:
+            return []
+        active = delta_files.active(table)
+        marks = [self._mark(table, plan_id, each) for each in self._notes.slices(plan_id)]
+        written = {name for mark in marks if mark is not None for name in mark.files}
+        others = sorted(name for name, (_, rows) in active.items() if name not in written and rows != 0)
+        if others:
+            raise SinkRefused(
+                f"{self.name} holds files that the closed plan {plan_id} did not write, such as {others[0]}: it cannot "
+                "be cleared, empty it by hand."
+            )
+        return delta_files.removals(list(active), active)
+
+    def _rows(self, files: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):
+                yield from batches(self._place.input(name))
+
+
+def _slice(plan_id: str, slice_id: str, nonce: int) -> Transaction:
+    return Transaction(f"{FENCE}:{plan_id}:{slice_id}", nonce)
+
+
+def _stream(name: str) -> str:
+    return f"{FENCE}:stream:{name}"
+
+
+def _streams(positions: Mapping[str, int]) -> list[Transaction]:
+    return [Transaction(_stream(name), at) for name, at in positions.items()]
+
+
+def _properties(entry: list[Transaction], about: dict[str, object]) -> CommitProperties:
+    """Return the properties of an entry that is written at the next version, or not at all."""
+    return CommitProperties(custom_metadata={FENCE: about}, max_commit_retries=0, app_transactions=entry)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _storage_options(endpoint: Endpoint) -> dict[str, str]:
+    options: dict[str, str] = {}
+    if endpoint.user:
+        options |= {"AWS_ACCESS_KEY_ID": endpoint.user, "AWS_SECRET_ACCESS_KEY": endpoint.password}
+    if region := endpoint.options.get(REGION):
+        options["AWS_REGION"] = region
+    if address := endpoint.options.get(ADDRESS):
+        options |= {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": str(address.startswith("http://")).lower()}
+    return options

@@ -1,0 +1,477 @@
+"""An Iceberg table: each slice is one snapshot, which brings files, mark and fence in one swap of the metadata.
+
+The catalog refuses a commit whose branch is no longer at the snapshot that it was decided on. So every commit of ours
+makes a snapshot, that of a new plan and of an empty slice too; where another was faster, it is decided anew.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.table import Table, Transaction
+
+from airflow_provider_backpressure.connectors.lake.commit_retry import tries
+from airflow_provider_backpressure.connectors.lake.footers import batches
+from airflow_provider_backpressure.connectors.lake.iceberg import compatibility as iceberg_fit
+from airflow_provider_backpressure.connectors.lake.iceberg import history as iceberg_history
+from airflow_provider_backpressure.connectors.lake.iceberg import merge as iceberg_merge
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog import (
+    IMPLEMENTATION,
+    catalog_properties,
+    loaded_by,
+    place_of,
+)
+from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, active, remove, scanned
+from airflow_provider_backpressure.connectors.lake.last_write import Settled
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
+from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
+from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.stream_positions import moved, placed
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
+
+PLAN, SLICES, BEFORE = "backpressure.plan", "backpressure.slices", "backpressure.slices.before"
+"""Table properties: the plan that holds the table, its committed slices, and those of the plan before it."""
+STREAMS = "backpressure.streams"
+"""Table property: how far each partition of a log has come that is upserted by its order."""
+LAST = "backpressure.last"
+"""Table property: the last snapshot of ours, see :mod:`..connectors.lake.iceberg.history`."""
+OURS = (PLAN, SLICES, BEFORE, STREAMS, LAST)
+_ONCE = {"commit.retry.num-retries": "0"}
+"""Set on a table in memory only: a commit that was overtaken must be decided anew, not put on top of the other."""
+
+Change = Callable[[Transaction, dict[str, str]], None]
+"""What makes the snapshot of a commit, given the snapshot's summary."""
+
+
+class IcebergTable:
+    """Implements :class:`..connectors.lake.table.LakeTable` for a table in a catalog."""
+
+    merges = True
+    file_bytes = FILE_BYTES
+
+    def __init__(self, *, table: str, catalog: dict[str, str], endpoint: Endpoint) -> None:
+        self.name = table
+        self.identity = f"iceberg://{place_of(catalog, endpoint)}/{table}"
+        self._catalog_name = catalog.get("name", "default")
+        declared = {key: value for key, value in catalog.items() if key != "name"}
+        self._properties = {IMPLEMENTATION[0]: IMPLEMENTATION[1], **loaded_by(declared), **catalog_properties(endpoint)}
+        self._opened: Catalog | None = None
+        self._data: Data | None = None
+        self._notes: Notes | None = None
+
+    def schema(self) -> pyarrow.Schema | None:
+        """See :meth:`..connectors.lake.table.LakeTable.schema`."""
+        table = self._find()
+        return None if table is None else iceberg_fit.schema_of(table, self.name)
+
+    def check(self, schema: pyarrow.Schema) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.check`.
+
+        Iceberg holds them all, small integers as larger ones.
+        """
+
+    def stored(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+        """See :meth:`..connectors.lake.table.LakeTable.stored`."""
+        return iceberg_fit.stored(schema)
+
+    def create(self, schema: pyarrow.Schema) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.create`. The namespace too."""
+        if self._find() is not None:
+            return
+        namespace, _, _ = self.name.rpartition(".")
+        try:
+            if not self._catalog.namespace_exists(namespace):
+                self._catalog.create_namespace(namespace)
+        except NamespaceAlreadyExistsError:
+            pass
+        try:
+            self._catalog.create_table(self.name, self.stored(schema), properties=iceberg_fit.PROPERTIES)
+        except TableAlreadyExistsError:
+            return
+
+    def holds_rows(self) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.holds_rows`."""
+        table = self._find()
+        return table is not None and any(file.record_count for file in active(table).values())
+
+    def holder(self) -> Holder | None:
+        """See :meth:`..connectors.lake.table.LakeTable.holder`."""
+        table = self._find()
+        return None if table is None else _holder(table)
+
+    def check_history(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.check_history`."""
+        self._check_history(self._find())
+
+    def begin(self, plan: Plan, *, clear: str | None) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.begin`.
+
+        What is cleared goes in the snapshot that brings the fence.
+        """
+        for table in self._tries():
+            if plan.increment:
+                self._check_history(table)
+            before = _holder(table)
+            holder = Holder.of(plan, before.epoch + 1 if before else 1, table=str(table.metadata.table_uuid))
+            removed = self._cleared(table, clear)
+            properties = {PLAN: holder.to_json(), **_placed(table, plan, self.name)}
+            slices = _slices(table, SLICES)
+            if slices["plan"] != plan.plan_id:
+                properties |= {SLICES: _compact(plan.plan_id, {}), BEFORE: json.dumps(slices)}
+            about = {"backpressure.plan": plan.plan_id, "backpressure.epoch": str(holder.epoch)}
+            if _commit(table, properties, about, remove(removed)):
+                return holder.epoch
+        raise self._contended()
+
+    def renew(self, plan_id: str) -> int | None:
+        """See :meth:`..connectors.lake.table.LakeTable.renew`."""
+        for table in self._tries():
+            holder = _holder(table)
+            if holder is None or holder.plan_id != plan_id:
+                return None
+            self._check_history(table)
+            epoch = holder.epoch + 1
+            about = {"backpressure.plan": plan_id, "backpressure.epoch": str(epoch)}
+            if _commit(table, {PLAN: holder.renewed(epoch).to_json()}, about, remove([])):
+                return epoch
+        raise self._contended()
+
+    def marks(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Mark]:
+        """See :meth:`..connectors.lake.table.LakeTable.marks`. A note counts where a property names its nonce."""
+        table = self._find()
+        if table is None:
+            return {}
+        nonces = _nonces(table, plan_id)
+        wanted = nonces if slice_ids is None else [each for each in slice_ids if each in nonces]
+        return {each: self._noted(table).mark(plan_id, each, nonces[each]) for each in wanted}
+
+    def committed(self, plan_id: str) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.committed`."""
+        table = self._find()
+        return 0 if table is None else len(_nonces(table, plan_id))
+
+    def output(self, name: str) -> pyarrow.NativeFile:
+        """See :meth:`..connectors.lake.table.LakeTable.output`: what no snapshot names, nobody sees."""
+        return self._stored().output(name)
+
+    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
+        """See :meth:`..connectors.lake.table.LakeTable.commit`."""
+        data, merges = self._stored(), write.mode == "upsert" and mark.rows > 0
+        for table in self._tries():
+            notes, nonces = self._noted(table), _nonces(table, attempt.plan_id)
+            nonce = nonces.get(attempt.slice_id)
+            stands = notes.mark(attempt.plan_id, attempt.slice_id, nonce) if nonce else None
+            if stands is None:
+                attempt.check(_holder(table), self.name)
+                self._check_history(table)
+                notes.write_mark(mark)
+                properties = _moved(table, attempt, self.name)
+                properties[SLICES] = _compact(attempt.plan_id, {**nonces, attempt.slice_id: mark.nonce})
+                change = iceberg_merge.merge(table, data, mark, write.key, settled) if merges else _append(data, mark)
+                if not _commit(table, properties, _about(mark), change):
+                    continue
+                if settled is not None and not settled.whole:
+                    self.drop(mark.files)
+                stands = mark
+            if stands.nonce != attempt.nonce:
+                notes.drop_mark(mark)
+            return stands
+        raise self._contended()
+
+    def drop(self, files: Sequence[str]) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.drop`."""
+        if files:
+            data = self._stored()
+            for name in files:
+                data.delete(name)
+
+    def tidy(self, plan_id: str) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.tidy`.
+
+        Iceberg's own removal of orphan files does it, and does it best.
+        """
+
+    def discard(self, plan_id: str, slice_id: str) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.discard`."""
+        for table in self._tries():
+            holder, nonces = _holder(table), _nonces(table, plan_id)
+            if holder is None or slice_id not in nonces:
+                return False
+            holder.check_plan(plan_id, self.name)
+            self._check_history(table)
+            mark, files = self._noted(table).mark(plan_id, slice_id, nonces[slice_id]), active(table)
+            paths = [self._stored().path(name) for name in mark.files] if mark.rows else []
+            if not all(path in files for path in paths):
+                raise SinkRefused(f"The rows of slice {slice_id} no longer lie in files of their own in {self.name}.")
+            rest = {each: nonce for each, nonce in nonces.items() if each != slice_id}
+            about = {"backpressure.discarded": slice_id, "backpressure.plan": plan_id}
+            if _commit(table, {SLICES: _compact(plan_id, rest)}, about, remove([files[path] for path in paths])):
+                return True
+        raise self._contended()
+
+    def remove(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.remove`.
+
+        What dead attempts have left stays: the storage is not listed.
+        """
+        table = self._find()
+        if table is None:
+            return
+        holder = _holder(table)
+        for mark in self.marks(holder.plan_id).values() if holder is not None else ():
+            self._noted(table).drop_mark(mark)
+        self._catalog.purge_table(self.name)
+
+    def traces(self) -> tuple[str, ...]:
+        """See :meth:`..connectors.lake.table.LakeTable.traces`."""
+        table = self._find()
+        if table is None:
+            return ()
+        kept = [f"the property {name} of {self.name}" for name in OURS if name in table.properties]
+        notes = Data(table, folder=FOLDER)
+        return (*kept, *([notes.path("")] if notes.there() else ()))
+
+    def erase(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.erase`.
+
+        What snapshots say of the slices that they brought stays.
+        """
+        if self._find() is None:
+            return
+        for table in self._tries():
+            if _forget(table):
+                Data(table, folder=FOLDER).remove()
+                self._notes = None
+                return
+        raise self._contended()
+
+    def current(self, files: Sequence[str]) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.current`."""
+        data, found = self._stored(), active(self._load(), without_deletes=True)
+        return all(data.path(name) in found for name in files)
+
+    def find_strangers(self, plan_id: str, *, alone: bool) -> list[str]:
+        """See :meth:`..connectors.lake.table.LakeTable.find_strangers`.
+
+        Files of earlier plans may have been compacted.
+        """
+        return self._strangers(self._load(), plan_id) if alone else []
+
+    def landed(self) -> list[Landed]:
+        """See :meth:`..connectors.lake.table.LakeTable.landed`.
+
+        ``SinkRefused`` where rows are deleted beside their files.
+        """
+        table, data = self._load(), self._stored()
+        holder, found = _holder(table), active(table)
+        if len(active(table, without_deletes=True)) < len(found):
+            raise SinkRefused(f"{self.name} has delete files: what its data files hold is not what readers see.")
+        root = data.path("")
+        strange = sorted(path for path in found if not path.startswith(root))
+        if strange:
+            raise SinkRefused(f"{self.name} has files in another place than its own, such as {strange[0]}.")
+        visible = {
+            path.removeprefix(root): (file.file_size_in_bytes, file.record_count) for path, file in found.items()
+        }
+        return landed(self.marks(holder.plan_id).values() if holder else (), visible)
+
+    def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
+        """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows."""
+        if files is None:
+            yield from scanned(self._load())
+            return
+        for name in files:
+            try:
+                stream = self._stored().input(name)
+            except FileNotFoundError:
+                continue
+            yield from batches(stream)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """See :meth:`..connectors.lake.table.LakeTable.translated`."""
+        try:
+            yield
+        except NoSuchTableError as error:
+            raise SinkRefused(f"The Iceberg table {self.name} is not there.") from unframed(error)
+        except pyarrow.ArrowException as error:
+            raise SinkRefused(f"{self.name} does not take these rows: {error}") from unframed(error)
+        except (RESTError, OSError, CommitFailedException) as error:
+            raise SinkUnavailable(f"{self.name} does not answer: {error}") from unframed(error)
+        except _database_errors() as error:
+            raise SinkUnavailable(f"The catalog of {self.name} does not answer: {type(error).__name__}.") from unframed(
+                error
+            )
+
+    def close(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.close`."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    @property
+    def _catalog(self) -> Catalog:
+        if self._opened is None:
+            self._opened = load_catalog(self._catalog_name, **self._properties)
+        return self._opened
+
+    def _find(self) -> Table | None:
+        try:
+            return self._load()
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+    def _load(self) -> Table:
+        table = self._catalog.load_table(self.name)
+        table.metadata.properties.update(_ONCE)
+        return table
+
+    def _tries(self) -> Iterator[Table]:
+        """Yield the table as it is now, again and again for as long as commits may contend."""
+        for _ in tries():
+            yield self._load()
+
+    def _contended(self) -> SinkUnavailable:
+        return SinkUnavailable(f"{self.name} is written by so many that no commit came through.")
+
+    def _check_history(self, table: Table | None) -> None:
+        """Also before each snapshot of ours: once one is made on top, nothing says that those before it are gone."""
+        holder = None if table is None else _holder(table)
+        if table is None or holder is None:
+            raise SinkRefused(missing(self.name))
+        holder.check_table(str(table.metadata.table_uuid), self.name)
+        iceberg_history.check_unreverted(table, table.properties.get(LAST), self.name)
+
+    def _stored(self) -> Data:
+        if self._data is None:
+            self._data = Data(self._load())
+        return self._data
+
+    def _noted(self, table: Table) -> Notes:
+        if self._notes is None:
+            self._notes = Notes(Data(table, folder=""))
+        return self._notes
+
+    def _cleared(self, table: Table, plan_id: str | None) -> list[Any]:
+        """Return every file; ``SinkRefused`` where one holds rows that the plan did not write."""
+        if plan_id is None:
+            return []
+        others = self._strangers(table, plan_id)
+        if others:
+            raise SinkRefused(
+                f"{self.name} holds files that the closed plan {plan_id} did not write, such as {others[0]}: it cannot "
+                "be cleared, empty it by hand."
+            )
+        return list(active(table).values())
+
+    def _strangers(self, table: Table, plan_id: str) -> list[str]:
+        data = self._stored()
+        written = {data.path(name) for mark in self.marks(plan_id).values() for name in mark.files}
+        return sorted(path for path, file in active(table).items() if path not in written and file.record_count)
+
+
+def _commit(table: Table, properties: dict[str, str], about: dict[str, str], change: Change) -> bool:
+    """Swap the metadata; ``False`` where the branch has moved since the table was loaded."""
+    try:
+        with table.transaction() as transaction:
+            change(transaction, about)
+            last = iceberg_history.described(transaction.table_metadata.current_snapshot())
+            transaction.set_properties({**properties, LAST: last})
+    except CommitFailedException:
+        return False
+    return True
+
+
+def _forget(table: Table) -> bool:
+    """Take our properties away; ``False`` where somebody was quicker."""
+    present = [name for name in OURS if name in table.properties]
+    try:
+        with table.transaction() as transaction:
+            if present:
+                transaction.remove_properties(*present)
+    except CommitFailedException:
+        return False
+    return True
+
+
+def _append(data: Data, mark: Mark) -> Change:
+    if not mark.rows:
+        return remove([])
+    paths = [data.path(name) for name in mark.files]
+
+    def add(transaction: Transaction, about: dict[str, str]) -> None:
+        transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
+
+    return add
+
+
+def _about(mark: Mark) -> dict[str, str]:
+    """Return what a snapshot says of the slice that it brought."""
+    return {
+        "backpressure.plan": mark.plan_id,
+        "backpressure.slice": mark.slice_id,
+        "backpressure.epoch": str(mark.epoch),
+        "backpressure.checksum": mark.checksum,
+    }
+
+
+def _holder(table: Table) -> Holder | None:
+    text = table.properties.get(PLAN)
+    return Holder.from_json(text) if text else None
+
+
+def _slices(table: Table, name: str) -> dict[str, Any]:
+    return dict(json.loads(table.properties.get(name, '{"plan": "", "slices": {}}')))
+
+
+def _placed(table: Table, plan: Plan, name: str) -> dict[str, str]:
+    """Return what sets the streams of an ordered plan to where it begins."""
+    window = LogWindow.of(plan.read.window)
+    if not plan.write.ordered or window is None:
+        return {}
+    there = _there(table)
+    return {STREAMS: json.dumps({**there, **placed(window, there, target=name, increment=plan.increment)})}
+
+
+def _moved(table: Table, attempt: Attempt, name: str) -> dict[str, str]:
+    """Return what moves the streams of a range; ``RangeFailed`` where one is not where it begins."""
+    return {STREAMS: json.dumps(moved(_there(table), attempt.moves, name))} if attempt.moves else {}
+
+
+def _there(table: Table) -> dict[str, int]:
+    return dict(json.loads(table.properties.get(STREAMS, "{}")))
+
+
+def _nonces(table: Table, plan_id: str) -> dict[str, int]:
+    """Return the executions that were committed, by slice."""
+    found = (_slices(table, name) for name in (SLICES, BEFORE))
+    slices: dict[str, str] = next((one["slices"] for one in found if one["plan"] == plan_id), {})
+    return {each: int(nonce, 16) for each, nonce in slices.items()}
+
+
+def _compact(plan_id: str, nonces: dict[str, int]) -> str:
+    slices = {each: f"{nonce:x}" for each, nonce in nonces.items()}
+    return json.dumps({"plan": plan_id, "slices": slices}, separators=(",", ":"))
+
+
+def _database_errors() -> tuple[type[Exception], ...]:
+    """Return what a catalog in a database raises, where such a library is loaded at all."""
+    module = sys.modules.get("sqlalchemy.exc")
+    return (module.SQLAlchemyError,) if module else ()

@@ -1,0 +1,85 @@
+"""Plan rows and marks as small files beside a table; each counts only where the table's own commit names it.
+
+They are written before the commit, each under a name that no other execution uses, so they are there whenever a commit
+is, however much of the table's history has been cleaned away.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pyarrow import fs
+
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Holder, Mark
+from airflow_provider_backpressure.exceptions import SinkUnavailable
+
+
+class Shelf(Protocol):
+    """Where small files lie: a :class:`..connectors.lake.storage.Place`, or what stands for one."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return what a file holds; ``None`` where it is not there."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file in its place."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a file; nothing where it is not there."""
+        ...
+
+    def names(self, folder: str = "") -> Sequence[fs.FileInfo]:
+        """Return the files of a folder."""
+        ...
+
+
+class Notes:
+    """The folder ``_backpressure`` of a table whose commits are entries of a log."""
+
+    def __init__(self, place: Shelf) -> None:
+        self._place = place
+        self._marks: dict[str, Mark] = {}
+        self._holders: dict[int, list[Holder]] = {}
+
+    def write_holder(self, holder: Holder) -> None:
+        """Write a plan's row for an epoch that it is about to take."""
+        self._place.write(f"{FOLDER}/plans/{holder.epoch}-{holder.plan_id}.json", holder.to_json().encode())
+
+    def holders(self, epoch: int) -> list[Holder]:
+        """Return the rows of all plans that have tried to take an epoch."""
+        if epoch not in self._holders:
+            names = [info.base_name for info in self._place.names(f"{FOLDER}/plans")]
+            texts = [self._place.read(f"{FOLDER}/plans/{name}") for name in names if name.startswith(f"{epoch}-")]
+            self._holders[epoch] = [Holder.from_json(text.decode()) for text in texts if text is not None]
+        return self._holders[epoch]
+
+    def write_mark(self, mark: Mark) -> None:
+        """Write the mark of what is about to be committed."""
+        self._place.write(_name(mark.plan_id, mark.slice_id, mark.nonce), mark.to_json().encode())
+
+    def mark(self, plan_id: str, slice_id: str, nonce: int) -> Mark:
+        """Return the mark of an execution that was committed; read once, since it never changes.
+
+        ``SinkUnavailable`` where it is not there: the slice has just been discarded, or somebody has deleted what is
+        ours. Its rows are not to be written a second time for that.
+        """
+        name = _name(plan_id, slice_id, nonce)
+        if name not in self._marks:
+            text = self._place.read(name)
+            if text is None:
+                raise SinkUnavailable(f"Slice {slice_id} of plan {plan_id} is committed, but {name} is not there.")
+            self._marks[name] = Mark.from_json(text.decode())
+        return self._marks[name]
+
+    def drop_mark(self, mark: Mark) -> None:
+        """Delete a mark that was not committed, or is no longer."""
+        self._place.delete(_name(mark.plan_id, mark.slice_id, mark.nonce))
+
+    def slices(self, plan_id: str) -> list[str]:
+        """Return the slices of which there is a mark, whether it counts or not."""
+        names = (info.base_name for info in self._place.names(f"{FOLDER}/marks/{plan_id}"))
+        return sorted({name.rpartition("-")[0] for name in names if name.endswith(".json")})
+
+
+def _name(plan_id: str, slice_id: str, nonce: int) -> str:
+    return f"{FOLDER}/marks/{plan_id}/{slice_id}-{nonce:013x}.json"

@@ -1,0 +1,255 @@
+"""A folder of Parquet files: each slice is one file, and its footer is the slice's mark."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pyarrow
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from airflow_provider_backpressure.connectors.lake.footers import MARK, batches, footer
+from airflow_provider_backpressure.connectors.lake.last_write import Settled
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
+from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import Folder, open_folder
+from airflow_provider_backpressure.connectors.lake.storage import Place
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
+
+PLAN = f"{FOLDER}/plan.json"
+NAME = re.compile(r"part-(?P<plan>[^-]+)-(?P<slice>[\w.]+)\.parquet")
+
+
+def file_of(plan_id: str, slice_id: str) -> str:
+    """Return the name of a slice's file: the same for every attempt, so that there can only be one."""
+    return f"part-{plan_id}-{slice_id}.parquet"
+
+
+class ParquetTable:
+    """Implements :class:`..connectors.lake.table.LakeTable`. Files appear whole under their name, or not at all."""
+
+    merges = False
+    file_bytes = None
+
+    def __init__(self, *, path: str, endpoint: Endpoint) -> None:
+        self._place = Place(path, endpoint)
+        self._folder: Folder = open_folder(self._place, endpoint)
+        self._known: dict[tuple[str, int, int], Mark] = {}
+        self.name = path
+        self.identity = f"parquet://{path if self._place.local else path.removeprefix('s3://')}"
+
+    def schema(self) -> pyarrow.Schema | None:
+        """See :meth:`..connectors.lake.table.LakeTable.schema`: that of a file, since all are to be alike."""
+        for info in self._visible():
+            with self._place.input(info.base_name) as stream:
+                return pq.ParquetFile(stream).schema_arrow
+        return None
+
+    def check(self, schema: pyarrow.Schema) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.check`: Parquet holds them all."""
+
+    def stored(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+        """See :meth:`..connectors.lake.table.LakeTable.stored`."""
+        return schema
+
+    def create(self, schema: pyarrow.Schema) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.create`: a folder comes with its first file."""
+
+    def holds_rows(self) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.holds_rows`."""
+        return any(footer(self._place, info.base_name).num_rows for info in self._visible())
+
+    def holder(self) -> Holder | None:
+        """See :meth:`..connectors.lake.table.LakeTable.holder`."""
+        found = self._place.read(PLAN)
+        return Holder.from_json(found.decode()) if found else None
+
+    def check_history(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.check_history`.
+
+        A folder has none but the plan that it is held by.
+        """
+        if self.holder() is None:
+            raise SinkRefused(missing(self.name))
+
+    def begin(self, plan: Plan, *, clear: str | None) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.begin`. Whoever writes a file meanwhile is refused."""
+        with self._folder.fenced():
+            if plan.increment:
+                self.check_history()
+            before = self.holder()
+            if clear is not None:
+                self._refuse_others(clear)
+            epoch = before.epoch + 1 if before else 1
+            self._move_fence(Holder.of(plan, epoch))
+            if clear is not None:
+                for mark in self.marks(clear).values():
+                    self.drop(mark.files)
+            return epoch
+
+    def renew(self, plan_id: str) -> int | None:
+        """See :meth:`..connectors.lake.table.LakeTable.renew`."""
+        with self._folder.fenced():
+            holder = self.holder()
+            if holder is None or holder.plan_id != plan_id:
+                return None
+            self._move_fence(holder.renewed(holder.epoch + 1))
+            return holder.epoch + 1
+
+    def marks(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Mark]:
+        """See :meth:`..connectors.lake.table.LakeTable.marks`. Each footer is read once."""
+        if slice_ids is not None:
+            names = [file_of(plan_id, each) for each in slice_ids]
+            infos = [each for each in self._folder.infos(names) if each.type == fs.FileType.File]
+        else:
+            infos = [each for each in self._visible() if _plan_of(each.base_name) == plan_id]
+        marks = (self._mark(info) for info in infos)
+        return {mark.slice_id: mark for mark in marks if mark is not None}
+
+    def committed(self, plan_id: str) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.committed`: a file under a slice's name is whole."""
+        return sum(_plan_of(each.base_name) == plan_id for each in self._visible())
+
+    def output(self, name: str) -> pyarrow.NativeFile:
+        """See :meth:`..connectors.lake.table.LakeTable.output`."""
+        return self._folder.output(name)
+
+    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
+        """See :meth:`..connectors.lake.table.LakeTable.commit`.
+
+        An attempt that the fence has passed finds its file gone.
+        """
+        (name,) = mark.files
+        final = file_of(attempt.plan_id, attempt.slice_id)
+        attempt.check(self.holder(), self.name)
+        try:
+            published = self._folder.publish(name, final)
+        except FileNotFoundError as error:
+            attempt.check(self.holder(), self.name)
+            raise SinkUnavailable(f"The file {name} of {self.name} was deleted before it was committed.") from unframed(
+                error
+            )
+        if published:
+            return replace(mark, files=(final,))
+        found = self.marks(attempt.plan_id, [attempt.slice_id]).get(attempt.slice_id)
+        if found is None:
+            raise SinkUnavailable(f"The file {final} of {self.name} was there and has vanished.")
+        return found
+
+    def drop(self, files: Sequence[str]) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.drop`."""
+        for name in files:
+            self._folder.drop(name)
+
+    def tidy(self, plan_id: str) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.tidy`."""
+        self._folder.tidy(plan_id)
+
+    def discard(self, plan_id: str, slice_id: str) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.discard`."""
+        with self._folder.fenced():
+            holder = self.holder()
+            if holder is None or not self.marks(plan_id, [slice_id]):
+                return False
+            holder.check_plan(plan_id, self.name)
+            self._place.delete(file_of(plan_id, slice_id))
+            return True
+
+    def remove(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.remove`."""
+        self._place.remove()
+
+    def traces(self) -> tuple[str, ...]:
+        """See :meth:`..connectors.lake.table.LakeTable.traces`."""
+        return (f"{self._place.path}/{FOLDER}",) if self._place.holds(FOLDER) else ()
+
+    def erase(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.erase`. Marks in the files' own footers hinder nobody."""
+        self._place.remove(FOLDER)
+
+    def current(self, files: Sequence[str]) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.current`: nobody rewrites the files of a folder."""
+        return True
+
+    def find_strangers(self, plan_id: str, *, alone: bool) -> list[str]:
+        """See :meth:`..connectors.lake.table.LakeTable.find_strangers`.
+
+        Files of earlier plans are known by their names.
+        """
+        # In this order: a range may be committed meanwhile.
+        plans = {info.base_name: _plan_of(info.base_name) for info in self._visible()}
+        ours = {file_of(plan_id, slice_id) for slice_id in self.marks(plan_id)}
+        strange = (name for name, plan in plans.items() if name not in ours and (alone or plan in (None, plan_id)))
+        return sorted(name for name in strange if footer(self._place, name).num_rows)
+
+    def landed(self) -> list[Landed]:
+        """See :meth:`..connectors.lake.table.LakeTable.landed`. Of every plan: each file has its mark."""
+        marks, visible = [], {}
+        for info in self._visible():
+            visible[info.base_name] = (info.size, footer(self._place, info.base_name).num_rows)
+            marks.append(self._mark(info))
+        return landed((mark for mark in marks if mark is not None), visible)
+
+    def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
+        """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows."""
+        for name in [info.base_name for info in self._visible()] if files is None else files:
+            with contextlib.suppress(FileNotFoundError):
+                yield from batches(self._place.input(name))
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """See :meth:`..connectors.lake.table.LakeTable.translated`."""
+        try:
+            yield
+        except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
+            raise SinkRefused(f"{self.name} cannot be used: {type(error).__name__}.") from unframed(error)
+        except pyarrow.ArrowException as error:
+            raise SinkRefused(f"{self.name} has a file or rows that Parquet does not take: {error}") from unframed(
+                error
+            )
+        except OSError as error:
+            raise SinkUnavailable(f"{self.name} does not answer: {error}") from unframed(error)
+
+    def close(self) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.close`."""
+
+    def _move_fence(self, holder: Holder) -> None:
+        """Let a plan hold the table under its epoch. In this order: an attempt looks at the fence and then commits."""
+        self._place.write(PLAN, holder.to_json().encode())
+        self._folder.cut_off()
+
+    def _visible(self) -> list[fs.FileInfo]:
+        """Return what a plain reader takes for data."""
+        return [
+            info
+            for info in self._place.names()
+            if info.base_name.endswith(".parquet") and not info.base_name.startswith(("_", "."))
+        ]
+
+    def _refuse_others(self, plan_id: str) -> None:
+        """Raise where rows would stay behind that are not of the plan that is to be cleared."""
+        others = [each.base_name for each in self._visible() if _plan_of(each.base_name) != plan_id]
+        if any(footer(self._place, name).num_rows for name in others):
+            raise SinkRefused(
+                f"{self.name} holds files that the closed plan {plan_id} did not write, such as {others[0]}: it cannot "
+                "be cleared, empty it by hand."
+            )
+
+    def _mark(self, info: fs.FileInfo) -> Mark | None:
+        key = (info.base_name, info.mtime_ns or 0, info.size)
+        if key not in self._known:
+            text = (footer(self._place, info.base_name).metadata or {}).get(MARK)
+            if text is None:
+                return None
+            self._known[key] = replace(Mark.from_json(text.decode()), files=(info.base_name,))
+        return self._known[key]
+
+
+def _plan_of(name: str) -> str | None:
+    match = NAME.fullmatch(name)
+    return match["plan"] if match else None

@@ -1,0 +1,1 @@
+"""A table of files as a target."""

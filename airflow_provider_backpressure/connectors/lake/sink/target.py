@@ -1,0 +1,287 @@
+"""A table of files as a sink, opened: what the formats have in common."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+
+from airflow_provider_backpressure.connectors.lake import quarantine as beside_it
+from airflow_provider_backpressure.connectors.lake.markers import Mark
+from airflow_provider_backpressure.connectors.lake.sink.compatibility import check_columns, check_mode
+from airflow_provider_backpressure.connectors.lake.table import LakeTable, query_of
+from airflow_provider_backpressure.connectors.lake.window_filter import of_window
+from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, ending
+from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.ports import Health, Marker, PlanRow, ScratchSink
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
+from airflow_provider_backpressure.spark.arrow_types import arrow_schema
+
+_NAMED = 3
+"""Most files that a sentence names."""
+
+
+class LakeTarget:
+    """Implements :class:`..core.ports.Sink` for a kind of table of files.
+
+    Attempts hold no connection that could be ended: the fence in the table is what refuses them. ``beside`` opens the
+    table whose name ends so, behind the name of this one. ``aside`` takes up to ``most_bad`` rows of a plan that this
+    one cannot; no commit spans both, so each has the plan and the slices' marks by itself.
+    """
+
+    modes: tuple[Mode, ...]
+
+    def __init__(
+        self,
+        table: LakeTable,
+        *,
+        kind: str,
+        address: str,
+        conn_id: str,
+        modules: tuple[str, ...],
+        beside: Callable[[str], "LakeTarget"],
+        key: tuple[str, ...] | None = None,
+        aside: LakeTable | None = None,
+        most_bad: int = 0,
+    ) -> None:
+        self._table = table
+        self._kind = kind
+        self._address = address
+        self._conn_id = conn_id
+        self._key = key
+        self._beside = beside
+        self._aside = aside
+        self._most_bad = most_bad
+        self._slices: dict[str, Mark] = {}
+        self._apart = True
+        self.modules = modules
+        self.modes = (Mode.APPEND, Mode.UPSERT) if table.merges else (Mode.APPEND,)
+        self.identity = table.identity
+
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
+        """See :meth:`..core.ports.Sink.fit`. Under ``upsert`` the sink's own key goes before the source's."""
+        wanted = Mode(mode)
+        by = tuple(self._key or key) if wanted is Mode.UPSERT else ()
+        check_mode(self._table, wanted, by, columns)
+        with self._table.translated():
+            schema = arrow_schema(columns)
+            self._table.check(schema)
+            check_columns(self._table.name, self._table.schema(), self._table.stored(schema))
+            if self._aside is not None:
+                kept = arrow_schema(beside_it.COLUMNS)
+                check_columns(self._aside.name, self._aside.schema(), self._aside.stored(kept))
+        return WriteSpec(
+            kind=self._kind,
+            conn_id=self._conn_id,
+            target=self._table.name,
+            columns=tuple(columns),
+            mode=wanted.value,
+            key=by,
+            plan_table=self._address,
+            commit_table="",
+            fence=self._table.name,
+            quarantine=self._aside.name if self._aside is not None else None,
+            most_bad=self._most_bad,
+            frontier_table=self._table.name if self._table.merges else "",
+        )
+
+    def widen(self, columns: Sequence[Column]) -> None:
+        """See :meth:`..core.ports.Sink.widen`: files that are there have the columns they have."""
+        names = ", ".join(column.name for column in columns)
+        raise SinkRefused(
+            f"{self._table.name} cannot be given the column {names}: its files have the columns they have. Leave it "
+            "out with columns= on the source, or land the rows anew in another table."
+        )
+
+    def prepare(self, write: WriteSpec) -> None:
+        """See :meth:`..core.ports.Sink.prepare`."""
+        with self._table.translated():
+            self._table.create(arrow_schema(write.columns))
+            if self._aside is not None:
+                self._aside.create(arrow_schema(beside_it.COLUMNS))
+
+    def holds_rows(self) -> bool:
+        """See :meth:`..core.ports.Sink.holds_rows`."""
+        with self._table.translated():
+            return self._table.holds_rows()
+
+    def begin(self, plan: Plan, *, clear: str | None = None) -> int:
+        """See :meth:`..core.ports.Sink.begin`."""
+        with self._table.translated():
+            if self._aside is not None:
+                # It follows no other plan: it may be asked for with any of them.
+                self._aside.begin(replace(plan, read=replace(plan.read, window=None)), clear=None)
+            return self._table.begin(plan, clear=clear if plan.mode is Mode.APPEND else None)
+
+    def renew(self, plan_id: str) -> int | None:
+        """See :meth:`..core.ports.Sink.renew`."""
+        with self._table.translated():
+            return self._table.renew(plan_id)
+
+    def epoch(self, plan_id: str) -> int | None:
+        """See :meth:`..core.ports.Sink.epoch`."""
+        with self._table.translated():
+            holder = self._table.holder()
+        return holder.epoch if holder is not None and holder.plan_id == plan_id else None
+
+    def held(self) -> PlanRow | None:
+        """See :meth:`..core.ports.Sink.held`."""
+        with self._table.translated():
+            holder = self._table.holder()
+            return None if holder is None else holder.row(committed=self._table.committed(holder.plan_id))
+
+    def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
+        """See :meth:`..core.ports.Sink.markers`."""
+        with self._table.translated():
+            return {key: mark.marker() for key, mark in self._table.marks(plan_id, slice_ids).items()}
+
+    def end_attempts(self, plan_id: str, slice_id: str) -> int:
+        """See :meth:`..core.ports.Sink.end_attempts`: there is nothing to end."""
+        return 0
+
+    def rows_in_flight(self, plan_id: str) -> dict[str, int]:
+        """See :meth:`..core.ports.Sink.rows_in_flight`: not known of files that grow."""
+        return {}
+
+    def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
+        """See :meth:`..core.ports.Sink.slice_query`: the files of the slice with these bounds, or of the whole plan.
+
+        ``SinkRefused`` for bounds where rows no longer lie in the files they came in: after a merge by key, or where
+        somebody has compacted the table. As a whole it can be compared then.
+        """
+        with self._table.translated():
+            if write.mode == Mode.APPEND:
+                self._learn(bounds)
+                files = [name for mark in self._slices.values() for name in mark.files]
+                if self._apart:
+                    return self._query(write, files if bounds is None else self._files(bounds), None)
+        if bounds is not None:
+            raise SinkRefused(f"Rows of {self._table.name} no longer lie in the files that their ranges came in.")
+        return self._query(write, None, window)
+
+    def find_surplus(self, plan: Plan) -> str:
+        """See :meth:`..core.ports.Sink.find_surplus`: files that no mark explains.
+
+        Where somebody has compacted the table there are none that any could explain, and it is compared as a whole.
+        """
+        if plan.mode is not Mode.APPEND:
+            return ""
+        with self._table.translated():
+            self._learn(None)
+            found = self._table.find_strangers(plan.plan_id, alone=not plan.increment) if self._apart else []
+        if not found:
+            return ""
+        named = ", ".join(found[:_NAMED]) + (" and others" if len(found) > _NAMED else "")
+        return (
+            f"{self._table.name} holds rows that no plan has written, in {named}: remove them, or empty the table and "
+            "plan again"
+        )
+
+    def check_history(self) -> None:
+        """See :meth:`..core.ports.Sink.check_history`."""
+        with self._table.translated():
+            self._table.check_history()
+
+    def complete(self, plan: Plan) -> None:
+        """See :meth:`..core.ports.Sink.complete`. What dead attempts have left behind is deleted."""
+        with self._table.translated():
+            self._table.tidy(plan.plan_id)
+            if self._aside is not None:
+                self._aside.tidy(plan.plan_id)
+
+    def publish(self, plan: Plan) -> None:
+        """See :meth:`..core.ports.Sink.publish`: there is no ``replace`` here."""
+
+    def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
+        """See :meth:`..core.ports.Sink.discard`: a slice's files go, where its rows lie in files of their own."""
+        if self.epoch(plan.plan_id) is None:
+            raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._table.name}.")
+        with self._table.translated():
+            self._slices = {}
+            mark = self._table.marks(plan.plan_id, [slice_id]).get(slice_id)
+            if mark is not None and mark.quarantined and self._aside is not None:
+                self._aside.discard(plan.plan_id, slice_id)
+            return mark.rows if mark is not None and self._table.discard(plan.plan_id, slice_id) else 0
+
+    def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
+        """See :meth:`..core.ports.Sink.revoke`: a mark belongs to files here, so there is none that only refuses."""
+        raise SinkRefused(
+            f"{self._table.name} cannot refuse a range that was begun already: retry it, or plan anew with "
+            '{"backpressure": "restart"}.'
+        )
+
+    def scratch(self, digits: str, *, indexes: bool = True) -> ScratchSink:
+        """See :meth:`..core.ports.Sink.scratch`: a table of files has no indexes."""
+        return self._beside(ending(digits))
+
+    def drop(self, plan_id: str) -> None:
+        """See :meth:`..core.ports.ScratchSink.drop`. A table that was made and not begun yet holds no rows."""
+        with self._table.translated():
+            holder = self._table.holder()
+            if holder is None and self._table.schema() is None:
+                return
+            ours = not self._table.holds_rows() if holder is None else holder.plan_id == plan_id
+            if not ours or SCRATCH.search(self._table.name) is None:
+                raise SinkRefused(f"{self._table.name} is not what the probe {plan_id} made: it is not dropped.")
+            if self._aside is not None:
+                self._aside.remove()
+            self._table.remove()
+
+    def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
+        """Raise ``SinkRefused``: no server stands behind the files."""
+        raise SinkRefused(
+            f"A table of files has no server whose {watched[0].kind} could be watched: leave {watched[0].name} out, or "
+            "watch a database by its conn_id."
+        )
+
+    def traces(self) -> tuple[str, ...]:
+        """See :meth:`..core.ports.Sink.traces`. The table of what was put aside is one, however many rows it has."""
+        with self._table.translated():
+            aside = self._aside is not None and self._aside.schema() is not None
+            return (*self._table.traces(), *([f"{self._aside.name}: rows put aside"] if aside and self._aside else ()))
+
+    def erase(self) -> None:
+        """See :meth:`..core.ports.Sink.erase`."""
+        with self._table.translated():
+            if self._aside is not None:
+                self._aside.remove()
+            self._table.erase()
+
+    def close(self) -> None:
+        """See :meth:`..core.ports.Sink.close`."""
+        self._table.close()
+        if self._aside is not None:
+            self._aside.close()
+
+    def _learn(self, bounds: Bounds | None) -> None:
+        """Read the marks of the plan that holds the table, unless those asked for are known."""
+        if bounds is not None and _text(bounds) in self._slices:
+            return
+        holder = self._table.holder()
+        marks = self._table.marks(holder.plan_id) if holder is not None else {}
+        self._slices = {json.dumps(dict(mark.bounds), sort_keys=True): mark for mark in marks.values()}
+        self._apart = self._table.current([name for mark in marks.values() if mark.rows for name in mark.files])
+
+    def _files(self, bounds: Bounds) -> list[str]:
+        mark = self._slices.get(_text(bounds))
+        return [] if mark is None else list(mark.files)
+
+    def _query(self, write: WriteSpec, files: Sequence[str] | None, window: Window | None) -> str:
+        lacking = set(of_window(window)) - {column.name for column in write.columns} if window else ()
+        if lacking:
+            raise SinkRefused(
+                f"{self._table.name} has no column {', '.join(sorted(lacking))}, by which rows of this plan are found "
+                "beside those of earlier ones: keep it, or use verify='none'."
+            )
+        return query_of(
+            self._address,
+            files,
+            columns=[asdict(column) for column in write.columns],
+            window=asdict(window) if window else None,
+        )
+
+
+def _text(bounds: Bounds) -> str:
+    return json.dumps(bounds.to_json(), sort_keys=True)

@@ -1,0 +1,1 @@
+"""What was landed in a lake as a source."""

@@ -1,0 +1,1 @@
+"""What runs inside Spark's tasks for tables of files."""

@@ -1,0 +1,74 @@
+"""Rows that a table of files cannot take, kept in the table beside it.
+
+No commit spans two tables. So they are committed there first, under the same plan and slice: an attempt that dies in
+between is followed by one whose rows that table refuses as doubles.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import pyarrow
+
+from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
+from airflow_provider_backpressure.connectors.lake.quarantine import COLUMNS, attempt_at, open_beside
+from airflow_provider_backpressure.connectors.lake.table import LakeTable
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files, cast
+from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
+from airflow_provider_backpressure.spark.arrow_types import arrow_schema
+from airflow_provider_backpressure.spark.quarantine_record import Row, alone, full, kept_of, key_of
+
+
+@dataclass(kw_only=True)
+class Aside:
+    """Takes the rows of one attempt that its target cannot."""
+
+    sink: Endpoint
+    spec: RangeSpec
+    attempt: Attempt
+    _rows: list[Row] = field(default_factory=list)
+    _others: int | None = None
+    """Rows that other ranges of the plan have there."""
+
+    def refuse(self, row: Row, reason: str) -> None:
+        """Keep a row; ``SinkRefused`` names it where none is kept, and where there is no room for it."""
+        if self.spec.write.quarantine is None:
+            raise alone(self.spec, row, reason)
+        if self._others is None:
+            self._others = self._count()
+        if self._others + len(self._rows) >= self.spec.write.most_bad:
+            raise full(self.spec, row, reason)
+        values = (self.attempt.plan_id, self.attempt.slice_id, self.spec.write.fence, key_of(self.spec, row), reason)
+        names = (column.name for column in COLUMNS)
+        self._rows.append(dict(zip(names, (*values, kept_of(row), datetime.now(UTC)), strict=True)))
+
+    def commit(self) -> int:
+        """Make the rows visible where they are kept, once, and return how many of the range are there."""
+        if not self._rows:
+            return 0
+        with closing(self._table()) as table, table.translated():
+            return self._committed(table).rows
+
+    def _committed(self, table: LakeTable) -> Mark:
+        attempt, schema = attempt_at(table, self.attempt), table.stored(arrow_schema(COLUMNS))
+        files = Files(table=table, attempt=attempt, schema=schema)
+        try:
+            files.put(cast(pyarrow.RecordBatch.from_pylist(self._rows, arrow_schema(COLUMNS)), schema))
+            mark = files.finish()
+        except BaseException:
+            files.drop()
+            raise
+        stands = table.commit(attempt, mark, replace(self.spec.write, mode=Mode.APPEND, ordered=False))
+        if stands.nonce != attempt.nonce:
+            files.drop()
+        return stands
+
+    def _count(self) -> int:
+        with closing(self._table()) as table, table.translated():
+            marks = table.marks(self.attempt.plan_id)
+        return sum(mark.rows for key, mark in marks.items() if key != self.attempt.slice_id)
+
+    def _table(self) -> LakeTable:
+        return open_beside(self.spec.write.kind, self.spec.write.plan_table, self.sink)

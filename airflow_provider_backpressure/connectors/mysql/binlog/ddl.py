@@ -1,0 +1,144 @@
+"""What a statement that stands in the log as text means for one table."""
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+
+from airflow_provider_backpressure.connectors.mysql.binlog.events import Statement
+from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
+
+_SKIPPED = r"/\*(?!!).*?\*/|/\*!\d*|\*/|--(?=\s|$)[^\n]*|#[^\n]*"
+"""Comments; of those that a server of some version executes, their marks alone."""
+_QUOTED = r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\""
+_PLAIN_QUOTED = r"`(?:[^`]|``)*`|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\""
+"""The same under NO_BACKSLASH_ESCAPES."""
+_TOKENS = tuple(
+    re.compile(rf"(?P<token>{quoted})|(?:{_SKIPPED})|(?P<word>[\w$@]+|\S)", re.DOTALL)
+    for quoted in (_QUOTED, _PLAIN_QUOTED)
+)
+_UNDECODED = "\ufffd"
+_ROWS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "SELECT"})
+"""Statements that change rows, or call a function that does. By a trigger, a view, a function or a cascade they may do
+so in a table that they do not name, of any database."""
+_TABLE_WORDS = frozenset({"DROP", "RENAME", "CREATE", "ALTER"})
+_HARMLESS = re.compile(
+    r"(ADD (?!PRIMARY|FOREIGN|CONSTRAINT|PARTITION)|DROP (INDEX|KEY|CHECK)|ALTER INDEX|RENAME (INDEX|KEY)"
+    r"|(DIS|EN)ABLE KEYS)\b"
+)
+"""Parts of ALTER TABLE after which every row has what it had before in the columns that it had."""
+_OPTION = rf"(FORCE|(ALGORITHM|LOCK|AUTO_INCREMENT|COMMENT|STATS_\w+)( =)? ({_QUOTED}|{_PLAIN_QUOTED}|\w+))"
+_OPTIONS = re.compile(rf"{_OPTION}( {_OPTION})*", re.DOTALL)
+"""The same of options, which other options may follow without a comma."""
+
+
+class Effect(Enum):
+    """What becomes of the table's rows."""
+
+    NONE = "none"
+    TRUNCATED = "truncated"
+    """All of them are gone."""
+    DEFINED = "defined"
+    """The table became another one, or no row of the log says what became of its rows."""
+    WRITTEN = "written"
+    """Rows may have been changed by the statement itself, which does not say which."""
+
+
+def effect(statement: Statement, table: TableName) -> Effect:
+    """Return what a statement means for a table.
+
+    A session's settings decide what ends a string. Where the readings differ, or the text is of another character set
+    and may name the table, the table counts as defined otherwise: a stop is better than a change that is missed.
+    """
+    found = {_effect(_tokens(pattern, statement.text), statement.database, table) for pattern in _TOKENS}
+    (first, *others) = found
+    if others or (_UNDECODED in statement.text and _may_define(statement, table)):
+        return Effect.DEFINED
+    return first
+
+
+def _may_define(statement: Statement, table: TableName) -> bool:
+    """Whether a statement that could not be decoded as a whole may be about the table."""
+    words = _tokens(_TOKENS[0], statement.text)
+    named = not table.name.isascii() or table.name.casefold() in statement.text.casefold()
+    return named and words[:1] != [] and words[0].upper() in (*_TABLE_WORDS, "TRUNCATE")
+
+
+def _effect(tokens: list[str], database: str, table: TableName) -> Effect:
+    words = [token.upper() for token in tokens]
+    first = words[0] if words else ""
+    if first in _ROWS:
+        return Effect.WRITTEN
+    if first not in _TABLE_WORDS and first != "TRUNCATE":
+        return Effect.NONE
+    if first == "TRUNCATE":
+        named = tokens[2:] if words[1:2] == ["TABLE"] else tokens[1:]
+        return Effect.TRUNCATED if _first(named, database) == _folded(table) else Effect.NONE
+    if words[1:2] in (["DATABASE"], ["SCHEMA"]):
+        gone = first == "DROP" and table.database.casefold() == _unquoted(tokens[-1]).casefold()
+        return Effect.DEFINED if gone else Effect.NONE
+    if words[:5] == ["CREATE", "TABLE", "IF", "NOT", "EXISTS"]:
+        # It is logged though it does nothing: the table was there when the log began, and what ends it stops us.
+        return Effect.NONE
+    if words[:2] == ["CREATE", "TABLE"]:
+        return Effect.DEFINED if _first(tokens[2:], database) == _folded(table) else Effect.NONE
+    if words[1:2] not in (["TABLE"], ["TABLES"]) or _folded(table) not in set(_names(tokens[2:], database)):
+        return Effect.NONE
+    return _altered(tokens[2:], table, database) if first == "ALTER" else Effect.DEFINED
+
+
+def _altered(tokens: list[str], table: TableName, database: str) -> Effect:
+    """Return what ALTER TABLE means, where the table is named in it."""
+    if _first(tokens, database) != _folded(table):
+        others = {token.upper() for token in tokens} & {"RENAME", "EXCHANGE"}
+        return Effect.DEFINED if others else Effect.NONE
+    actions = _split(tokens[3 if tokens[1:2] == ["."] else 1 :])
+    harmless = all(
+        _OPTIONS.fullmatch(action) or (_HARMLESS.match(action) and "REFERENCES" not in action.split())
+        for action in actions
+    )
+    return Effect.NONE if harmless else Effect.DEFINED
+
+
+def _split(tokens: list[str]) -> list[str]:
+    """Return the parts between commas that stand in no brackets, in capitals."""
+    parts, depth = [""], 0
+    for word in tokens:
+        depth += (word == "(") - (word == ")")
+        if word == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] = f"{parts[-1]} {word.upper()}".strip()
+    return parts
+
+
+def _tokens(pattern: re.Pattern[str], text: str) -> list[str]:
+    found = (match["token"] or match["word"] for match in pattern.finditer(text))
+    return [token for token in found if token]
+
+
+def _first(tokens: list[str], database: str) -> TableName | None:
+    words = (token for token in tokens if token.upper() not in ("IF", "NOT", "EXISTS"))
+    return next(_names(list(words), database), None)
+
+
+def _names(tokens: list[str], database: str) -> Iterator[TableName]:
+    """Yield whatever may be the name of a table, in small letters: servers differ in whether case matters."""
+    for at, token in enumerate(tokens):
+        # Double quotes are those of a name under ANSI_QUOTES.
+        named = token[0] in '`"_$' or token[0].isalnum()
+        if named and tokens[at + 1 : at + 2] != ["."]:
+            qualified = tokens[at - 1] == "." and at >= 2
+            owner = _unquoted(tokens[at - 2]) if qualified else database
+            try:
+                yield _folded(TableName(database=owner, name=_unquoted(token)))
+            except ValueError:
+                continue
+
+
+def _folded(name: TableName) -> TableName:
+    return TableName(database=name.database.casefold(), name=name.name.casefold())
+
+
+def _unquoted(token: str) -> str:
+    quote = token[0]
+    return token[1:-1].replace(quote * 2, quote) if quote in '`"' and len(token) > 1 else token

@@ -1,0 +1,92 @@
+"""Where a server's binlog stands: the transactions that it holds, and the place in its files behind them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_backpressure.connectors.mysql.gtid_set import GtidSet
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+
+SETTLED_SECONDS = 5.0
+"""Longest wait for transactions that are in the files, and not yet known as committed."""
+NOWHERE = ""
+Ask = Callable[[str], list[tuple[Any, ...]]]
+"""Runs a statement and returns its rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Transactions, and where in the files to begin to look for what follows them."""
+
+    gtids: GtidSet
+    file: str = NOWHERE
+    at: int = 4
+    made: str = ""
+    """Which server began the file, and when: ``<server_uuid>/<seconds>``. Positions of older versions lack it."""
+
+    @property
+    def position(self) -> LogPosition:
+        """Return it as a position: the number of the transactions, and what its reader needs."""
+        made = f"{self.made}/" if self.made else ""
+        place = f"@{made}{self.file}:{self.at}" if self.file else ""
+        return LogPosition(at=self.gtids.count, text=f"{self.gtids}{place}")
+
+    @classmethod
+    def of(cls, position: LogPosition) -> "Place":
+        """Read what :attr:`position` gave."""
+        gtids, _, place = position.text.partition("@")
+        made, _, place = place.rpartition("/")
+        file, _, at = place.rpartition(":")
+        return cls(gtids=GtidSet.parse(gtids), file=file, at=int(at or 4), made=made)
+
+
+def executed(ask: Ask) -> GtidSet:
+    """Return the transactions whose changes every query from now on sees."""
+    return GtidSet.parse(_value(ask, "SELECT @@GLOBAL.gtid_executed"))
+
+
+def seen(ask: Ask) -> GtidSet:
+    """Return transactions among which are all whose changes a query before may have seen.
+
+    A transaction is seen a moment before it counts as executed; until then the server knows it as owned.
+    """
+    owned = _owned(ask)
+    return executed(ask).union(owned)
+
+
+def standing(ask: Ask, *, clock: Clock | None = None) -> Place:
+    """Return what is executed now, and a place in the files before which nothing else stands."""
+    file, at = status(ask)[:2]
+    owned = _owned(ask)
+
+    def settled() -> bool | None:
+        return True if not owned.minus(owned.minus(_owned(ask))).sources else None
+
+    known = PollPolicy().until(settled, timeout=SETTLED_SECONDS, clock=clock or SystemClock())
+    gtids = executed(ask)
+    return Place(gtids=gtids, file=str(file), at=int(at)) if known else Place(gtids=gtids)
+
+
+def status(ask: Ask) -> tuple[Any, ...]:
+    """Return file, place, and the databases that are logged and that are not. Takes REPLICATION CLIENT."""
+    new = _version(ask) >= (8, 2)
+    return ask("SHOW BINARY LOG STATUS" if new else "SHOW MASTER STATUS")[0]
+
+
+def _version(ask: Ask) -> tuple[int, ...]:
+    return tuple(int(part) for part in _value(ask, "SELECT SUBSTRING_INDEX(VERSION(), '-', 1)").split("."))
+
+
+def _owned(ask: Ask) -> GtidSet:
+    """Return the transactions that sessions have in hand; of each the server also says whose it is, behind a ``#``."""
+    text = _value(ask, "SELECT @@GLOBAL.gtid_owned")
+    return GtidSet.parse(",".join(_without_owner(part) for part in text.split(",")))
+
+
+def _without_owner(part: str) -> str:
+    return ":".join(interval.partition("#")[0] for interval in part.split(":"))
+
+
+def _value(ask: Ask, query: str) -> str:
+    return str(ask(query)[0][0] or "")

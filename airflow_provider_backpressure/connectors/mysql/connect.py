@@ -1,0 +1,129 @@
+"""How a connection to MySQL is made: what the driver is told, and the settings every session of ours has."""
+
+import re
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import pymysql
+
+from airflow_provider_backpressure.connectors.mysql.errors import Errors, where
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.error_codec import unframed
+
+OLDEST = (8, 0)
+OLDEST_MARIADB = (10, 6)
+CONTROL = "backpressure control"
+"""``program_name`` of the control side, among the attributes that the server keeps of a connection."""
+CONNECT_SECONDS = 10
+HANDSHAKE_SECONDS = 30
+_YEAR = 365 * 24 * 3600
+_SESSION: Mapping[str, str | int] = {
+    "time_zone": "'+00:00'",
+    # Nothing of ANSI_QUOTES, NO_BACKSLASH_ESCAPES, PAD_CHAR_TO_FULL_LENGTH or NO_ZERO_DATE, which change what is read.
+    "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+    # A sink that stands still is pressure, not loss.
+    "net_write_timeout": _YEAR,
+    "net_read_timeout": _YEAR,
+    "wait_timeout": _YEAR,
+    # A server may be set to cut every result short, without a word.
+    "sql_select_limit": 18446744073709551615,
+    "sql_big_selects": 1,
+}
+_MYSQL: Mapping[str, str | int] = {
+    # A server may be set to show rows that nobody has committed; the log never has those that are rolled back.
+    "transaction_isolation": "'READ-COMMITTED'",
+    "transaction_read_only": 1,
+    "max_execution_time": 0,
+    "information_schema_stats_expiry": 0,
+}
+_MARIADB: Mapping[str, str | int] = {
+    "tx_isolation": "'READ-COMMITTED'",
+    "tx_read_only": 1,
+    "max_statement_time": 0,
+}
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+
+Connection = Any
+"""A connection of PyMySQL, which comes without types."""
+
+
+def connect(endpoint: Endpoint, *, errors: Errors, name: str) -> Connection:
+    """Return an open, read-only connection in autocommit, in UTC and UTF-8.
+
+    Raises ``errors.refused`` where the server says no (password, database, too old, TLS), ``errors.unavailable`` where
+    it does not answer.
+    """
+    try:
+        connection = pymysql.connect(
+            host=endpoint.host,
+            port=endpoint.port,
+            user=endpoint.user,
+            # The driver itself would take text for Latin-1.
+            password=endpoint.password.encode(),
+            database=endpoint.database or None,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=int(endpoint.options.get("connect_timeout", CONNECT_SECONDS)),
+            read_timeout=HANDSHAKE_SECONDS,
+            program_name=name,
+            **tls(endpoint.options),
+        )
+    except (pymysql.Error, OSError, RuntimeError) as error:
+        raise errors.at_the_door(error, endpoint) from unframed(error)
+    try:
+        _check_version(connection, endpoint, errors)
+        _be_patient(connection)
+        with errors.translated(endpoint), connection.cursor() as cursor:
+            cursor.execute(_settings(is_mariadb(connection)))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def version(connection: Connection) -> tuple[int, ...]:
+    """Return the server's version by its greeting: ``(8, 0, 31)``."""
+    text = str(connection.get_server_info()).removeprefix("5.5.5-")
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return tuple(int(part) for part in match.groups(default="0")) if match else (0, 0, 0)
+
+
+def is_mariadb(connection: Connection) -> bool:
+    """Whether it is MariaDB in MySQL's place."""
+    return "MariaDB" in str(connection.get_server_info())
+
+
+def tls(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the driver's arguments for TLS. Without any option it is used wherever the server offers it."""
+    mode = options.get("ssl_mode", "VERIFY_CA" if "ssl_ca" in options else "PREFERRED")
+    if mode == "DISABLED":
+        return {"ssl_disabled": True}
+    files = {name: options[f"ssl_{name}"] for name in ("ca", "cert", "key", "cipher") if f"ssl_{name}" in options}
+    if mode == "PREFERRED" and not files:
+        return {}
+    verify = "required" if mode.startswith("VERIFY") else "none"
+    return {"ssl": {**files, "check_hostname": mode == "VERIFY_IDENTITY", "verify_mode": verify}}
+
+
+def _settings(mariadb: bool) -> str:
+    values = {**_SESSION, **(_MARIADB if mariadb else _MYSQL)}
+    return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in values.items())
+
+
+def _check_version(connection: Connection, endpoint: Endpoint, errors: Errors) -> None:
+    product, oldest = ("MariaDB", OLDEST_MARIADB) if is_mariadb(connection) else ("MySQL", OLDEST)
+    found = version(connection)
+    if found[:2] < oldest:
+        raise errors.refused(
+            f"{product} at {where(endpoint)} is of version {found[0]}.{found[1]}; a source needs "
+            f"{oldest[0]}.{oldest[1]} or later."
+        )
+
+
+def _be_patient(connection: Connection) -> None:
+    """Let statements take their time, and let the kernel notice a server that is gone. The driver has no way for it."""
+    connection._read_timeout = None
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            connection._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,1 @@
+"""A MySQL table as a source."""

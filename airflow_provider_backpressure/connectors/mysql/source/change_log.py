@@ -1,0 +1,274 @@
+"""MySQL's binlog as what one hydration replays: nothing is made in the server, and it keeps what its settings say."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from uuid import uuid4
+
+import pymysql
+
+from airflow_provider_backpressure.connectors.mysql.binlog import dump_stream as stream
+from airflow_provider_backpressure.connectors.mysql.binlog_position import Place, standing
+from airflow_provider_backpressure.connectors.mysql.errors import Errors, code, where
+from airflow_provider_backpressure.connectors.mysql.gtid_set import GtidSet
+from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, literal
+from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.replay_window import TRANSACTIONS
+from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
+
+ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table anew'
+_HEAD = 4
+"""Where a file's first event stands."""
+_FIRST_EVENTS = 5
+"""Events at the head of a file among which is the one that says which transactions stand in the files before."""
+XA_SECONDS = 600
+"""Longest wait for XA transactions that were prepared before: their rows stand in the log before its start."""
+_DENIED = frozenset({1227, 1401})
+_NO_EVENT = 1220
+"""No event begins at that place of the file, or the file ends before."""
+_BETWEEN = frozenset({"Format_desc", "Previous_gtids", "Gtid", "Rotate", "Stop"})
+"""Events that follow a place between two transactions."""
+_GTIDS = re.compile(r"^[0-9a-f-]{36}:", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cut:
+    """A place between two transactions, and the bytes of log before it, from the first place on."""
+
+    place: Place
+    bytes: int
+
+
+class MySQLLog:
+    """Implements :class:`..core.ports.ChangeLog` for one table."""
+
+    unit = TRANSACTIONS
+
+    def __init__(self, endpoint: Endpoint, hydration_id: str, *, clock: Clock | None = None) -> None:
+        self.stream = f"binlog_{hydration_id}"
+        self._clock = clock or SystemClock()
+        self._session = Session(endpoint, errors=ERRORS)
+
+    def begin(self) -> LogPosition:
+        """See :meth:`..core.ports.ChangeLog.begin`.
+
+        Rows of an XA transaction are logged when it is prepared, and seen when it is committed. So those that are
+        prepared before the start are waited for.
+        """
+        start = self._standing().position
+        self._await_prepared()
+        return start
+
+    def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
+        """See :meth:`..core.ports.ChangeLog.windows`. Bytes are the log's, of all tables together.
+
+        Windows end where files do, and between them where one server's transactions follow each other without a gap.
+        """
+        first, now = Place.of(start), self._standing()
+        self._check(first.gtids, now.gtids)
+        if not self._unchanged(first):
+            raise LogLost(
+                f"MySQL at {where(self._session.endpoint)} has another binlog than the one that was replayed up to "
+                f"{first.file}:{first.at}: it was reset or restored; {RESTART}."
+            )
+        # What is known as executed never shrinks, but a later start may know of more.
+        if now.gtids.count <= start.at:
+            return []
+        cuts = [_Cut(place=first, bytes=0), *self._cuts(first, now, bytes)]
+        return [
+            LogBounds(stream=self.stream, start=before.place.position, end=after.place.position)
+            for before, after in pairwise(_wide_enough(cuts, bytes))
+        ]
+
+    def storage(self, read: ReadSpec) -> None:
+        """See :meth:`..core.ports.ChangeLog.storage`. The binlog has every statement that alters a table."""
+
+    def release(self, upto: LogPosition) -> None:
+        """See :meth:`..core.ports.ChangeLog.release`. The server removes its files by age, whoever reads them."""
+
+    def guard(self, *, replaying: bool | None) -> None:
+        """See :meth:`..core.ports.ChangeLog.guard`. The server keeps nothing for us that could endanger it."""
+
+    def drop(self) -> None:
+        """See :meth:`..core.ports.ChangeLog.drop`. Nothing was made."""
+
+    def close(self) -> None:
+        """Give the connection back; idempotent."""
+        self._session.close()
+
+    def _standing(self) -> Place:
+        with ERRORS.translated(self._session.endpoint):
+            place = standing(self._session.raw)
+        return replace(place, made=self._made(place.file)) if place.file else place
+
+    def _made(self, file: str) -> str:
+        """Return which server began a file, and when."""
+        endpoint, name = self._session.endpoint, f"{self.stream}:{uuid4()}:1"
+        connection = stream.opened(endpoint, ERRORS, name)
+        try:
+            with ERRORS.translated(endpoint):
+                return f"{self._server()}/{stream.begun(connection, name, file)}"
+        finally:
+            connection._force_close()
+
+    def _server(self) -> str:
+        return str(self._session.value("SELECT @@GLOBAL.server_uuid"))
+
+    def _unchanged(self, place: Place) -> bool:
+        """Whether a place is in the log that it was in, as far as this server's files show; another's cannot."""
+        if place.made.partition("/")[0] != self._server():
+            return True
+        sizes = {str(row[0]): int(row[1]) for row in self._session.rows("SHOW BINARY LOGS")}
+        if place.file not in sizes:
+            return _number(place.file) < min(map(_number, sizes))
+        if sizes[place.file] < place.at or place.made != self._made(place.file):
+            return False
+        return sizes[place.file] == place.at or self._begins_event(place)
+
+    def _begins_event(self, place: Place) -> bool:
+        """Whether a file goes on at a place as it does between two transactions."""
+        try:
+            rows = self._session.raw(f"SHOW BINLOG EVENTS IN {literal(place.file)} FROM {place.at} LIMIT 1")
+        except pymysql.Error as error:
+            if code(error) == _NO_EVENT:
+                return False
+            raise ERRORS.of(error, self._session.endpoint) from error
+        return all(int(row[1]) == place.at and str(row[2]) in _BETWEEN for row in rows)
+
+    def _await_prepared(self) -> None:
+        before = self._prepared()
+
+        def over() -> bool | None:
+            return True if not before & self._prepared() else None
+
+        if before and PollPolicy().until(over, timeout=XA_SECONDS, clock=self._clock) is None:
+            raise SourceUnavailable(
+                f"XA transactions in MySQL at {where(self._session.endpoint)} that were prepared before the log was "
+                f"kept did not end within {XA_SECONDS} s: commit them or roll them back (XA RECOVER lists them)."
+            )
+
+    def _prepared(self) -> set[tuple[str, ...]]:
+        """Return the XA transactions that are prepared and not over; ``SourceRefused`` where they cannot be known."""
+        try:
+            return {tuple(map(str, row)) for row in self._session.raw("XA RECOVER")}
+        except pymysql.Error as error:
+            if code(error) not in _DENIED:
+                raise ERRORS.of(error, self._session.endpoint) from error
+        used = self._session.rows("SHOW GLOBAL STATUS LIKE 'Com_xa_prepare'")
+        if used and int(used[0][1]):
+            user = self._session.endpoint.user
+            raise SourceRefused(
+                f"MySQL at {where(self._session.endpoint)} has XA transactions, and {user} may not see which are "
+                f"prepared: GRANT XA_RECOVER_ADMIN ON *.* TO {user}."
+            )
+        return set()
+
+    def _check(self, start: GtidSet, now: GtidSet) -> None:
+        """Raise ``LogLost`` where the server has not all that was replayed, or no longer what has to be."""
+        at = f"MySQL at {where(self._session.endpoint)}"
+        strange = start.minus(now)
+        if strange.sources:
+            raise LogLost(
+                f"{at} does not have {_short(strange)}, which were replayed already: it was restored or reset, or is "
+                f"another server; {RESTART}."
+            )
+        purged = GtidSet.parse(str(self._session.value("SELECT @@GLOBAL.gtid_purged") or ""))
+        lost = purged.minus(start)
+        if lost.sources:
+            raise LogLost(
+                f"{at} has removed {_short(lost)} from its binlog before they were replayed: let it keep its files "
+                f"longer (binlog_expire_logs_seconds), and {RESTART}."
+            )
+
+    def _cuts(self, first: Place, now: Place, size: int) -> Iterator[_Cut]:
+        """Yield places behind ``first`` up to ``now``, at most about so many bytes apart."""
+        before, done = first, 0
+        for after, length in self._files(first, now):
+            yield from _within(before, after, done, length, size)
+            before, done = after, done + length
+            yield _Cut(place=after, bytes=done)
+
+    def _files(self, first: Place, now: Place) -> Iterator[tuple[Place, int]]:
+        """Yield where each file begins that follows what is known, then ``now``, with the bytes of log before it."""
+        files = [(str(row[0]), int(row[1])) for row in self._session.rows("SHOW BINARY LOGS")]
+        names = [name for name, _ in files]
+        if now.file not in names:
+            yield now, 0
+            return
+        files = files[: names.index(now.file) + 1]
+        known = names.index(first.file) if first.file in names[: len(files)] else None
+        if known is None:
+            known = self._holding(files, first.gtids)
+            behind = _HEAD
+        else:
+            behind = first.at
+        for (_, length), (name, _) in pairwise(files[known:]):
+            after = Place(gtids=self._before(name).union(first.gtids), file=name, made=self._made(name))
+            yield after, max(0, length - behind)
+            behind = _HEAD
+        yield now, max(0, now.at - behind)
+
+    def _holding(self, files: list[tuple[str, int]], gtids: GtidSet) -> int:
+        """Return the number of the last file that begins with nothing but these transactions before it."""
+        for number in range(len(files) - 1, 0, -1):
+            if self._before(files[number][0]).within(gtids):
+                return number
+        return 0
+
+    def _before(self, file: str) -> GtidSet:
+        """Return the transactions that stand in the files before one."""
+        events = self._session.rows(f"SHOW BINLOG EVENTS IN {literal(file)} LIMIT {_FIRST_EVENTS}")
+        said = next((str(row[5]) for row in events if row[2] == "Previous_gtids"), "")
+        return GtidSet.parse(said) if _GTIDS.match(said) else GtidSet({})
+
+
+def window_slice(
+    bounds: LogBounds, table: TableName, *, slice_id: str, as_text: tuple[str, ...], zero_dates: str
+) -> Slice:
+    """Return the slice of a window: of which table, and how its columns are read. Positions stand in the bounds."""
+    query = {"database": table.database, "table": table.name, "as_text": list(as_text), "zero_dates": zero_dates}
+    return Slice(slice_id=slice_id, query=json.dumps(query), bounds=bounds.to_json())
+
+
+def _within(before: Place, after: Place, done: int, length: int, size: int) -> Iterator[_Cut]:
+    """Yield places within one piece of a file, by the number of its transactions, taken for equally large.
+
+    Only one server's, without a gap, are sure to stand there in their order.
+    """
+    new = after.gtids.minus(before.gtids)
+    number = -(-length // size)
+    if number < 2 or len(new.sources) != 1 or any(len(each) != 1 for each in new.sources.values()):
+        return
+    so_far = before.gtids
+    pieces = list(new.pieces(-(-new.count // number)))
+    for at, piece in enumerate(pieces[:-1], start=1):
+        so_far = so_far.union(piece)
+        place = replace(before, gtids=so_far)
+        yield _Cut(place=place, bytes=done + length * at // len(pieces))
+
+
+def _wide_enough(cuts: list[_Cut], size: int) -> list[_Cut]:
+    """Return the cuts without those between which as many bytes would fit with the next."""
+    kept = [cuts[0]]
+    for cut, following in pairwise([*cuts[1:], cuts[-1]]):
+        new = cut.place.gtids.count > kept[-1].place.gtids.count
+        if new and (cut is cuts[-1] or following.bytes - kept[-1].bytes > size):
+            kept.append(cut)
+    return kept
+
+
+def _number(file: str) -> int:
+    return int(file.rpartition(".")[2])
+
+
+def _short(gtids: GtidSet, width: int = 200) -> str:
+    text = str(gtids)
+    return text if len(text) <= width else f"{text[:width]}…"

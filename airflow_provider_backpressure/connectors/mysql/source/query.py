@@ -1,0 +1,53 @@
+"""The table that is read, as part of statements: its name, its key and the rows that are asked for."""
+
+from dataclasses import dataclass
+
+from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
+from airflow_provider_backpressure.connectors.mysql.predicates import KeyColumn, conditions, within_window
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.messages import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedTable:
+    """A table with the key by which it is cut, and what else decides which of its rows are read."""
+
+    name: TableName
+    key: tuple[KeyColumn, ...]
+    """Empty where it is read whole."""
+    unique: bool
+    where: str | None
+    """The user's own condition."""
+    window: Window | None = None
+    rising: KeyColumn | None = None
+    """The column of the window."""
+    size: str | None = None
+    """Expression for the bytes of a row, where rows differ much in size."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the key's columns."""
+        return tuple(column.name for column in self.key)
+
+    @property
+    def partial(self) -> bool:
+        """Whether some of the table's rows are not read, so that its statistics say little."""
+        return self.where is not None or self.window is not None
+
+    def filter(self, bounds: Bounds | None = None, *more: str) -> str:
+        """Return the WHERE clause for these bounds and further conditions, or nothing where every row is meant."""
+        parts = [*conditions(bounds, self.key), *more]
+        if self.window is not None and self.rising is not None:
+            parts += within_window(self.window, self.rising)
+        if self.where is not None:
+            parts.append(user_condition(self.where))
+        return " WHERE " + " AND ".join(parts) if parts else ""
+
+    def rows(self, what: str, bounds: Bounds | None = None, *more: str) -> str:
+        """Return the statement that reads this of the rows of these bounds."""
+        return f"SELECT {what} FROM {self.name.sql}{self.filter(bounds, *more)}"
+
+
+def user_condition(where: str) -> str:
+    """Return the user's condition in parentheses of its own; the line's end closes a comment that it may end with."""
+    return f"({where}\n)"

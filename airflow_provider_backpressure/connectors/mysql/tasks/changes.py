@@ -1,0 +1,173 @@
+"""MySQL's binlog as changes: read as a replica reads it, from behind the transactions that a window begins with."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from struct import Struct
+from typing import Any
+
+import pymysql
+
+from airflow_provider_backpressure.connectors.mysql.binlog import dump_stream as stream
+from airflow_provider_backpressure.connectors.mysql.binlog.charsets import charsets
+from airflow_provider_backpressure.connectors.mysql.binlog.column_decoders import Wish
+from airflow_provider_backpressure.connectors.mysql.binlog.events import Event
+from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Wanted
+from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import Change, Done, Walk
+from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, Place, seen
+from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
+from airflow_provider_backpressure.connectors.mysql.errors import code, words
+from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
+from airflow_provider_backpressure.connectors.mysql.tasks.attempts import reader_name
+from airflow_provider_backpressure.connectors.mysql.tasks.errors import SOURCE
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceUnavailable
+from airflow_provider_backpressure.spark.change_rows import DELETE, NULL, TRUNCATE, UPSERT, head
+
+SOME, SOME_BYTES = 500, 512 * 1024
+"""Changes handed on at a time, at the most, and bytes of them from which on no more wait for that."""
+_OPERATIONS = {Done.WRITTEN: UPSERT, Done.DELETED: DELETE, Done.TRUNCATED: TRUNCATE}
+_LENGTH = Struct(">i").pack
+_FATAL = 1236
+"""The server cannot send what was asked for: among other reasons, since it has removed the file."""
+
+
+def position(source: Endpoint, name: str) -> str:
+    """See :class:`..changes.LogReader`."""
+    seen_from = source.for_executors()
+    connection = connect(seen_from, errors=SOURCE, name=reader_name(name))
+    try:
+        with SOURCE.translated(seen_from):
+            return str(Place(gtids=seen(_asker(connection))).position)
+    finally:
+        connection.close()
+
+
+def changes(source: Endpoint, read: ReadSpec, piece: Slice, key: Sequence[str], name: str) -> "BinlogChanges":
+    """See :class:`..changes.LogReader`."""
+    bounds = bounds_from_json(dict(piece.bounds))
+    if not isinstance(bounds, LogBounds):
+        raise InvalidDeclaration("Only a piece of a log can be replayed.")
+    return BinlogChanges(source.for_executors(), read, bounds, json.loads(piece.query), key, reader_name(name))
+
+
+class BinlogChanges:
+    """Implements :class:`..changes.Changes`. Rows are in the log as a whole, so none is ever read again."""
+
+    def __init__(
+        self,
+        source: Endpoint,
+        read: ReadSpec,
+        bounds: LogBounds,
+        said: dict[str, object],
+        key: Sequence[str],
+        name: str,
+    ) -> None:
+        self.read_at = ""
+        self._source, self._name, self._said = source, name, said
+        self._start, self._end = Place.of(bounds.start), Place.of(bounds.end)
+        self._types = {column.name: column.type for column in read.columns}
+        self._added = frozenset(read.added)
+        self._key = tuple(key)
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        """See :meth:`..changes.Changes.__iter__`. ``LogLost`` where the server no longer has all of the window."""
+        with self._opened() as connection:
+            walk = self._walk(_asker(connection))
+            yield from self._packed(walk.changes(self._events(connection)))
+
+    def again(self, keys: Sequence[Sequence[str]]) -> Iterator[list[bytes]]:
+        """See :meth:`..changes.Changes.again`."""
+        raise InvalidDeclaration(f"{len(keys)} rows are to be read again, and the binlog has all of every row.")
+
+    @contextmanager
+    def _opened(self) -> Iterator[Connection]:
+        connection = stream.opened(self._source, SOURCE, self._name)
+        try:
+            yield connection
+        finally:
+            # Closing it politely would wait behind what the server is still sending.
+            connection._force_close()
+
+    def _walk(self, ask: Ask) -> Walk:
+        said = self._said
+        as_text, zero_dates = said["as_text"], said["zero_dates"]
+        assert isinstance(as_text, list), "a plan names them in a list"
+        wishes = {name: Wish(as_text=name in as_text, null_zero_dates=zero_dates == "null") for name in self._types}
+        with SOURCE.translated(self._source):
+            known = charsets(ask)
+            ((folded,),) = ask("SELECT @@GLOBAL.lower_case_table_names")
+        return Walk(
+            table=TableName(database=str(said["database"]), name=str(said["table"])),
+            wanted=Wanted(types=self._types, key=self._key, wishes=wishes, added=self._added),
+            charsets=known,
+            start=self._start.gtids,
+            end=self._end.gtids,
+            folded=bool(folded),
+        )
+
+    def _events(self, connection: Connection) -> Iterator[Event]:
+        """Yield the server's events, from the file on that is known, or from the one that the server finds."""
+        begun = False
+        try:
+            for event in self._sent(connection, self._start):
+                begun = True
+                yield event
+            return
+        except LogLost:
+            # What stood in that file may have been replayed before it was removed.
+            if begun or not self._start.file:
+                raise
+        with self._opened() as another:
+            yield from self._sent(another, Place(gtids=self._start.gtids))
+
+    def _sent(self, connection: Connection, start: Place) -> Iterator[Event]:
+        try:
+            with SOURCE.translated(self._source):
+                yield from stream.sent(connection, self._name, start.gtids, start.file, start.at)
+        except SOURCE.refused as error:
+            raise _lost(error, self._source) from error
+
+    def _packed(self, changes: Iterator[Change]) -> Iterator[list[bytes]]:
+        """Yield rows of a binary COPY; errors of the source leave here as they are."""
+        none = NULL * (1 + len(self._key))
+        fields = 3 + len(self._key) + len(self._types)
+        rows: list[bytes] = []
+        size = 0
+        for seq, (done, values) in enumerate(changes):
+            parts = [head(seq, _OPERATIONS[done], fields), none]
+            for value in values:
+                if value is None:
+                    parts.append(NULL)
+                else:
+                    parts += (_LENGTH(len(value)), value)
+            rows.append(b"".join(parts))
+            size += len(rows[-1])
+            if len(rows) == SOME or size >= SOME_BYTES:
+                yield rows
+                rows, size = [], 0
+        if rows:
+            yield rows
+
+
+def _asker(connection: Connection) -> Ask:
+    def ask(query: str) -> list[tuple[Any, ...]]:
+        with connection.cursor() as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    return ask
+
+
+def _lost(error: Exception, source: Endpoint) -> Exception:
+    cause = error.__cause__
+    if not isinstance(cause, pymysql.Error) or code(cause) != _FATAL:
+        return error
+    if "same server_uuid" in words(cause):
+        return SourceUnavailable(f"Another attempt reads the binlog of MySQL at {source.address} in this one's place.")
+    return LogLost(
+        f"MySQL at {source.address} no longer has the binlog from where replaying is to go on, or cannot send it "
+        f'({words(cause)}): trigger the DAG with {{"backpressure": "restart"}} to read the table anew.'
+    )

@@ -1,0 +1,86 @@
+"""Rows of a MySQL statement as typed Arrow batches: the server makes the text, and a block of it is parsed at once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow
+import pymysql
+
+from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
+from airflow_provider_backpressure.connectors.mysql.errors import TEXT_REMEDY, code, words
+from airflow_provider_backpressure.connectors.mysql.packet_stream import RowStream, sent
+from airflow_provider_backpressure.connectors.mysql.tasks.attempts import end_attempts, reader_name
+from airflow_provider_backpressure.connectors.mysql.tasks.errors import SOURCE
+from airflow_provider_backpressure.connectors.relational.tasks.csv_blocks import parse, pieces
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.remedies import RESTART
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
+from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
+from airflow_provider_backpressure.spark.types import carrier
+
+_DATES = ("date", "timestamp")
+_GONE = frozenset({1054, 1146})
+"""Codes of a column and of a table that do not exist."""
+
+
+def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the rows of a slice. See :class:`..spark.registry.Reader`.
+
+    Raises ``SourceRefused`` for a statement that cannot be run and for a value that its column's counterpart in Spark
+    cannot hold, ``SourceUnavailable`` where the source does not answer or breaks off.
+    """
+    seen, rows, named = source.for_executors(), 0, reader_name(name)
+    connection = connect(seen, errors=SOURCE, name=named)
+    try:
+        with SOURCE.translated(seen):
+            end_attempts(connection, named)
+            # The statement carries its attempt's name: everybody sees their own statements, and nothing else of them.
+            with _planned():
+                stream = sent(connection, f"/* {named} */ {piece.query}")
+        for text in pieces(_texts(stream, seen)):
+            for batch in parse(text, read.columns, _way_out, bits=True).to_batches():
+                rows += batch.num_rows
+                yield batch
+        if rows != stream.rows:
+            raise RangeFailed(f"{rows} rows were understood where the source sent {stream.rows}.")
+    finally:
+        _close(connection)
+
+
+@contextmanager
+def _planned() -> Iterator[None]:
+    """Raise ``SourceRefused`` where a table or a column that is planned no longer exists."""
+    try:
+        yield
+    except pymysql.Error as error:
+        if code(error) not in _GONE:
+            raise
+        raise SourceRefused(
+            f"The source has changed since its plan: {words(error)}. What is committed stays; {RESTART}."
+        ) from error
+
+
+def _texts(stream: RowStream, source: Endpoint) -> Iterator[bytes]:
+    while True:
+        with SOURCE.translated(source):
+            text = next(stream, None)
+        if text is None:
+            return
+        yield text
+
+
+def _close(connection: Connection) -> None:
+    """Close the connection, which also ends a statement that was given up half-way."""
+    if connection.open:
+        connection.close()
+
+
+def _way_out(column: Column) -> str:
+    if column.type.startswith(_DATES):
+        return (
+            '(a zero date or one that no calendar has): read such dates as NULL, with zero_dates="null" on the source, '
+            f'or carry the column as text, with as_text=("{column.name}",).'
+        )
+    if carrier(column.type)[0] == pyarrow.string():
+        return f"hold, since it has no counterpart in Unicode: {TEXT_REMEDY}"
+    return f'hold: carry it as text, with as_text=("{column.name}",) on the source.'

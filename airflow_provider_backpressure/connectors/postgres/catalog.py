@@ -1,0 +1,254 @@
+"""What the catalogue says about a table: kind, rights, columns, unique keys. Reads no rows of it."""
+
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Row, Session
+
+ORDINARY, PARTITIONED = "r", "p"
+READABLE = frozenset("rpvmf")
+"""Kinds that have rows: tables, partitioned and foreign ones, and views."""
+KINDS = {
+    "r": "a table",
+    "p": "a partitioned table",
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "i": "an index",
+    "I": "a partitioned index",
+    "c": "a composite type",
+    "t": "a TOAST table",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogColumn:
+    """One column. Types are spelled as ``format_type`` does with nothing but ``pg_catalog`` on the search path."""
+
+    number: int
+    name: str
+    type: str
+    not_null: bool
+    """Holds for every row: a constraint that was never validated does not count."""
+    has_default: bool
+    """A row may leave it out though it is not nullable: default, identity, generated, or the domain's default."""
+    demanded: bool
+    """A row without a value is refused, by the column or by its domain."""
+    generated: str | None
+    """``column`` or ``identity`` where the database always makes the value itself."""
+    collation: str | None
+    """Provider, locale and version by which text is ordered; ``None`` for types without collation."""
+    loose: bool
+    """Whether different texts are equal: under a nondeterministic collation, and of ``citext``."""
+    rights: frozenset[str]
+    """Of SELECT, INSERT and UPDATE, what our role may do with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniqueKey:
+    """A valid unique index over plain columns and all rows."""
+
+    columns: tuple[str, ...]
+    primary: bool
+    immediate: bool
+    """Not deferrable, so that ON CONFLICT can go by it."""
+    ordered: bool
+    """Sorted as its columns are, so that ranges of them are found through it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relation:
+    """A table, view … as the catalogue has it."""
+
+    oid: int
+    name: QualifiedName
+    kind: str
+    temporary: bool
+    has_children: bool
+    """Other tables inherit from it, and none of them is a partition."""
+    schema_usable: bool
+    row_security: bool
+    """Applies to our role."""
+    user_triggers: bool
+    rules: bool
+    columns: tuple[CatalogColumn, ...]
+    unique_keys: tuple[UniqueKey, ...]
+    indexed: frozenset[str] = frozenset()
+    """Columns that an index of all rows begins with, so that ranges of them are found through it."""
+
+    def column(self, name: str) -> CatalogColumn | None:
+        """Return the column of this name."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    def lacking(self, right: str, names: tuple[str, ...] | list[str]) -> list[str]:
+        """Return those of the named columns for which our role has no such right."""
+        return [column.name for column in self.columns if column.name in names and right not in column.rights]
+
+
+def find(session: Session, name: QualifiedName) -> Relation | None:
+    """Return what bears this name, or ``None``."""
+    return session.transaction(lambda connection: _find(connection, name))
+
+
+def similar(session: Session, name: QualifiedName) -> QualifiedName | None:
+    """Return a table whose name differs in nothing but case: the usual slip."""
+    rows = session.rows(_SIMILAR, (name.schema, name.name))
+    return QualifiedName(schema=rows[0][0], name=rows[0][1]) if rows else None
+
+
+def place(session: Session, oid: int) -> str | None:
+    """Return what names a table by whatever address it was reached, or ``None`` where our role may not ask."""
+    if not session.value(_MAY_ASK_SYSTEM):
+        return None
+    system, database = session.rows(_SYSTEM)[0]
+    return f"{system}/{database}/{oid}"
+
+
+def _find(connection: Connection, name: QualifiedName) -> Relation | None:
+    connection.execute(sql.SQL("SET LOCAL search_path TO ''"))
+    found = connection.execute(_RELATION, (name.schema, name.name)).fetchone()
+    if found is None:
+        return None
+    oid, kind, temporary, has_children, schema_usable, row_security, user_triggers, rules = found
+    return Relation(
+        oid=oid,
+        name=name,
+        kind=kind,
+        temporary=temporary,
+        has_children=has_children,
+        schema_usable=schema_usable,
+        row_security=row_security,
+        user_triggers=user_triggers,
+        rules=rules,
+        columns=tuple(_column(row) for row in connection.execute(_COLUMNS, (oid,))),
+        unique_keys=tuple(
+            UniqueKey(columns=tuple(columns), primary=primary, immediate=immediate, ordered=ordered)
+            for columns, primary, immediate, ordered in connection.execute(_UNIQUE_KEYS, (oid,))
+        ),
+        indexed=frozenset(name for (name,) in connection.execute(_INDEXED, (oid,))),
+    )
+
+
+def _column(row: Row) -> CatalogColumn:
+    number, name, type_, not_null, has_default, demanded, generated, collation, loose, select, insert, update = row
+    rights = {"SELECT": select, "INSERT": insert, "UPDATE": update}
+    return CatalogColumn(
+        number=number,
+        name=name,
+        type=type_,
+        not_null=not_null,
+        has_default=has_default,
+        demanded=demanded,
+        generated=generated,
+        collation=collation,
+        loose=loose,
+        rights=frozenset(right for right, held in rights.items() if held),
+    )
+
+
+_RELATION = sql.SQL(
+    """
+    SELECT c.oid::bigint, c.relkind::text, c.relpersistence = 't',
+           c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid),
+           has_schema_privilege(n.oid, 'USAGE'),
+           c.relkind IN ('r', 'p') AND row_security_active(c.oid),
+           EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D'),
+           c.relhasrules
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s
+    """
+)
+
+# Collations and the database's own locale moved between columns of the catalogue from release to release, so they are
+# read by name out of the whole row. C and the builtin ones order by code point, everywhere and in every version.
+_COLUMNS = sql.SQL(
+    """
+    WITH orders AS (
+        SELECT l.oid, coalesce(l.own ->> 'collprovider', '') AS provider,
+               coalesce(l.own ->> 'colllocale', l.own ->> 'colliculocale', l.own ->> 'collcollate') AS locale,
+               l.own ->> 'collversion' AS version, l.own ->> 'collicurules' AS rules
+        FROM (SELECT oid, to_jsonb(k) AS own FROM pg_collation k WHERE k.collprovider <> 'd') l
+        UNION ALL
+        SELECT 100, coalesce(d.own ->> 'datlocprovider', 'c'),
+               CASE WHEN coalesce(d.own ->> 'datlocprovider', 'c') = 'c' THEN d.own ->> 'datcollate'
+                    ELSE coalesce(d.own ->> 'datlocale', d.own ->> 'daticulocale') END,
+               d.own ->> 'datcollversion', d.own ->> 'daticurules'
+        FROM (SELECT to_jsonb(b) AS own FROM pg_database b WHERE b.datname = current_database()) d
+    )
+    SELECT a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),
+           a.attnotnull AND NOT EXISTS (
+               SELECT FROM pg_constraint k
+               WHERE k.conrelid = a.attrelid AND k.contype = 'n' AND k.conkey = ARRAY[a.attnum] AND NOT k.convalidated),
+           a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '' OR t.typdefault IS NOT NULL,
+           a.attnotnull OR t.typnotnull,
+           CASE WHEN a.attgenerated <> '' THEN 'column' WHEN a.attidentity = 'a' THEN 'identity' END,
+           CASE WHEN a.attcollation = 0 THEN NULL
+                WHEN o.provider = 'b' OR o.provider = 'c' AND o.locale IN ('C', 'POSIX') THEN 'C'
+                ELSE concat_ws(' ', CASE o.provider WHEN 'i' THEN 'icu' ELSE 'libc' END,
+                               o.locale, o.version, o.rules) END,
+           t.typname = 'citext'
+               OR EXISTS (SELECT FROM pg_collation k WHERE k.oid = a.attcollation AND NOT k.collisdeterministic),
+           has_column_privilege(a.attrelid, a.attnum, 'SELECT'),
+           has_column_privilege(a.attrelid, a.attnum, 'INSERT'),
+           has_column_privilege(a.attrelid, a.attnum, 'UPDATE')
+    FROM pg_attribute a
+    JOIN pg_type t ON t.oid = a.atttypid
+    LEFT JOIN orders o ON o.oid = a.attcollation
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY a.attnum
+    """
+)
+
+_UNIQUE_KEYS = sql.SQL(
+    """
+    SELECT k.names, i.indisprimary, i.indimmediate, k.ordered
+    FROM pg_index i
+    JOIN pg_class x ON x.oid = i.indexrelid
+    CROSS JOIN LATERAL (
+        SELECT array_agg(a.attname::text ORDER BY p.n) AS names,
+               bool_and(p.coll = a.attcollation AND c.opcname NOT LIKE '%%pattern\\_ops') AS ordered
+        FROM unnest(i.indkey::int2[], i.indcollation::oid[], i.indclass::oid[])
+             WITH ORDINALITY AS p(attnum, coll, opclass, n)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = p.attnum
+        JOIN pg_opclass c ON c.oid = p.opclass
+        WHERE p.n <= i.indnkeyatts
+    ) k
+    WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+    ORDER BY i.indisprimary DESC, x.relname
+    """
+)
+
+# A BRIN index finds ranges too, of rows that lie in its order.
+_INDEXED = sql.SQL(
+    """
+    SELECT a.attname
+    FROM pg_index i
+    JOIN pg_class x ON x.oid = i.indexrelid
+    JOIN pg_am m ON m.oid = x.relam AND m.amname IN ('btree', 'brin')
+    JOIN pg_opclass c ON c.oid = (i.indclass::oid[])[0]
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = (i.indkey::int2[])[0]
+    WHERE i.indrelid = %s AND i.indisvalid AND i.indpred IS NULL AND c.opcname NOT LIKE '%%pattern\\_ops'
+      AND (i.indcollation::oid[])[0] = a.attcollation
+    """
+)
+
+_SIMILAR = sql.SQL(
+    """
+    SELECT n.nspname, c.relname
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE lower(n.nspname) = lower(%s) AND lower(c.relname) = lower(%s) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+    ORDER BY 1, 2 LIMIT 1
+    """
+)
+
+_MAY_ASK_SYSTEM = sql.SQL("SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')")
+_SYSTEM = sql.SQL(
+    """
+    SELECT s.system_identifier, d.oid::bigint
+    FROM pg_control_system() s, pg_database d
+    WHERE d.datname = current_database()
+    """
+)

@@ -1,0 +1,118 @@
+"""Replication slots of ours, as the server has them: one for each hydration that replays a log."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+
+PREFIX = "backpressure_"
+PLUGIN = "pgoutput"
+MARGIN = 0.1
+"""Share of what the server keeps for a slot that is left when it is in danger."""
+
+
+def slot_name(hydration_id: str) -> str:
+    """Return the name of a hydration's slot, and of its publication."""
+    return PREFIX + hydration_id
+
+
+def position(text: str) -> LogPosition:
+    """Return the position of an LSN."""
+    high, _, low = text.partition("/")
+    return LogPosition(at=(int(high, 16) << 32) + int(low, 16), text=text)
+
+
+def lsn(at: int) -> LogPosition:
+    """Return the position of an LSN that is known as a number."""
+    return LogPosition(at=at, text=f"{at >> 32:X}/{at & 0xFFFFFFFF:X}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One slot, and where the server's log stands."""
+
+    name: str
+    database: str
+    plugin: str | None
+    active_pid: int | None
+    confirmed: LogPosition | None
+    """What was committed before it is not asked for any more."""
+    lost: bool
+    """The server has removed log that the slot needed."""
+    status: str | None
+    """``reserved``, ``extended``, ``unreserved`` or ``lost``."""
+    safe_bytes: int | None
+    """What may be written until the server gives the slot up; ``None`` where it never does."""
+    held_bytes: int
+    """Log that the server keeps for the slot."""
+    flushed: LogPosition
+    """Where the log stands that is safe on the server's disk."""
+
+    def endangers(self, most: int | None) -> bool:
+        """Whether it keeps as much as ``most``, or the server is about to give it up, or has done so."""
+        if self.lost or self.status in ("unreserved", "lost") or (most is not None and self.held_bytes >= most):
+            return True
+        return self.safe_bytes is not None and self.safe_bytes < MARGIN * (self.safe_bytes + self.held_bytes)
+
+
+def find_slot(session: Session, name: str) -> Slot | None:
+    """Return the slot of this name, or ``None``."""
+    rows = session.rows(sql.SQL("{} WHERE s.slot_name = %s").format(_SLOTS), (name,))
+    return _slot(rows[0]) if rows else None
+
+
+def slots_of_ours(session: Session) -> list[Slot]:
+    """Return every slot of the database whose name says that it is of this product."""
+    query = sql.SQL("{} WHERE starts_with(s.slot_name, %s) AND s.database = current_database() ORDER BY 1")
+    return [_slot(row) for row in session.rows(query.format(_SLOTS), (PREFIX,))]
+
+
+def publications_of_ours(session: Session) -> list[str]:
+    """Return every publication of the database whose name says that it is of this product."""
+    return [row[0] for row in session.rows(_PUBLICATIONS, (PREFIX,))]
+
+
+def drop_slot(connection: Connection, name: str) -> None:
+    """Remove a slot, whoever reads it; nothing where there is none."""
+    connection.execute(_END_READER, (name,))
+    connection.execute(_DROP, (name,))
+
+
+def drop_publication(connection: Connection, name: str) -> None:
+    """Remove a publication; nothing where there is none."""
+    connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+
+
+def _slot(row: tuple[Any, ...]) -> Slot:
+    name, database, plugin, pid, confirmed, lost, status, safe, held, flushed = row
+    return Slot(
+        name=name,
+        database=database,
+        plugin=plugin,
+        active_pid=pid,
+        confirmed=None if confirmed is None else position(confirmed),
+        lost=lost,
+        status=status,
+        safe_bytes=None if safe is None else int(safe),
+        held_bytes=int(held or 0),
+        flushed=position(flushed),
+    )
+
+
+_SLOTS = sql.SQL(
+    """
+    SELECT s.slot_name::text, s.database::text, s.plugin::text, s.active_pid, s.confirmed_flush_lsn::text,
+           s.restart_lsn IS NULL OR coalesce(s.wal_status = 'lost', false), s.wal_status, s.safe_wal_size,
+           pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), pg_current_wal_flush_lsn()::text
+    FROM pg_replication_slots s
+    """
+)
+_PUBLICATIONS = sql.SQL("SELECT pubname::text FROM pg_publication WHERE starts_with(pubname, %s) ORDER BY 1")
+_END_READER = sql.SQL(
+    "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots"
+    " WHERE slot_name = %s AND active_pid IS NOT NULL"
+)
+_DROP = sql.SQL("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s")

@@ -1,0 +1,102 @@
+"""What the product keeps beside a target: rows in its own tables, and tables that only it fills."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection
+from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import drop_shadows, shadows_of
+
+
+def filled_by_a_probe(like: QualifiedName) -> str:
+    """Return the comment on the table that a probe fills beside a target: it tells that it may be dropped."""
+    return f"backpressure: filled by a probe of {like}, to be dropped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traces:
+    """Those of one target."""
+
+    target: QualifiedName
+    tables: Sequence[QualifiedName]
+    """The product's own, in the order in which writers lock them; that of the plans is the first."""
+
+    def found(self, connection: Connection) -> tuple[str, ...]:
+        """Name them."""
+        there = self._there(connection)
+        rows = [(table, self._rows(connection, table)) for table in there]
+        kept = [f"{table}: {number} rows of {self.target}" for table, number in rows if number]
+        empty = [f"{table}: empty" for table in self._unused(connection, there)]
+        shadows = [
+            f"{name}: what was to take the place of {self.target}" for name in shadows_of(connection, self.target)
+        ]
+        probed = [f"{name}: filled by a probe of {self.target}" for name in self._scratch(connection)]
+        return (*kept, *empty, *shadows, *probed)
+
+    def erase(self, connection: Connection) -> None:
+        """Remove them, in one transaction. With the last target's plan our tables go, where they are our role's."""
+        scratch, there = self._scratch(connection), self._there(connection)
+        fences = [str(self.target), *map(str, scratch)]
+        for table in there:
+            at = sql.SQL(table.sql)
+            connection.execute(sql.SQL("DELETE FROM {} WHERE target = ANY (%s)").format(at), (fences,))
+        # Whoever begins another plan meanwhile is waited for, so that its tables stay.
+        for table in filter(self._owned(connection), there):
+            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.SQL(table.sql)))
+        for table in self._unused(connection, there):
+            connection.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(table.sql)))
+        drop_shadows(connection, self.target, but=None)
+        for name in scratch:
+            connection.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(name.sql)))
+
+    def _rows(self, connection: Connection, table: QualifiedName) -> int:
+        query = sql.SQL("SELECT count(*) FROM {} WHERE target = %s").format(sql.SQL(table.sql))
+        row = connection.execute(query, (str(self.target),)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _unused(self, connection: Connection, there: list[QualifiedName]) -> list[QualifiedName]:
+        """Return our tables where no plan is left at all: the empty ones, as far as they are our role's."""
+        if self.tables[0] in there and not _is_empty(connection, self.tables[0]):
+            return []
+        return [table for table in filter(self._owned(connection), there) if _is_empty(connection, table)]
+
+    def _there(self, connection: Connection) -> list[QualifiedName]:
+        return [table for table in self.tables if connection.execute(_THERE, (table.schema, table.name)).fetchone()]
+
+    def _owned(self, connection: Connection) -> Callable[[QualifiedName], bool]:
+        def owned(table: QualifiedName) -> bool:
+            row = connection.execute(_THERE, (table.schema, table.name)).fetchone()
+            return row is not None and bool(row[0])
+
+        return owned
+
+    def _scratch(self, connection: Connection) -> list[QualifiedName]:
+        values = (self.target.schema, filled_by_a_probe(self.target))
+        return [
+            QualifiedName(schema=self.target.schema, name=name)
+            for (name,) in connection.execute(_SCRATCH, values).fetchall()
+        ]
+
+
+def _is_empty(connection: Connection, table: QualifiedName) -> bool:
+    return connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(sql.SQL(table.sql))).fetchone() is None
+
+
+_THERE = sql.SQL(
+    """
+    SELECT pg_has_role(c.relowner, 'USAGE')
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+    """
+)
+_SCRATCH = sql.SQL(
+    """
+    SELECT c.relname
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relkind = 'r' AND obj_description(c.oid, 'pg_class') = %s
+      AND pg_has_role(c.relowner, 'USAGE')
+    ORDER BY 1
+    """
+)

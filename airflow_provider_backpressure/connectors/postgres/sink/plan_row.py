@@ -1,0 +1,111 @@
+"""The plan row of a target, and tables of an earlier release that have no place for the whole plan."""
+
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection
+from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
+from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH
+from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.ports import PlanRow
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+
+PLAN, TABLES = "plan", "tables"
+
+
+def upgrade(connection: Connection, plans: SystemTable) -> None:
+    """Add the columns that the table of an earlier release lacks, where it is our role's to change."""
+    for name in plans.later:
+        if not _has_column(connection, plans, name) and _owned(connection, plans):
+            table, type_ = sql.SQL(plans.name.sql), sql.SQL(plans.columns[name])
+            connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(table, sql.Identifier(name), type_))
+
+
+def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan, target: QualifiedName) -> None:
+    """Write the whole plan and the numbers of the tables into its row, where the table has a place for them."""
+    tables = None if plan.mode is Mode.REPLACE else _numbers(connection, plans, target)
+    for name, value in ((PLAN, plan.to_json()), (TABLES, tables)):
+        if _has_column(connection, plans, name):
+            update = sql.SQL("UPDATE {} SET {} = %s WHERE target = %s").format(
+                sql.SQL(plans.name.sql), sql.Identifier(name)
+            )
+            connection.execute(update, (value, fence))
+
+
+def is_another_table(connection: Connection, plans: SystemTable, *, fence: str, target: QualifiedName) -> bool:
+    """Whether the target is not the table that the plan of the row wrote: it is gone, or was created again.
+
+    Not where the plan table is another one too: then both were restored from a dump.
+    """
+    if not _has_column(connection, plans, TABLES):
+        return False
+    query = sql.SQL("SELECT {} FROM {} WHERE target = %s").format(sql.Identifier(TABLES), sql.SQL(plans.name.sql))
+    row = connection.execute(query, (fence,)).fetchone()
+    if row is None or row[0] is None:
+        return False
+    now = _numbers(connection, plans, target)
+    return bool(row[0] != now and row[0].partition("/")[0] == now.partition("/")[0])
+
+
+def _numbers(connection: Connection, plans: SystemTable, target: QualifiedName) -> str:
+    row = connection.execute(_NUMBERS, (plans.name.sql, target.sql)).fetchone()
+    assert row is not None, "a query without a table returns a row"
+    return f"{row[0]}/{row[1]}"
+
+
+def plan_row(connection: Connection, plans: SystemTable, commits: SystemTable, *, fence: str) -> PlanRow | None:
+    """Return the plan row of a target; ``None`` where there is none, or no table for it."""
+    there = sql.SQL("SELECT to_regclass({}), to_regclass({})")
+    names = [sql.Literal(table.name.sql) for table in (plans, commits)]
+    if None in (connection.execute(there.format(*names)).fetchone() or (None,)):
+        return None
+    query = sql.SQL(_ROW).format(plans=sql.SQL(plans.name.sql), commits=sql.SQL(commits.name.sql))
+    row = connection.execute(query, {"target": fence, "publish": PUBLISH}).fetchone()
+    if row is None:
+        return None
+    plan_id, epoch, source_identity, whole, committed = row
+    return PlanRow(
+        plan_id=plan_id,
+        epoch=epoch,
+        source_identity=source_identity,
+        plan=Plan.from_json(whole) if whole else None,
+        committed=committed,
+    )
+
+
+def _has_column(connection: Connection, plans: SystemTable, column: str) -> bool:
+    values = (plans.name.schema, plans.name.name, column)
+    return connection.execute(_COLUMN_THERE, values).fetchone() is not None
+
+
+def _owned(connection: Connection, plans: SystemTable) -> bool:
+    row = connection.execute(_OWNED, (plans.name.schema, plans.name.name)).fetchone()
+    return row is not None and bool(row[0])
+
+
+_NUMBERS = sql.SQL("SELECT coalesce(to_regclass(%s)::oid, 0), coalesce(to_regclass(%s)::oid, 0)")
+_COLUMN_THERE = sql.SQL(
+    """
+    SELECT
+    FROM pg_attribute a
+    JOIN pg_class c ON c.oid = a.attrelid
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND NOT a.attisdropped
+    """
+)
+_OWNED = sql.SQL(
+    """
+    SELECT pg_has_role(c.relowner, 'USAGE')
+    FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s
+    """
+)
+# By way of JSON a column that is not there yet is NULL.
+_ROW = """
+    SELECT p.plan_id, p.epoch, p.source_identity, to_jsonb(p) ->> 'plan',
+           (SELECT count(*) FROM {commits} c
+            WHERE c.plan_id = p.plan_id AND c.slice_id <> %(publish)s AND NOT c.revoked)
+    FROM {plans} p
+    WHERE p.target = %(target)s
+"""

@@ -1,0 +1,125 @@
+"""The sink's own tables: plans, markers of committed slices, positions in a log, rows that no target takes."""
+
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.shared_connection import Query
+from airflow_provider_backpressure.core.snapshot.messages import Column
+
+PLAN, COMMIT = "backpressure_plan", "backpressure_commit"
+FRONTIER, QUARANTINE = "backpressure_frontier", "backpressure_quarantine"
+
+PLAN_COLUMNS = {
+    "target": "text PRIMARY KEY",
+    "plan_id": "text NOT NULL",
+    "epoch": "bigint NOT NULL",
+    "source_identity": "text NOT NULL",
+    "consistency": "text NOT NULL",
+    "mode": "text NOT NULL",
+    "frontier": "jsonb NOT NULL",
+    "fingerprint": "text NOT NULL",
+    "slot": "text",
+    "consistent": "boolean NOT NULL DEFAULT true",
+    "planned_at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
+    # The whole of it, from which a lost ledger is rebuilt; NULL where an earlier release has begun the plan.
+    "plan": "text",
+    # Numbers of this table and of the target, which another table of the target's name does not have.
+    "tables": "text",
+}
+COMMIT_COLUMNS = {
+    "plan_id": "text",
+    "slice_id": "text",
+    "target": "text NOT NULL",
+    "epoch": "bigint NOT NULL",
+    "attempt": "integer NOT NULL",
+    "bounds": "jsonb NOT NULL",
+    "rows": "bigint NOT NULL DEFAULT 0",
+    "bytes": "bigint NOT NULL DEFAULT 0",
+    "checksum": "text NOT NULL DEFAULT ''",
+    "quarantined": "bigint NOT NULL DEFAULT 0",
+    "read_at": "text NOT NULL DEFAULT ''",
+    "revoked": "boolean NOT NULL DEFAULT false",
+    "commit_seq": "bigint GENERATED ALWAYS AS IDENTITY",
+    "committed_at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
+}
+QUARANTINE_COLUMNS = {
+    "plan_id": "text NOT NULL",
+    "slice_id": "text NOT NULL",
+    "target": "text NOT NULL",
+    "key": "text NOT NULL",
+    "reason": "text NOT NULL",
+    "row": "text NOT NULL",
+    "at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
+}
+FRONTIER_COLUMNS = {
+    "target": "text",
+    "stream": "text",
+    "pos": "bigint NOT NULL",
+    "moved_at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemTable:
+    """One of them."""
+
+    name: QualifiedName
+    columns: dict[str, str]
+    rights: tuple[str, ...]
+    """What our role needs to have on it where it exists; a shared row lock counts as an update."""
+    primary_key: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+    """Columns that a table of an earlier release lacks; they may be NULL."""
+
+    def create(self) -> Query:
+        """Return the statement that creates it."""
+        lines = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in self.columns.items()]
+        return create_table(self.name, lines, self.primary_key)
+
+
+def plan_table(schema: str) -> SystemTable:
+    """Return the table of plans in a schema."""
+    name = QualifiedName(schema=schema, name=PLAN)
+    return SystemTable(name=name, columns=PLAN_COLUMNS, rights=("SELECT", "INSERT", "UPDATE"), later=("plan", "tables"))
+
+
+def commit_table(schema: str) -> SystemTable:
+    """Return the table of markers in a schema."""
+    return SystemTable(
+        name=QualifiedName(schema=schema, name=COMMIT),
+        columns=COMMIT_COLUMNS,
+        rights=("SELECT", "INSERT"),
+        primary_key=("plan_id", "slice_id"),
+    )
+
+
+def quarantine_table(schema: str) -> SystemTable:
+    """Return the table of rows that a target could not take, in a schema; key and row are JSON."""
+    name = QualifiedName(schema=schema, name=QUARANTINE)
+    return SystemTable(name=name, columns=QUARANTINE_COLUMNS, rights=("SELECT", "INSERT"))
+
+
+def frontier_table(schema: str) -> SystemTable:
+    """Return the table of positions in a schema; only targets that are upserted from a log have one."""
+    return SystemTable(
+        name=QualifiedName(schema=schema, name=FRONTIER),
+        columns=FRONTIER_COLUMNS,
+        rights=("SELECT", "INSERT", "UPDATE"),
+        primary_key=("target", "stream"),
+    )
+
+
+def definition(column: Column) -> sql.Composed:
+    """Return a column's definition; its type is text that PostgreSQL itself printed."""
+    line = sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
+    return line if column.nullable else line + sql.SQL(" NOT NULL")
+
+
+def create_table(name: QualifiedName, lines: list[sql.Composed], primary_key: tuple[str, ...]) -> Query:
+    """Return a CREATE TABLE of these column definitions and key."""
+    if primary_key:
+        key = sql.SQL(", ").join([sql.Identifier(column) for column in primary_key])
+        lines = [*lines, sql.SQL("PRIMARY KEY ({})").format(key)]
+    return sql.SQL("CREATE TABLE {} ({})").format(sql.SQL(name.sql), sql.SQL(", ").join(lines))

@@ -1,0 +1,547 @@
+"""A PostgreSQL table as a sink, opened."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+from psycopg.rows import class_row
+
+from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, find, place
+from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW
+from airflow_provider_backpressure.connectors.postgres.errors import Errors, where
+from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, listed
+from airflow_provider_backpressure.connectors.postgres.predicates import (
+    condition,
+    key_cast,
+    within_offsets,
+    within_window,
+)
+from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
+from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
+    end_connections,
+    plan_prefix,
+    rows_in_flight,
+    slice_prefix,
+)
+from airflow_provider_backpressure.connectors.postgres.sink.compatibility import Fitting, check_fit
+from airflow_provider_backpressure.connectors.postgres.sink.leftovers import Traces
+from airflow_provider_backpressure.connectors.postgres.sink.lock_retry import LOCK_WAIT
+from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
+    is_another_table,
+    keep_plan,
+    plan_row,
+    upgrade,
+)
+from airflow_provider_backpressure.connectors.postgres.sink.row_cleanup import count_rows, remove_rows
+from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
+from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
+    create_shadow,
+    drop_shadows,
+    new_shadow,
+    shadow_of,
+)
+from airflow_provider_backpressure.connectors.postgres.sink.stream_positions import place_streams
+from airflow_provider_backpressure.connectors.postgres.sink.system_tables import (
+    SystemTable,
+    commit_table,
+    create_table,
+    definition,
+    frontier_table,
+    plan_table,
+    quarantine_table,
+)
+from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH, Publishing
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
+from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.ports import Health, Marker, PlanRow, ScratchSink
+from airflow_provider_backpressure.core.remedies import RESTART
+from airflow_provider_backpressure.core.snapshot.bounds import (
+    BlockBounds,
+    Bounds,
+    FileBounds,
+    KeyBounds,
+    LogBounds,
+    NullBounds,
+    OffsetBounds,
+)
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
+
+if TYPE_CHECKING:
+    from airflow_provider_backpressure.connectors.postgres.sink.config import PostgresSink
+
+KIND = "postgres"
+ERRORS = Errors(refused=SinkRefused, unavailable=SinkUnavailable)
+ANSWER_SECONDS = 15.0
+"""Longest wait for what the markers say: a lane that hangs renews no lease."""
+LOCK_TIMEOUT = "30s"
+"""Longest wait for a lock that another plan, attempt or preparation holds."""
+PREPARING = 0x6270_7072_6570
+"""Advisory lock under which tables are created, so that two who do it at once do not collide."""
+
+
+class PostgresTarget:
+    """Implements :class:`..core.ports.Sink`. Threads may share it; it connects at the first question."""
+
+    modules: tuple[str, ...] = ("psycopg",)
+    modes: tuple[Mode, ...] = tuple(Mode)
+
+    def __init__(
+        self,
+        declared: "PostgresSink",
+        endpoint: Endpoint,
+        *,
+        poll: PollPolicy | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._declared = declared
+        self._name = QualifiedName.parse(declared.table)
+        schema = declared.system_schema or self._name.schema
+        self._quarantine = quarantine_table(schema) if declared.quarantine else None
+        self._plans, self._commits, self._frontiers = plan_table(schema), commit_table(schema), frontier_table(schema)
+        self._session = Session(
+            endpoint, errors=ERRORS, settings={"lock_timeout": LOCK_TIMEOUT, **DURABLE, **EVERY_ROW}
+        )
+        self._endpoint = endpoint
+        self._poll, self._clock = poll or PollPolicy(), clock or SystemClock()
+        self._key_columns: dict[str, CatalogColumn] = {}
+        self.identity = f"postgres://{endpoint.address}/{self._name}"
+
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
+        """See :meth:`..core.ports.Sink.fit`. Under ``upsert`` the sink's own key goes before the source's."""
+        wanted = Mode(mode)
+        by = tuple(self._declared.key or key) if wanted is Mode.UPSERT else ()
+        if wanted is Mode.UPSERT and not by:
+            raise SinkRefused(f"{self._name} cannot be upserted without a key.")
+        fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system, replayed=replayed)
+        check_fit(self._session, fitting)
+        return WriteSpec(
+            kind=KIND,
+            conn_id=self._declared.conn_id,
+            target=(new_shadow(self._name) if wanted is Mode.REPLACE else self._name).sql,
+            columns=tuple(columns),
+            mode=wanted.value,
+            key=by,
+            plan_table=self._plans.name.sql,
+            commit_table=self._commits.name.sql,
+            fence=self._fence,
+            quarantine=self._quarantine.name.sql if self._quarantine else None,
+            most_bad=self._declared.quarantine or 0,
+            frontier_table=self._frontiers.name.sql,
+        )
+
+    def widen(self, columns: Sequence[Column]) -> None:
+        """See :meth:`..core.ports.Sink.widen`. All of them or none."""
+
+        def add(connection: Connection) -> None:
+            if not _there(connection, self._name):
+                return
+            for column in columns:
+                connection.execute(
+                    sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(
+                        sql.SQL(self._name.sql), definition(replace(column, nullable=True))
+                    )
+                )
+
+        self._session.transaction(add)
+
+    def prepare(self, write: WriteSpec) -> None:
+        """See :meth:`..core.ports.Sink.prepare`. All or nothing, and safe when two do it at once.
+
+        A target that is to be replaced and is not there yet appears by the swap only.
+        """
+
+        def create(connection: Connection) -> None:
+            connection.execute(sql.SQL("SELECT pg_advisory_xact_lock({})").format(sql.Literal(PREPARING)))
+            for schema in dict.fromkeys((self._name.schema, self._plans.name.schema)):
+                if connection.execute(_SCHEMA_THERE, (schema,)).fetchone() is None:
+                    connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+            if write.mode != Mode.REPLACE and not _there(connection, self._name):
+                self._create(connection, write)
+            for table in (*self._system, *([self._frontiers] if write.ordered else [])):
+                if not _there(connection, table.name):
+                    connection.execute(table.create())
+            upgrade(connection, self._plans)
+
+        self._session.transaction(create)
+
+    def holds_rows(self) -> bool:
+        """See :meth:`..core.ports.Sink.holds_rows`."""
+
+        def look(connection: Connection) -> bool:
+            if not _there(connection, self._name):
+                return False
+            row = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.SQL(self._name.sql)))
+            return bool((row.fetchone() or (False,))[0])
+
+        return self._session.transaction(look)
+
+    def begin(self, plan: Plan, *, clear: str | None = None) -> int:
+        """See :meth:`..core.ports.Sink.begin`. Connections of the plan before are ended: they could only be refused.
+
+        Shadows of plans before are dropped, and that of this plan is created where it is missing, with its epoch.
+        ``SinkRefused`` where the target turns out to be the source itself.
+        """
+        self._refuse_source(plan)
+        replayed = ReplayWindow.of(plan.read.window)
+        plans = sql.SQL(self._plans.name.sql)
+        before = self._session.rows(
+            sql.SQL("SELECT plan_id FROM {} WHERE target = {}").format(plans, sql.Literal(self._fence))
+        )
+        for (plan_id,) in before:
+            self._end(plan_prefix(plan_id))
+        values = {
+            "target": self._fence,
+            "plan_id": plan.plan_id,
+            "source_identity": plan.source_identity,
+            "consistency": plan.consistency.value,
+            "mode": plan.mode.value,
+            "frontier": json.dumps(plan.frontier),
+            "fingerprint": plan.fingerprint,
+            "slot": replayed.stream if replayed else None,
+            "consistent": plan.consistency is not Consistency.CATCH_UP or bool(replayed and not replayed.hydrating),
+        }
+
+        def write(connection: Connection) -> int:
+            row = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchone()
+            keep_plan(connection, self._plans, fence=self._fence, plan=plan, target=self._name)
+            place_streams(connection, plan)
+            assert row is not None, "an upsert returns its row"
+            if clear is not None and plan.mode is Mode.APPEND:
+                remove_rows(connection, self._name, self._commits, plan_id=clear)
+            if clear is not None and plan.consistency is Consistency.CATCH_UP:
+                connection.execute(sql.SQL("DELETE FROM {}").format(sql.SQL(self._name.sql)))
+            shadow = shadow_of(plan.write) if plan.mode is Mode.REPLACE else None
+            drop_shadows(connection, self._name, but=shadow)
+            if shadow is not None and not _there(connection, shadow):
+                create_shadow(connection, self._name, shadow, plan.write.columns)
+            return int(row[0])
+
+        return self._session.transaction(write)
+
+    def renew(self, plan_id: str) -> int | None:
+        """See :meth:`..core.ports.Sink.renew`. Connections of its attempts are ended.
+
+        A target whose plan table is gone holds no plan.
+        """
+        self._end(plan_prefix(plan_id))
+        query = sql.SQL("UPDATE {} SET epoch = epoch + 1 WHERE target = %s AND plan_id = %s RETURNING epoch").format(
+            sql.SQL(self._plans.name.sql)
+        )
+
+        def mint(connection: Connection) -> int | None:
+            if not _there(connection, self._plans.name):
+                return None
+            row = connection.execute(query, (self._fence, plan_id)).fetchone()
+            return row[0] if row else None
+
+        return self._session.transaction(mint)
+
+    def epoch(self, plan_id: str) -> int | None:
+        """See :meth:`..core.ports.Sink.epoch`. A target whose plan table is gone holds no plan."""
+        query = sql.SQL("SELECT epoch FROM {} WHERE target = %s AND plan_id = %s").format(sql.SQL(self._plans.name.sql))
+
+        def look(connection: Connection) -> int | None:
+            if not _there(connection, self._plans.name):
+                return None
+            row = connection.execute(query, (self._fence, plan_id)).fetchone()
+            return row[0] if row else None
+
+        return self._session.transaction(look)
+
+    def held(self) -> PlanRow | None:
+        """See :meth:`..core.ports.Sink.held`."""
+        return self._session.transaction(
+            lambda connection: plan_row(connection, self._plans, self._commits, fence=self._fence),
+            seconds=ANSWER_SECONDS,
+        )
+
+    def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
+        """See :meth:`..core.ports.Sink.markers`. Revoked ones are among them, marked as such; the swap's own is not."""
+        query = sql.SQL(_MARKERS).format(sql.SQL(self._commits.name.sql))
+        wanted = None if slice_ids is None else list(slice_ids)
+
+        def read(connection: Connection) -> list[Marker]:
+            with connection.cursor(row_factory=class_row(Marker)) as cursor:
+                return cursor.execute(query, {"plan_id": plan_id, "wanted": wanted, "publish": PUBLISH}).fetchall()
+
+        return {marker.slice_id: marker for marker in self._session.transaction(read, seconds=ANSWER_SECONDS)}
+
+    def end_attempts(self, plan_id: str, slice_id: str) -> int:
+        """See :meth:`..core.ports.Sink.end_attempts`. ``SinkUnavailable`` where one does not go."""
+        return self._end(slice_prefix(plan_id, slice_id))
+
+    def rows_in_flight(self, plan_id: str) -> dict[str, int]:
+        """See :meth:`..core.ports.Sink.rows_in_flight`."""
+        return rows_in_flight(self._session, plan_prefix(plan_id))
+
+    def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
+        """See :meth:`..core.ports.Sink.slice_query`.
+
+        ``SinkRefused`` where these bounds do not single out the same rows in the target: the key's column is not there,
+        or text is ordered otherwise. The whole table (``None``) can always be read.
+        """
+        query = sql.SQL("SELECT {} FROM {}").format(
+            sql.SQL(", ").join([sql.Identifier(column.name) for column in write.columns]),
+            sql.SQL(self._readable(write).sql),
+        )
+        kept = self._kept(write, bounds, window)
+        if kept:
+            query = query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(kept)
+        return query.as_string(None)
+
+    def find_surplus(self, plan: Plan) -> str:
+        """See :meth:`..core.ports.Sink.find_surplus`: rows that no range covers, such as those without a key."""
+        if plan.mode is Mode.UPSERT or plan.increment:
+            return ""
+        table = self._readable(plan.write)
+        held, written = self._session.transaction(
+            lambda connection: count_rows(connection, table, self._commits, plan_id=plan.plan_id)
+        )
+        if held <= written:
+            return ""
+        return (
+            f"{self._name} holds {held} rows, and the plan wrote {written} of them: remove the others, such as those "
+            "whose key is NULL, or empty the table and plan again"
+        )
+
+    def check_history(self) -> None:
+        """See :meth:`..core.ports.Sink.check_history`. Rows that others delete are not missed here."""
+        another = self._session.transaction(
+            lambda each: is_another_table(each, self._plans, fence=self._fence, target=self._name)
+        )
+        if another:
+            raise SinkRefused(
+                f"{self._name} in {where(self._session.endpoint)} is not the table that its plans wrote: it was "
+                f"dropped or created again, and lacks their rows; {RESTART}."
+            )
+
+    def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
+        """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended."""
+        window = plan.read.window if plan.increment else None
+        kept = self._kept(plan.write, bounds, window)
+        if not kept:
+            raise SinkRefused(f"Range {bounds} is the whole of {self._name}: plan it anew instead.")
+        rows = sql.SQL("DELETE FROM {} WHERE {}").format(sql.SQL(self._name.sql), sql.SQL(" AND ").join(kept))
+        self.end_attempts(plan.plan_id, slice_id)
+
+        def remove(connection: Connection) -> int:
+            self._hold(connection, plan)
+            for table in (self._commits, *((self._quarantine,) if self._quarantine else ())):
+                connection.execute(
+                    sql.SQL("DELETE FROM {} WHERE plan_id = %s AND slice_id = %s").format(sql.SQL(table.name.sql)),
+                    (plan.plan_id, slice_id),
+                )
+            return connection.execute(rows).rowcount
+
+        return self._session.transaction(remove)
+
+    def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
+        """See :meth:`..core.ports.Sink.revoke`. Connections of attempts at the slice are ended."""
+        self.end_attempts(plan.plan_id, slice_id)
+        table, text = sql.SQL(self._commits.name.sql), json.dumps(bounds.to_json())
+
+        def put(connection: Connection) -> bool:
+            self._hold(connection, plan)
+            values = (plan.plan_id, slice_id, self._fence, plan.epoch, text)
+            connection.execute(sql.SQL(_REVOKE).format(table), values)
+            found = sql.SQL("SELECT FROM {} WHERE plan_id = %s AND slice_id = %s AND revoked").format(table)
+            return connection.execute(found, (plan.plan_id, slice_id)).fetchone() is not None
+
+        return self._session.transaction(put)
+
+    def complete(self, plan: Plan) -> None:
+        """See :meth:`..core.ports.Sink.complete`. An earlier try that is still at it is ended."""
+        if plan.mode is Mode.REPLACE:
+            with self._publishing(plan) as publishing:
+                publishing.complete()
+        else:
+            columns = [column.name for column in plan.write.columns]
+            self._session.transaction(lambda connection: advance(connection, self._name, columns, shown=self._name))
+        if plan.consistency is Consistency.CATCH_UP:
+            query = sql.SQL("UPDATE {} SET consistent = true WHERE target = %s AND plan_id = %s")
+            values = (self._fence, plan.plan_id)
+            table = sql.SQL(self._plans.name.sql)
+            self._session.transaction(lambda connection: connection.execute(query.format(table), values))
+
+    def publish(self, plan: Plan) -> None:
+        """See :meth:`..core.ports.Sink.publish`. An earlier try that is still at it is ended."""
+        if plan.mode is Mode.REPLACE:
+            with self._publishing(plan) as publishing:
+                publishing.publish()
+
+    def scratch(self, digits: str, *, indexes: bool = True) -> ScratchSink:
+        """See :meth:`..core.ports.Sink.scratch`."""
+        from airflow_provider_backpressure.connectors.postgres.sink.scratch_table import PostgresScratch
+
+        return PostgresScratch(self._declared, self._endpoint, digits=digits, indexes=indexes)
+
+    def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
+        """See :meth:`..core.ports.Sink.health`."""
+        return PostgresHealth(self._endpoint, watched, errors=ERRORS, seconds=seconds)
+
+    def traces(self) -> tuple[str, ...]:
+        """See :meth:`..core.ports.Sink.traces`."""
+        return self._session.transaction(self._left.found)
+
+    def erase(self) -> None:
+        """See :meth:`..core.ports.Sink.erase`. Connections of the plan's attempts are ended."""
+        holder = self.held()
+        if holder is not None:
+            self._end(plan_prefix(holder.plan_id))
+        self._session.transaction(self._left.erase)
+
+    def close(self) -> None:
+        """See :meth:`..core.ports.Sink.close`."""
+        self._session.close()
+
+    def _create(self, connection: Connection, write: WriteSpec) -> None:
+        connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
+
+    @property
+    def _fence(self) -> str:
+        return str(self._name)
+
+    @property
+    def _system(self) -> tuple[SystemTable, ...]:
+        return (self._plans, self._commits, *((self._quarantine,) if self._quarantine else ()))
+
+    @property
+    def _left(self) -> Traces:
+        quarantine = quarantine_table(self._plans.name.schema)
+        tables = (self._plans, self._commits, self._frontiers, quarantine)
+        return Traces(target=self._name, tables=[table.name for table in tables])
+
+    @contextmanager
+    def _publishing(self, plan: Plan) -> Iterator[Publishing]:
+        self._end(slice_prefix(plan.plan_id, PUBLISH))
+        session = Session(
+            self._session.endpoint,
+            errors=ERRORS,
+            settings={"lock_timeout": LOCK_WAIT, **DURABLE, **EVERY_ROW},
+            application_name=attempt_tag(plan.plan_id, PUBLISH, 0),
+        )
+        with closing(session):
+            yield Publishing(plan=plan, target=self._name, session=session, poll=self._poll, clock=self._clock)
+
+    def _readable(self, write: WriteSpec) -> QualifiedName:
+        """Return the table that has the plan's rows: the shadow until it has taken the target's place."""
+        if write.mode != Mode.REPLACE:
+            return self._name
+        shadow = shadow_of(write)
+        return shadow if self._session.transaction(lambda connection: _there(connection, shadow)) else self._name
+
+    def _end(self, prefix: str) -> int:
+        return end_connections(self._session, prefix, poll=self._poll, clock=self._clock)
+
+    def _refuse_source(self, plan: Plan) -> None:
+        table = find(self._session, self._name) if plan.read.place is not None else None
+        if table is not None and place(self._session, table.oid) == plan.read.place:
+            raise SinkRefused(f"{self._name} at {self._session.endpoint.address} is the source itself.")
+
+    def _hold(self, connection: Connection, plan: Plan) -> None:
+        """Keep every other plan from the target until the transaction ends; ``PlanSuperseded`` where one has it."""
+        lock = sql.SQL("SELECT FROM {} WHERE target = %s AND plan_id = %s FOR SHARE")
+        held = connection.execute(lock.format(sql.SQL(self._plans.name.sql)), (self._fence, plan.plan_id)).fetchone()
+        if held is None:
+            raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._fence}.")
+
+    def _kept(self, write: WriteSpec, bounds: Bounds | None, window: Window | None) -> list[sql.Composable]:
+        log_window = LogWindow.of(window)
+        if log_window is not None:
+            return self._conditions(write, bounds or log_window.bounds())
+        kept = self._conditions(write, bounds)
+        return kept if window is None else kept + within_window(window, self._cast(write, window.column))
+
+    def _conditions(self, write: WriteSpec, bounds: Bounds | None) -> list[sql.Composable]:
+        match bounds:
+            case KeyBounds():
+                return condition(bounds, [self._cast(write, column) for column in bounds.columns])
+            case NullBounds():
+                return condition(bounds, [self._cast(write, bounds.column)])
+            case BlockBounds():
+                raise SinkRefused(f"Rows lie elsewhere in {self._name} than in the source's blocks.")
+            case OffsetBounds():
+                return [self._offsets(write, bounds)]
+            case LogBounds():
+                raise SinkRefused(f"What the log changed in {self._name} cannot be told from its other rows.")
+            case FileBounds():
+                raise SinkRefused(f"Rows of {self._name} are not told apart by the files that they came from.")
+        return []
+
+    def _offsets(self, write: WriteSpec, bounds: OffsetBounds) -> sql.Composable:
+        arriving = {column.name for column in write.columns}
+        lacking = [name for name in ("partition", "offset") if name not in arriving]
+        if lacking:
+            raise SinkRefused(
+                f"{self._name} gets no column {listed(lacking)} to tell a topic's ranges apart by: let the transform "
+                "keep partition and offset, or use verify='none'."
+            )
+        return within_offsets(bounds)
+
+    def _cast(self, write: WriteSpec, key: str) -> str:
+        arriving = next((column for column in write.columns if column.name == key), None)
+        if arriving is None:
+            raise SinkRefused(f"{self._name} has no column {listed([key])} to tell ranges apart by.")
+        if key not in self._key_columns:
+            table = find(self._session, self._readable(write))
+            there = table.column(key) if table else None
+            if there is None:
+                raise SinkRefused(f"{self._name} has no column {listed([key])} to tell ranges apart by.")
+            self._key_columns[key] = there
+        there = self._key_columns[key]
+        cast = key_cast(there.type)
+        if cast is None:
+            raise SinkRefused(f"Column {listed([key])} of {self._name} is {there.type}: no ranges can be told by it.")
+        # A transformed column says nothing of its order.
+        if arriving.collation is not None and there.collation != arriving.collation:
+            raise SinkRefused(
+                f"Text in {listed([key])} is ordered by {there.collation} in {self._name} and by {arriving.collation} "
+                "in the source, so its ranges cannot be told apart there; the whole table can."
+            )
+        return cast
+
+
+def _there(connection: Connection, name: QualifiedName) -> bool:
+    return connection.execute(_RELATION_THERE, (name.schema, name.name)).fetchone() is not None
+
+
+_SCHEMA_THERE = sql.SQL("SELECT FROM pg_namespace WHERE nspname = %s")
+_RELATION_THERE = sql.SQL(
+    "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
+)
+# The row lock that an update takes orders two plans; attempts that hold it shared have been ended just before.
+_BEGIN = """
+    INSERT INTO {} AS p (target, plan_id, epoch, source_identity, consistency, mode, frontier, fingerprint,
+        slot, consistent)
+    VALUES (%(target)s, %(plan_id)s, 1, %(source_identity)s, %(consistency)s, %(mode)s, %(frontier)s, %(fingerprint)s,
+        %(slot)s, %(consistent)s)
+    ON CONFLICT (target) DO UPDATE SET
+        plan_id = excluded.plan_id, epoch = p.epoch + 1, source_identity = excluded.source_identity,
+        consistency = excluded.consistency, mode = excluded.mode, frontier = excluded.frontier,
+        fingerprint = excluded.fingerprint, slot = excluded.slot, consistent = excluded.consistent,
+        planned_at = clock_timestamp()
+    RETURNING epoch
+"""
+_REVOKE = """
+    INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds, revoked)
+    VALUES (%s, %s, %s, %s, 0, %s, true)
+    ON CONFLICT DO NOTHING
+"""
+_MARKERS = """
+    SELECT plan_id, slice_id, epoch, attempt, bounds, rows, bytes, checksum, committed_at, revoked, quarantined,
+           read_at
+    FROM {}
+    WHERE plan_id = %(plan_id)s AND slice_id <> %(publish)s
+      AND (%(wanted)s::text[] IS NULL OR slice_id = ANY (%(wanted)s))
+"""

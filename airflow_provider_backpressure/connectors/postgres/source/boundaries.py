@@ -1,0 +1,260 @@
+"""Where to cut a key so that no piece holds more than so many rows: five ways, from the cheapest to the most exact.
+
+Each yields boundaries in the key's own order, as text by the server's own output.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.predicates import INTEGERS
+from airflow_provider_backpressure.connectors.postgres.shared_connection import Session
+from airflow_provider_backpressure.connectors.postgres.source.query import KeyedTable
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, Values
+
+DENSE = 0.8
+"""Share of an integer key's span that is taken, from which on equal strides waste few ranges."""
+SPREAD = 3.5
+"""Standard deviations by which the fullest of some thousand estimated pieces lies above their mean."""
+BUCKET_SAMPLE = 300
+"""Rows of ANALYZE's own sample in each bucket of a histogram."""
+SAMPLE_BEST = 1225
+"""Sampled rows in each piece with which the fullest is some 10 % above the mean."""
+SAMPLE_LEAST = 400
+"""The same for some 20 %: below that a sample is not good enough."""
+SAMPLE_SHARE = 0.1
+"""Most of a table that is sampled: with more, walking it is as cheap and exact."""
+SAMPLE_ROWS = 300_000
+"""Most rows that are sampled, as long as each piece has :data:`SAMPLE_LEAST` of them."""
+WIDEST_MEAN = 256
+"""ANALYZE leaves values above 1 KiB out of its histogram: keys of that mean width may be misrepresented."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Boundaries, and how they were found."""
+
+    method: str
+    rows: int
+    """Rows to be expected between two boundaries."""
+    boundaries: Iterator[Values]
+
+
+def strides(session: Session, table: KeyedTable, *, rows: int, total: int | None) -> Cut | None:
+    """Cut a dense integer key into equal strides, which hold at most as many rows as numbers because it is unique.
+
+    ``None`` where the key is no integer, has too many gaps, or a condition hides rows.
+    """
+    if len(table.key) > 1 or table.key[0].cast not in INTEGERS or table.partial or not total:
+        return None
+    query = sql.SQL("SELECT min({0}), max({0}) FROM {1}").format(sql.Identifier(table.key[0].name), table.sql)
+    low, high = session.rows(query)[0]
+    if low is None or total < DENSE * (high - low + 1):
+        return None
+    boundaries = ((str(value),) for value in range(low + rows, high + 1, rows))
+    return Cut(method="strides", rows=min(rows, total), boundaries=boundaries)
+
+
+def histogram(session: Session, table: KeyedTable, *, rows: int, total: int | None) -> Cut | None:
+    """Cut at the bounds of ANALYZE's histogram, whole buckets together.
+
+    ``None`` where it is stale, too coarse for ``rows``, a condition hides rows, or the key has several columns.
+    Statistics are stale when what has changed since could fill a tenth of a piece, even if all of it fell into one.
+    """
+    if len(table.key) > 1 or table.partial:
+        return None
+    name = {"schema": table.name.schema, "table": table.name.name, "key": table.key[0].name}
+    fresh = session.rows(_FRESH, {**name, "changes": rows // 10})
+    if not fresh or not fresh[0][0]:
+        return None
+    analysed_rows = fresh[0][1]
+    if total is not None and abs(total - analysed_rows) > 0.03 * analysed_rows:
+        return None
+    query = sql.SQL(_HISTOGRAM).format(sql.SQL(f"{table.key[0].cast}[]"))
+    found = session.rows(query, {**name, "width": WIDEST_MEAN})
+    if not found or found[0][0] is None:
+        return None
+    bounds: list[str] = found[0][0]
+    buckets = len(bounds) - 1
+    all_rows = total or analysed_rows
+    together = _buckets_together(rows, all_rows / buckets)
+    if together < 1:
+        return None
+    pieces = math.ceil(buckets / together)
+    boundaries = iter([(bounds[piece * buckets // pieces],) for piece in range(1, pieces)])
+    return Cut(method="histogram", rows=round(all_rows / pieces), boundaries=boundaries)
+
+
+def sample(session: Session, table: KeyedTable, *, rows: int, total: int | None) -> Cut | None:
+    """Cut between equal parts of a random sample of the rows; ``None`` where ``rows`` is too small for one.
+
+    The share of rows that is sampled is known, so a piece's size is estimated without the table's: whether it is known,
+    and whatever the user's condition leaves over.
+    """
+    best = min(SAMPLE_BEST, SAMPLE_SHARE * rows)
+    if best < SAMPLE_LEAST:
+        return None
+    in_piece = int(max(SAMPLE_LEAST, min(best, SAMPLE_ROWS * rows / (total or rows))))
+    mean = _with_headroom(rows, in_piece)
+    query = sql.SQL(_SAMPLE).format(
+        **_names(table),
+        table=table.sql,
+        percent=sql.Literal(100 * in_piece / mean),
+        filter=table.filter(),
+        step=in_piece,
+    )
+    return Cut(method="sample", rows=round(mean), boundaries=iter(session.rows(query)))
+
+
+def walk(session: Session, table: KeyedTable, *, rows: int, within: Bounds | None = None) -> Iterator[Values]:
+    """Yield every boundary of a unique key with exactly ``rows`` rows between two, in one pass over it."""
+    query = sql.SQL(_WALK).format(**_names(table), table=table.sql, filter=table.filter(within), step=sql.Literal(rows))
+    return session.stream(query)
+
+
+def weigh(session: Session, table: KeyedTable, *, rows: int, bytes: int) -> Iterator[Values]:
+    """Yield boundaries with at most so many rows and bytes between two, in one pass over the table.
+
+    For keys that are not unique and for rows that differ much in size. What one value holds by itself cannot be cut:
+    such a piece is larger.
+    """
+    names = _names(table)
+    weights = sql.SQL(_WEIGHTS).format(
+        named=names["named"],
+        table=table.sql,
+        filter=table.filter(),
+        size=sql.SQL("0") if table.size is None else table.size,
+        group=sql.SQL("") if table.unique else sql.SQL(" GROUP BY {}").format(names["key"]),
+        count=sql.SQL("1" if table.unique else "count(*)"),
+        sum=sql.SQL("" if table.unique else "sum"),
+    )
+    query = sql.SQL(_WEIGH).format(
+        keys=names["keys"], shown=names["shown"], weights=weights, rows=sql.Literal(rows), bytes=sql.Literal(bytes)
+    )
+    return session.stream(query)
+
+
+def in_order(session: Session, table: KeyedTable, values: Sequence[Values]) -> list[Values]:
+    """Return values of the key as its own type and collation order them: those of the column go before a text's."""
+    names = _names(table)
+    numbers = range(len(table.key))
+    cast = sql.SQL(", ").join(
+        sql.SQL("{}::{}").format(sql.Identifier("u", f"v{number}"), sql.SQL(table.key[number].cast))
+        for number in numbers
+    )
+    query = sql.SQL(_IN_ORDER).format(
+        named=names["named"],
+        keys=names["keys"],
+        table=table.sql,
+        cast=cast,
+        lists=sql.SQL(", ").join(sql.SQL("%s::text[]") for _ in numbers),
+        places=sql.SQL(", ").join(sql.Identifier(f"v{number}") for number in numbers),
+    )
+    found = session.rows(query, [[value[number] for value in values] for number in numbers])
+    return [values[place - 1] for (place,) in found]
+
+
+def more_than(session: Session, table: KeyedTable, rows: int, within: Bounds | None = None) -> bool:
+    """Whether these bounds hold more than so many rows; counts no further than that."""
+    query = sql.SQL("SELECT count(*) FROM (SELECT FROM {}{} LIMIT {}) piece").format(
+        table.sql, table.filter(within), sql.Literal(rows + 1)
+    )
+    return bool(session.value(query) > rows)
+
+
+def _names(table: KeyedTable) -> dict[str, sql.Composable]:
+    """Return the key's columns as statements need them: as they are, under numbers of their own, and as text."""
+    columns = [sql.Identifier(column.name) for column in table.key]
+    numbers = [sql.Identifier(f"k{number}") for number in range(len(columns))]
+    lists: dict[str, Sequence[sql.Composable]] = {
+        "key": columns,
+        "named": [sql.SQL("{} AS {}").format(*each) for each in zip(columns, numbers, strict=True)],
+        "keys": numbers,
+        "shown": [sql.SQL("{}::text").format(number) for number in numbers],
+    }
+    return {name: sql.SQL(", ").join(parts) for name, parts in lists.items()}
+
+
+def _with_headroom(rows: int, in_sample: float) -> float:
+    """Return the mean at which the fullest piece, estimated from so many sampled rows, stays within ``rows``."""
+    return rows / (1 + SPREAD / math.sqrt(in_sample))
+
+
+def _buckets_together(rows: int, bucket_rows: float) -> int:
+    together = int(rows / bucket_rows)
+    while together and together * bucket_rows > _with_headroom(rows, BUCKET_SAMPLE * together):
+        together -= 1
+    return together
+
+
+# Counters of changes reach the statistics a moment after their commit, so the file's growth is looked at too.
+_FRESH = sql.SQL(
+    """
+    SELECT coalesce(s.last_analyze, s.last_autoanalyze) IS NOT NULL
+           AND s.n_mod_since_analyze <= %(changes)s
+           AND c.reltuples > 0
+           AND pg_relation_size(c.oid) / current_setting('block_size')::int <= c.relpages * 1.02 + 8,
+           c.reltuples::float8
+    FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_stat_all_tables s ON s.relid = c.oid
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND c.relkind = 'r'
+    """
+)
+_HISTOGRAM = """
+    SELECT histogram_bounds::text::{}::text[]
+    FROM pg_stats
+    WHERE schemaname = %(schema)s AND tablename = %(table)s AND attname = %(key)s
+      AND NOT inherited AND most_common_vals IS NULL AND avg_width <= %(width)s
+"""
+_SAMPLE = """
+    SELECT {shown}
+    FROM (
+        SELECT {named}, row_number() OVER (ORDER BY {key}) - 1 AS place, count(*) OVER () AS sampled
+        FROM {table} TABLESAMPLE BERNOULLI ({percent}){filter}
+    ) s
+    CROSS JOIN LATERAL (SELECT ceil(s.sampled::numeric / {step})::bigint) p (pieces)
+    WHERE s.place * p.pieces / s.sampled > (s.place - 1) * p.pieces / s.sampled AND s.place > 0
+    ORDER BY s.place
+"""
+_IN_ORDER = """
+    SELECT n
+    FROM (
+        SELECT {named}, 0::bigint AS n FROM {table} WHERE false
+        UNION ALL
+        SELECT {cast}, u.n FROM unnest({lists}) WITH ORDINALITY AS u ({places}, n)
+    ) o
+    ORDER BY {keys}
+"""
+_WALK = """
+    SELECT {shown}
+    FROM (SELECT {named}, row_number() OVER (ORDER BY {key}) - 1 AS place FROM {table}{filter}) w
+    WHERE w.place > 0 AND w.place % {step} = 0
+    ORDER BY w.place
+"""
+_WEIGHTS = """
+    SELECT {named}, {count} AS n, {sum}({size}) AS size FROM {table}{filter}{group}
+"""
+# A key goes into the piece in which it begins, so a piece takes in at most one key more than fits: room for the largest
+# is left, but never more than half, or one huge value would cut all others into crumbs.
+_WEIGH = """
+    SELECT {shown}
+    FROM (
+        SELECT {keys}, floor(place) AS piece, lag(floor(place)) OVER (ORDER BY {keys}) AS before
+        FROM (
+            SELECT {keys}, sum(weight) OVER (ORDER BY {keys} ROWS UNBOUNDED PRECEDING) - weight AS place
+            FROM (
+                SELECT {keys}, greatest(
+                    n / greatest({rows} - max(n) OVER (), {rows} / 2, 1)::float8,
+                    size / greatest({bytes} - max(size) OVER (), {bytes} / 2, 1)::float8
+                ) AS weight
+                FROM ({weights}) keys
+                WHERE k0 IS NOT NULL
+            ) weighed
+        ) placed
+    ) pieces
+    WHERE piece > before
+    ORDER BY piece
+"""

@@ -1,0 +1,361 @@
+"""PostgreSQL's log, kept by a replication slot and told by a publication, both named after the hydration."""
+
+import json
+import logging
+import uuid
+from itertools import pairwise
+
+import psycopg
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.catalog import ORDINARY
+from airflow_provider_backpressure.connectors.postgres.errors import Errors, where
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.replication_slots import (
+    PLUGIN,
+    Slot,
+    drop_publication,
+    drop_slot,
+    find_slot,
+    lsn,
+    position,
+    slot_name,
+)
+from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
+from airflow_provider_backpressure.connectors.postgres.source.replication_checks import PUBLISHES_GENERATED
+from airflow_provider_backpressure.connectors.postgres.table_storage import lock_statement, read_storage
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.health_signals import size
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.replay_window import BYTES
+from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    LogLost,
+    SnapshotLost,
+    SourceRefused,
+    SourceUnavailable,
+)
+
+log = logging.getLogger(__name__)
+
+ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+SLOT_SECONDS = 600
+"""Longest wait for transactions that were open before: a slot begins behind the last of them."""
+WINDOW_BYTES = 64 * 1024 * 1024
+"""Most log in one window: the server decodes it from its start each time that it is read."""
+RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table anew'
+MARK, SIGNED = "@", "/"
+"""Before what marks the publication by which a position of the log is read, and before the position's token."""
+TOKENS = 8
+"""Tokens that the publication's comment keeps: that of the last window, and those of plans that were never kept."""
+_SETTINGS = {"lock_timeout": "30s"}
+
+
+class PostgresLog:
+    """Implements :class:`..core.ports.ChangeLog` for one table."""
+
+    unit = BYTES
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        table: QualifiedName,
+        hydration_id: str,
+        *,
+        most: int | None = None,
+        restarts: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        """``most``: bytes that may be kept. ``restarts``: whether the log is given up there, and all is read anew."""
+        self._most, self._restarts = most, restarts
+        self.stream = slot_name(hydration_id)
+        self._table = table
+        self._clock = clock or SystemClock()
+        self._session = Session(endpoint, errors=ERRORS, settings=_SETTINGS)
+
+    def begin(self) -> LogPosition:
+        """See :meth:`..core.ports.ChangeLog.begin`. The publication is first: the log shows nothing from before it."""
+        self._session.transaction(lambda connection: drop_slot(connection, self.stream))
+        self._publish()
+        try:
+            start = self._marked(self._make_slot(), self._sign(self._publication(), ""))
+            self._await_older()
+        except BackpressureError:
+            self._give_up()
+            raise
+        log.info("The log of %s is kept from %s on by the slot %s.", self._table, lsn(start.at).text, self.stream)
+        return start
+
+    def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
+        """See :meth:`..core.ports.ChangeLog.windows`."""
+        flushed = self._kept(start).flushed
+        publication, token = self._same_publication(start)
+        if flushed <= start:
+            return []
+        mark, flushed = self._sign(publication, token), self._kept(start).flushed
+        most = min(bytes, WINDOW_BYTES)
+        ends = [*(lsn(at) for at in range(start.at + most, flushed.at, most)), flushed]
+        places = [start, *(self._marked(each, mark) for each in ends)]
+        return [
+            LogBounds(stream=self.stream, start=first, end=last) for first, last in pairwise(places) if first < last
+        ]
+
+    def storage(self, read: ReadSpec) -> TableStorage | None:
+        """See :meth:`..core.ports.ChangeLog.storage`."""
+        names = [column.name for column in read.columns]
+        lock = read.storage.lock if read.storage else lock_statement(self._session, self._table, ORDINARY, names, None)
+        return read_storage(self._session, self._table, lock)
+
+    def release(self, upto: LogPosition) -> None:
+        """See :meth:`..core.ports.ChangeLog.release`."""
+        slot = find_slot(self._session, self.stream)
+        if slot is not None and slot.confirmed is not None and slot.confirmed < upto and not slot.lost:
+            self._session.rows(_ADVANCE, (self.stream, lsn(upto.at).text))
+
+    def guard(self, *, replaying: bool | None) -> None:
+        """See :meth:`..core.ports.ChangeLog.guard`."""
+        slot = self._there("what was not replayed yet", "that was not replayed yet")
+        if not slot.endangers(self._most):
+            return
+        kept = f"The slot {self.stream} keeps {size(slot.held_bytes)} of log in {where(self._session.endpoint)}"
+        if self._restarts:
+            self.drop()
+            raise SnapshotLost(f"{kept}, more than it may: it was dropped, as declared, and the table is read anew.")
+        if replaying is None:
+            raise SourceRefused(f"{kept}, more than it may, and no run replays it: trigger the DAG, or make room.")
+        if not replaying:
+            raise SourceRefused(
+                f"{kept}, more than it may, so no more ranges are read, as declared: make room and clear the task, or "
+                "give the log up with `airflow backpressure forget`."
+            )
+        log.warning("%s, more than it may; replaying it frees it.", kept)
+
+    def drop(self) -> None:
+        """See :meth:`..core.ports.ChangeLog.drop`."""
+
+        def remove(connection: Connection) -> None:
+            drop_slot(connection, self.stream)
+            drop_publication(connection, self.stream)
+
+        self._session.transaction(remove)
+
+    def _give_up(self) -> None:
+        """Leave nothing behind that nobody reads, as far as the server lets us."""
+        try:
+            self.drop()
+        except BackpressureError as error:
+            log.warning(
+                "The slot %s may be left in the source, see `airflow backpressure doctor`: %s", self.stream, error
+            )
+
+    def close(self) -> None:
+        """Give the connection back; idempotent."""
+        self._session.close()
+
+    def _there(self, gone: str, removed: str) -> Slot:
+        """Return the slot. Where the server no longer keeps the log for us: ``SnapshotLost`` if all is to be read anew
+        then, as declared, else ``LogLost``, which names what is lost: ``gone`` with the slot, or ``removed`` from it.
+        """
+        slot, name = find_slot(self._session, self.stream), f"The replication slot {self.stream}"
+        if slot is not None and not slot.lost and slot.confirmed is not None and slot.plugin == PLUGIN:
+            return slot
+        at = f"in {where(self._session.endpoint)}"
+        if slot is None:
+            lost = f"{name} {at} is gone, and with it {gone}"
+        else:
+            lost = f"{name} {at} was invalidated: the server has removed log {removed} (max_slot_wal_keep_size)"
+        if self._restarts:
+            raise SnapshotLost(f"{lost}: the table is read anew, as declared (at_wal_limit).")
+        raise LogLost(f"{lost}: {RESTART}.")
+
+    def _kept(self, start: LogPosition) -> Slot:
+        """Return the slot; ``LogLost`` names what is no longer there, or is not what it was."""
+        where_to = lsn(start.at).text
+        slot = self._there(f"what changed after {where_to}", f"that was not replayed yet, from {where_to} on")
+        name, at = f"The replication slot {self.stream}", f"in {where(self._session.endpoint)}"
+        assert slot.confirmed is not None, "looked at"
+        if slot.confirmed > start:
+            raise LogLost(
+                f"{name} {at} was moved on to {slot.confirmed.text} by somebody else, past {where_to} where "
+                f"replaying is to go on: {RESTART}."
+            )
+        if slot.flushed < start:
+            raise LogLost(
+                f"The log {at} ends at {slot.flushed.text}, before {where_to} where replaying is to go on: the "
+                f"server was restored; {RESTART}."
+            )
+        return slot
+
+    def _publication(self) -> str:
+        """Return what tells this publication of the table from a later one; ``LogLost`` where there is none."""
+        found = self._session.rows(_PUBLISHED, self._names)
+        if not found:
+            at = f"in {where(self._session.endpoint)}"
+            raise LogLost(f"The publication {self.stream} {at} no longer holds {self._table} as a whole: {RESTART}.")
+        return str(found[0][0])
+
+    def _same_publication(self, start: LogPosition) -> tuple[str, str]:
+        """Return the publication's mark and the position's token; ``LogLost`` where the log is not what it was.
+
+        Looked at behind the end of the windows. A change that was made while the table was not published is not shown,
+        and nothing says so; what an earlier release has begun has no mark.
+        """
+        now, (before, _, token) = self._publication(), start.text.partition(MARK)[2].partition(SIGNED)
+        if token and token not in self._tokens()[0]:
+            raise LogLost(
+                f"The publication {self.stream} in {where(self._session.endpoint)} does not have the comment that the "
+                f"last window left: the server was restored to an earlier time, or the comment was changed; {RESTART}."
+            )
+        if before and before != now:
+            raise LogLost(
+                f"The publication {self.stream} in {where(self._session.endpoint)} was altered or created again, so "
+                f"the log may lack changes of {self._table}: {RESTART}."
+            )
+        return now, token
+
+    def _sign(self, publication: str, last: str) -> str:
+        """Return the mark of windows that are to be planned, with a token that a server restored since does not have.
+
+        It is committed before their end is taken. Positions alone say nothing: a restored server reaches them again.
+        A publication that an administrator made cannot be signed. ``last``: the token of the windows before.
+        """
+        tokens, ours = self._tokens()
+        if not ours:
+            return publication
+        new = uuid.uuid4().hex[:12]
+        kept = [*([last] if last else []), *[token for token in tokens if token != last][2 - TOKENS :], new]
+        comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
+            sql.Identifier(self.stream), sql.Literal(" ".join(kept))
+        )
+
+        def write(connection: Connection) -> None:
+            # Of no use on a standby: what it lacks, the slot lacks too.
+            connection.execute(sql.SQL("SET LOCAL synchronous_commit = local"))
+            connection.execute(comment)
+
+        self._session.transaction(write)
+        return f"{publication}{SIGNED}{new}"
+
+    def _tokens(self) -> tuple[list[str], bool]:
+        """Return the tokens in the publication's comment, and whether our role may change it."""
+        comment, ours = self._session.rows(_COMMENT, (self.stream,))[0]
+        return (comment or "").split(), ours
+
+    @staticmethod
+    def _marked(place: LogPosition, mark: str) -> LogPosition:
+        return LogPosition(at=place.at, text=f"{place.text}{MARK}{mark}")
+
+    def _publish(self) -> None:
+        """Make the publication, or take one that an administrator has made for us."""
+        if self._session.rows(_PUBLISHED, self._names):
+            return
+        statement = self._statement()
+        against = self._session.rows(_MAY_PUBLISH, {"schema": self._table.schema, "name": self._table.name})[0]
+        if not all(against):
+            raise SourceRefused(
+                f"{self._session.endpoint.user} may not publish {self._table}, which takes its owner and the CREATE "
+                f"right on the database: let such a role run {statement.as_string(None)}"
+            )
+
+        def make(connection: Connection) -> None:
+            drop_publication(connection, self.stream)
+            connection.execute(statement)
+
+        self._session.transaction(make)
+
+    def _statement(self) -> sql.Composed:
+        new = self._session.server_version >= PUBLISHES_GENERATED
+        return sql.SQL("CREATE PUBLICATION {} FOR TABLE ONLY {} WITH (publish = {}{})").format(
+            sql.Identifier(self.stream),
+            sql.SQL(self._table.sql),
+            sql.Literal("insert, update, delete, truncate"),
+            sql.SQL(", publish_generated_columns = stored" if new else ""),
+        )
+
+    def _make_slot(self) -> LogPosition:
+        used, most = self._session.rows(_SLOTS_USED)[0]
+        if used >= most:
+            raise SourceRefused(
+                f"All {most} replication slots of {where(self._session.endpoint)} are in use: raise "
+                "max_replication_slots, or drop those that nobody needs (`airflow backpressure doctor` lists ours)."
+            )
+
+        def make(connection: Connection) -> LogPosition:
+            connection.execute(sql.SQL("SELECT set_config('statement_timeout', %s, true)"), (f"{SLOT_SECONDS}s",))
+            row = connection.execute(_CREATE, (self.stream, PLUGIN)).fetchone()
+            assert row is not None, "a function returns its row"
+            return position(row[0])
+
+        try:
+            return self._session.transaction(make)
+        except SourceUnavailable as error:
+            if isinstance(error.__cause__, psycopg.errors.QueryCanceled):
+                raise self._too_long() from error
+            raise
+
+    def _await_older(self) -> None:
+        """Wait until every transaction that the slot does not show is seen by whoever looks at the table.
+
+        A commit may stand in the log before it is seen, and be behind the last that is over. So a number of our own is
+        taken: it is behind those of all of them.
+        """
+        last = self._session.value(_OWN)
+
+        def gone() -> bool | None:
+            return True if self._session.value(_OLDEST) >= last else None
+
+        if PollPolicy().until(gone, timeout=SLOT_SECONDS, clock=self._clock) is None:
+            raise self._too_long()
+
+    def _too_long(self) -> SourceUnavailable:
+        return SourceUnavailable(
+            f"Transactions in {where(self._session.endpoint)} that had begun before the log was kept did not end "
+            f"within {SLOT_SECONDS} s."
+        )
+
+    @property
+    def _names(self) -> tuple[str, str, str]:
+        return (self.stream, self._table.schema, self._table.name)
+
+
+def window_slice(bounds: LogBounds, table: QualifiedName, slice_id: str) -> Slice:
+    """Return the slice of a window: whom to ask, and for which table."""
+    query = json.dumps({"slot": bounds.stream, "schema": table.schema, "table": table.name})
+    return Slice(slice_id=slice_id, query=query, bounds=bounds.to_json())
+
+
+_CREATE = sql.SQL("SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s)")
+_ADVANCE = sql.SQL("SELECT end_lsn::text FROM pg_replication_slot_advance(%s, %s::pg_lsn)")
+_SLOTS_USED = sql.SQL("SELECT count(*), current_setting('max_replication_slots')::int FROM pg_replication_slots")
+_OWN = sql.SQL("SELECT pg_current_xact_id()::text::bigint")
+_OLDEST = sql.SQL("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+# Read out of the whole row: lists of columns and conditions came with 15.
+_PUBLISHED = sql.SQL(
+    """
+    SELECT concat_ws('.', p.oid, p.xmin, r.oid, r.xmin)
+    FROM pg_publication p
+    JOIN pg_publication_rel r ON r.prpubid = p.oid
+    JOIN pg_class c ON c.oid = r.prrelid
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE p.pubname = %s AND n.nspname = %s AND c.relname = %s
+      AND p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate
+      AND to_jsonb(r) ->> 'prattrs' IS NULL AND to_jsonb(r) ->> 'prqual' IS NULL
+    """
+)
+_COMMENT = sql.SQL(
+    """
+    SELECT obj_description(oid, 'pg_publication'), pg_has_role(pubowner, 'USAGE')
+    FROM pg_publication WHERE pubname = %s
+    """
+)
+_MAY_PUBLISH = sql.SQL(
+    """
+    SELECT has_database_privilege(current_database(), 'CREATE'), pg_has_role(c.relowner, 'USAGE')
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(name)s
+    """
+)

@@ -1,0 +1,323 @@
+"""A PostgreSQL table as a source, opened."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+from psycopg.sql import Composable
+
+from airflow_provider_backpressure.connectors.declaration import suffix
+from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, Relation, place
+from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY
+from airflow_provider_backpressure.connectors.postgres.errors import Errors
+from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, listed
+from airflow_provider_backpressure.connectors.postgres.predicates import key_cast
+from airflow_provider_backpressure.connectors.postgres.shared_connection import Session
+from airflow_provider_backpressure.connectors.postgres.source.block_splitter import block_ranges, cut_blocks, parts
+from airflow_provider_backpressure.connectors.postgres.source.boundaries import in_order
+from airflow_provider_backpressure.connectors.postgres.source.change_log import PostgresLog, window_slice
+from airflow_provider_backpressure.connectors.postgres.source.checks import (
+    check_readable,
+    checked_condition,
+    chosen_columns,
+    readable_table,
+)
+from airflow_provider_backpressure.connectors.postgres.source.config import DROP_AND_RESTART
+from airflow_provider_backpressure.connectors.postgres.source.key import checked_rising, chosen_split
+from airflow_provider_backpressure.connectors.postgres.source.query import KeyColumn, KeyedTable, column_sql
+from airflow_provider_backpressure.connectors.postgres.source.replication_checks import replayable
+from airflow_provider_backpressure.connectors.postgres.source.size import measured, row_size
+from airflow_provider_backpressure.connectors.postgres.source.snapshot_export import SnapshotKeeper
+from airflow_provider_backpressure.connectors.postgres.source.splitter import cut_range, key_ranges
+from airflow_provider_backpressure.connectors.postgres.table_storage import (
+    check_same_files,
+    lock_statement,
+    read_storage,
+)
+from airflow_provider_backpressure.connectors.relational.size import UNKNOWN
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
+from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream, from_lsn
+from airflow_provider_backpressure.core.snapshot.bounds import (
+    BlockBounds,
+    Bounds,
+    KeyBounds,
+    LogBounds,
+    NullBounds,
+    Values,
+)
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    SnapshotLost,
+    SourceRefused,
+    SourceUnavailable,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_backpressure.connectors.postgres.source.config import PostgresSource
+
+KIND = "postgres"
+ENDLESS = ("infinity", "Infinity", "NaN")
+"""Values of dates and numbers above all others."""
+ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+_POSITION = sql.SQL(
+    "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END)::text"
+)
+
+
+class PostgresTable:
+    """Implements :class:`..core.ports.Source`. Threads may share it; it connects at the first question."""
+
+    modules: tuple[str, ...] = ("psycopg",)
+
+    def __init__(self, declared: "PostgresSource", endpoint: Endpoint) -> None:
+        self._declared = declared
+        self._endpoint = endpoint
+        self._name = QualifiedName.parse(declared.table)
+        self._session = Session(endpoint, errors=ERRORS, settings=READ_ONLY)
+        self._types: dict[str, str] = {}
+        self._logs: dict[str, PostgresLog] = {}
+        self._where = declared.where if declared.where and declared.where.strip() else None
+        self.identity = f"postgres://{endpoint.address}/{self._name}{self._part()}"
+        self.increments = declared.increment_column is not None
+
+    def snapshot(
+        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+    ) -> Snapshot:
+        """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, else estimated.
+
+        The place where the server's log stands is taken before anything else: the plan brings at least what is before.
+        What has come since is read without a snapshot: a window of a rising column changes only where its rows rise
+        out of it.
+        """
+        position = self._position()
+        table = readable_table(self._session, self._name)
+        columns = chosen_columns(self._session, table, self._declared.columns, self._declared.as_text)
+        wanted = Consistency.STATIC if after is not None else consistency or Consistency.SNAPSHOT
+        by = self._declared.increment_column if after is not None else self._declared.split_column
+        split = chosen_split(table, by, wanted)
+        check_readable(self._session, table, (*(column.name for column in split.columns), *split.key))
+        as_text = [column.name for column in split.columns if column.name in self._declared.as_text]
+        if as_text:
+            raise SourceRefused(f"{self._name} is cut by {listed(as_text)}, which cannot be read as text too.")
+        log_keys = self._log_keys(table, columns) if wanted is Consistency.CATCH_UP else ()
+        if self._where is not None:
+            checked_condition(self._session, table, self._where)
+        window = self._window(table, after)
+        ordered = tuple(column.name for column in split.columns)
+        keyed = self._keyed(ordered, window, unique=split.unique)
+        size = measured(self._session, table, keyed, columns) if counted else UNKNOWN
+        return Snapshot(
+            source_identity=self.identity,
+            columns=tuple(
+                self._column(column, (*ordered, *((window.column,) if window else ()))) for column in columns
+            ),
+            key=split.key,
+            split=ordered,
+            unique=keyed.unique,
+            frontier={} if size.rows is None else {str(self._name): size.rows},
+            total=size.rows,
+            total_exact=size.exact,
+            row_bytes=size.row_bytes,
+            widest_bytes=size.widest_bytes,
+            consistency=wanted,
+            window=window,
+            log_keys=log_keys,
+            loose=tuple(column.name for column in columns if column.loose),
+            defaults=tuple(column.name for column in columns if column.has_default),
+            position=position,
+        )
+
+    def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
+        """See :meth:`..core.ports.Source.ranges`."""
+        table = readable_table(self._session, self._name)
+        keyed = self._keyed(snapshot.split, snapshot.window, unique=snapshot.unique)
+        if rows * snapshot.widest_bytes > bytes:
+            chosen = chosen_columns(self._session, table, self._declared.columns, self._declared.as_text)
+            keyed = replace(keyed, size=row_size(chosen))
+        if snapshot.split:
+            return key_ranges(self._session, keyed, snapshot, rows=rows, bytes=bytes)
+        return block_ranges(self._session, keyed, parts(self._session, table), snapshot, rows=rows, bytes=bytes)
+
+    def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
+        """See :meth:`..core.ports.Source.cut`."""
+        match bounds:
+            case KeyBounds():
+                table = self._keyed(bounds.columns, read.window, unique=False)
+                return cut_range(self._session, table, bounds, read.columns, parts=parts)
+            case BlockBounds():
+                return cut_blocks(self._session, bounds, parts=parts)
+            case _:
+                return [bounds]
+
+    def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
+        """See :meth:`..core.ports.Source.in_order`."""
+        return in_order(self._session, self._keyed(tuple(columns), read.window, unique=False), values)
+
+    def keep(self, plan: Plan) -> Keeper:
+        """See :meth:`..core.ports.Source.keep`."""
+        table = self._keyed((), plan.read.window, unique=False)
+        rows = sql.SQL("SELECT count(*) FROM {}{}").format(table.sql, table.filter())
+        keeper = SnapshotKeeper(self._endpoint, errors=ERRORS, rows=rows)
+        try:
+            self._check_covered(plan)
+        except BackpressureError:
+            keeper.close()
+            raise
+        return keeper
+
+    def read_spec(self, snapshot: Snapshot) -> ReadSpec:
+        """See :meth:`..core.ports.Source.read_spec`."""
+        table = readable_table(self._session, self._name)
+        return ReadSpec(
+            kind=KIND,
+            conn_id=self._declared.conn_id,
+            columns=snapshot.columns,
+            place=place(self._session, table.oid),
+            window=snapshot.window,
+            parts=() if snapshot.split else self._parts(table),
+            storage=self._storage(table, snapshot),
+        )
+
+    def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
+        """See :meth:`..core.ports.Source.slice`. Asks the catalogue once for the types, then nothing."""
+        if isinstance(bounds, LogBounds):
+            return window_slice(bounds, self._name, slice_id)
+        columns = [self._sql(column.name) for column in read.columns]
+        match bounds:
+            case KeyBounds():
+                names = bounds.columns
+            case NullBounds():
+                names = (bounds.column,)
+            case _:
+                names = ()
+        query = self._keyed(names, read.window, unique=False).rows(columns, bounds)
+        return Slice(slice_id=slice_id, query=query.as_string(None), bounds=bounds.to_json())
+
+    def log(self, hydration_id: str) -> ChangeLog:
+        """See :meth:`..core.ports.Source.log`."""
+        if hydration_id not in self._logs:
+            self._logs[hydration_id] = PostgresLog(
+                self._endpoint,
+                self._name,
+                hydration_id,
+                most=self._declared.wal_limit,
+                restarts=self._declared.at_wal_limit == DROP_AND_RESTART,
+            )
+        return self._logs[hydration_id]
+
+    def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> Health:
+        """See :meth:`..core.ports.Source.health`."""
+        return PostgresHealth(self._endpoint, watched, errors=ERRORS, seconds=seconds)
+
+    def upstream(self) -> Upstream:
+        """See :meth:`..core.ports.Source.upstream`. The place of the server's log: of all its databases and tables."""
+        return Upstream(unit=Unit.BYTES, at=from_lsn(self._position()))
+
+    def close(self) -> None:
+        """See :meth:`..core.ports.Source.close`."""
+        self._session.close()
+        for log in self._logs.values():
+            log.close()
+
+    def _log_keys(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[tuple[str, ...], ...]:
+        """Return by what the log tells a deleted row; ``SourceRefused`` where not all changes can be replayed."""
+        if self._where is not None or self._declared.increment_column is not None:
+            what = "where" if self._where is not None else "increment_column"
+            raise SourceRefused(f"The log shows every change of {self._name}: catch_up goes without {what}.")
+        return replayable(self._session, table, columns, self._declared.as_text)
+
+    def _check_covered(self, plan: Plan) -> None:
+        """Raise ``SnapshotLost`` where the plan is about other files or partitions than are there now."""
+        if plan.read.parts and self._parts(readable_table(self._session, self._name)) != plan.read.parts:
+            raise SnapshotLost(f"The partitions or children of {self._name} are not those of plan {plan.plan_id}.")
+        planned = plan.read.storage
+        if planned is not None:
+            check_same_files(planned, read_storage(self._session, self._name, planned.lock).relations)
+
+    def _storage(self, table: Relation, snapshot: Snapshot) -> TableStorage:
+        """Return how the table is stored; without its files where somebody says that it stands still.
+
+        Under ``catch_up`` this is before the log is kept: whatever changes from then on is behind what is returned.
+        """
+        names = [column.name for column in snapshot.columns]
+        lock = lock_statement(self._session, self._name, table.kind, names, self._where)
+        found = read_storage(self._session, self._name, lock)
+        # Columns that only a condition or the bounds of a range name matter as much as those that are read.
+        asked = {*names, *snapshot.split, *([snapshot.window.column] if snapshot.window else [])}
+        asked |= {column.name for column in found.columns if column.name.lower() in (self._where or "").lower()}
+        relations = () if snapshot.consistency is Consistency.STATIC else found.relations
+        columns = tuple(column for column in found.columns if column.name in asked)
+        return replace(found, relations=relations, columns=columns)
+
+    def _position(self) -> str:
+        found: str = self._session.value(_POSITION)
+        return found
+
+    def _keyed(self, key: tuple[str, ...], window: Window | None, *, unique: bool) -> KeyedTable:
+        """Return the table as a plan has it, which may be an older one than the catalogue would give today."""
+        return KeyedTable(
+            name=self._name,
+            key=tuple(self._key_column(name) for name in key),
+            unique=unique,
+            where=self._where,
+            window=window,
+            rising=None if window is None else self._key_column(window.column),
+        )
+
+    def _key_column(self, name: str) -> KeyColumn:
+        if name not in self._types:
+            table = readable_table(self._session, self._name)
+            self._types.update({column.name: column.type for column in table.columns})
+        cast = key_cast(self._types.get(name, ""))
+        if cast is None:
+            raise SourceRefused(f"{self._name} has changed: it can no longer be cut by {listed([name])}.")
+        return KeyColumn(name=name, cast=cast)
+
+    def _window(self, table: Relation, after: str | None) -> Window | None:
+        """Return what of the rising column is to be read; an empty window where nothing has come."""
+        name = self._declared.increment_column
+        if name is None:
+            return None
+        column = checked_rising(table, name, columns=self._declared.columns, as_text=self._declared.as_text)
+        check_readable(self._session, table, (name,))
+        upto = self._highest(name) or after
+        if upto in ENDLESS and not column.collation:
+            raise SourceRefused(
+                f"Increments of {self._name} cannot be read by {listed([name])}: a row has {upto} there, and no later "
+                "row is above that. Correct that row, or name another column."
+            )
+        return None if upto is None else Window(column=name, after=after, upto=upto)
+
+    def _highest(self, name: str) -> str | None:
+        query = sql.SQL("SELECT max({})::text FROM {}{}").format(
+            sql.Identifier(name), sql.SQL(self._name.sql), self._keyed((), None, unique=False).filter()
+        )
+        found: str | None = self._session.value(query)
+        return found
+
+    def _parts(self, table: Relation) -> tuple[str, ...]:
+        return tuple(str(part.name) for part in parts(self._session, table))
+
+    def _sql(self, name: str) -> Composable:
+        return column_sql(name, as_text=name in self._declared.as_text)
+
+    def _column(self, column: CatalogColumn, ordered: tuple[str, ...]) -> Column:
+        return Column(
+            name=column.name,
+            type="text" if column.name in self._declared.as_text else column.type,
+            nullable=not column.not_null,
+            collation=column.collation if column.name in ordered else None,
+        )
+
+    def _part(self) -> str:
+        """Return the identity's suffix: a part of a table is another source than the whole."""
+        return suffix([self._declared.columns, self._where, self._declared.as_text])

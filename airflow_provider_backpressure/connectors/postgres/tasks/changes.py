@@ -1,0 +1,260 @@
+"""PostgreSQL's log as changes: peeked at through a replication slot over an ordinary connection, never moved on.
+
+The server decodes a window into a file of its own and sends it from there. Here it is streamed: neither the window nor
+a transaction of it is ever held in memory.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+
+import psycopg
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.replication_slots import lsn
+from airflow_provider_backpressure.connectors.postgres.replication_slots import position as position_of
+from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE, connect_source, end_attempts
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import Buffer, without_header
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, reader_name, reading
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut
+from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder, Type
+from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.spark.change_rows import UPSERT, change
+from airflow_provider_backpressure.spark.stage_timer import opened
+
+FLUSH_SECONDS = 60.0
+"""Longest wait for the server to bring its log to its disk."""
+FREE_SECONDS = 30.0
+"""Longest wait for the reader before to let go of the slot."""
+VISIBLE_SECONDS = 60.0
+"""Longest wait for readers to see what stands in the log: a commit may wait there for a standby."""
+AGAIN_ROWS = 1000
+TEXT = "text"
+_PAYLOAD = 6
+"""Bytes before the only field of a row of COPY: the number of fields, and its length."""
+
+
+def position(source: Endpoint, name: str) -> str:
+    """See :class:`..changes.LogReader`. A commit that is seen may not be safe yet where it was not to be waited for.
+
+    The server takes its time over what no commit waits for, up to 15 seconds, so one of a message is waited for: it
+    changes nothing, and nobody is told of it.
+    """
+    with SOURCE.translated(source), connect_source(source, name=reader_name(name)) as connection:
+        found = _value(connection, "SELECT pg_current_wal_insert_lsn()::text")
+
+        def safe() -> bool | None:
+            flushed = _value(connection, "SELECT pg_current_wal_flush_lsn()::text")
+            return True if position_of(flushed) >= position_of(found) else None
+
+        if safe() is None:
+            with connection.transaction():
+                connection.execute("SET LOCAL synchronous_commit = local")
+                connection.execute("SELECT pg_logical_emit_message(true, 'backpressure', '')")
+        if PollPolicy().until(safe, timeout=FLUSH_SECONDS, clock=SystemClock()) is None:
+            raise SourceUnavailable(f"The source did not bring its log up to {found} to its disk.")
+    return str(position_of(found))
+
+
+def changes(source: Endpoint, read: ReadSpec, piece: Slice, key: Sequence[str], name: str) -> "LogChanges":
+    """See :class:`..changes.LogReader`."""
+    bounds = bounds_from_json(dict(piece.bounds))
+    if not isinstance(bounds, LogBounds):
+        raise InvalidDeclaration("Only a piece of a log can be replayed.")
+    return LogChanges(source, read, bounds, json.loads(piece.query), key, name)
+
+
+class LogChanges:
+    """Implements :class:`..changes.Changes`.
+
+    How the table is stored is compared when windows are planned, not here. What a window shows was fixed with its end,
+    and the server decodes it by the columns of its time. A row that is asked for again may be of later, but its
+    position moves the goal: more windows have to be planned, and what altered the table is found then.
+    """
+
+    def __init__(
+        self, source: Endpoint, read: ReadSpec, bounds: LogBounds, said: dict[str, str], key: Sequence[str], name: str
+    ) -> None:
+        self.read_at = ""
+        self._source, self._read, self._bounds, self._name = source, read, bounds, name
+        self._slot, self._table, self._key = said["slot"], (said["schema"], said["table"]), tuple(key)
+        self._lost: list[str] = []
+        self._xids: Collection[int] = ()
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        """See :meth:`..changes.Changes.__iter__`. ``LogLost`` where the slot is gone, or was moved past the window."""
+        types = self._check()
+        decoder = Decoder(
+            table=self._table,
+            columns=[column.name for column in self._read.columns],
+            key=self._key,
+            start=self._bounds.start,
+            end=self._bounds.end,
+            types=types,
+            added=self._read.added,
+            number=self._number(),
+        )
+        self._xids = decoder.xids
+        what = Reading(query=self._query(), name=reader_name(self._name), every_row=True)
+        with opened(reading(self._source, what, heed=self._heed)) as stream:
+            for messages in _payloads(stream, self._source):
+                rows = decoder.rows(messages)
+                if self._lost:
+                    break
+                if rows:
+                    yield rows
+        if self._lost:
+            raise LogLost(f"The slot {self._slot} does not show every change: {self._lost[0]}.")
+
+    def _number(self) -> int | None:
+        """Return the table's number, which it keeps when it is renamed; ``None`` in plans of earlier releases."""
+        storage = self._read.storage
+        return storage.relations[0][0] if storage is not None and storage.relations else None
+
+    def again(self, keys: Sequence[Sequence[str]]) -> Iterator[list[bytes]]:
+        """See :meth:`..changes.Changes.again`. The rows are read when every transaction of the window is seen."""
+        types = {column.name: column.type for column in self._read.columns}
+        query = sql.SQL("SELECT {} FROM {} AS t JOIN unnest({}) AS w({}) ON {}").format(
+            sql.SQL(", ").join(sql.SQL("t.{}::text").format(sql.Identifier(name)) for name in types),
+            sql.Identifier(*self._table),
+            sql.SQL(", ").join(sql.SQL("%s::text[]::") + sql.SQL(types[name]) + sql.SQL("[]") for name in self._key),
+            sql.SQL(", ").join(map(sql.Identifier, self._key)),
+            sql.SQL(" AND ").join(sql.SQL("t.{0} = w.{0}").format(sql.Identifier(name)) for name in self._key),
+        )
+        nothing, name = [None] * len(self._key), reader_name(self._name)
+        with SOURCE.translated(self._source), connect_source(self._source, name=name, every_row=True) as connection:
+            self._await_visible(connection)
+            for at in range(0, len(keys), AGAIN_ROWS):
+                some = keys[at : at + AGAIN_ROWS]
+                found = connection.execute(query, [list(values) for values in zip(*some, strict=True)])
+                yield [
+                    change(0, UPSERT, [None if value is None else value.encode() for value in row], nothing)
+                    for row in found
+                ]
+        self.read_at = position(self._source, self._name)
+
+    def _await_visible(self, connection: psycopg.Connection) -> None:
+        """Wait until readers see the window: before that, a row of it would be taken for one that was deleted since."""
+
+        def seen() -> bool | None:
+            row = connection.execute(_SNAPSHOT).fetchone()
+            assert row is not None, "a SELECT of functions has a row"
+            self._xids = unseen(self._xids, *row)
+            return None if self._xids else True
+
+        if PollPolicy().until(seen, timeout=VISIBLE_SECONDS, clock=SystemClock()) is None:
+            raise SourceUnavailable(
+                f"{len(self._xids)} transactions that stand in the log of the source are not seen by its readers after "
+                f"{VISIBLE_SECONDS:g} s: a commit may wait for a standby (synchronous_standby_names). A later attempt "
+                "reads the rows."
+            )
+
+    def _query(self) -> str:
+        """Return what shows the window: the server stops behind the first record that reaches its end."""
+        query = sql.SQL("SELECT data FROM pg_logical_slot_peek_binary_changes({}, {}::pg_lsn, NULL, {})")
+        options = ("proto_version", "1", "publication_names", f'"{self._slot}"')
+        return query.format(
+            sql.Literal(self._slot),
+            sql.Literal(lsn(self._bounds.end.at).text),
+            sql.SQL(", ").join(map(sql.Literal, options)),
+        ).as_string(None)
+
+    def _check(self) -> dict[str, Type]:
+        """See that the slot still shows the window from its start: the server silently passes over what it does not.
+
+        Attempts before this one are ended first, since a slot has one reader at a time. Returns the types that columns
+        must have in the log: those of the table now, which are the planned ones.
+        """
+        name = reader_name(self._name)
+        with SOURCE.translated(self._source), connect_source(self._source, name=name) as connection:
+            end_attempts(connection, name, below=int(name.rpartition(":")[2]))
+
+            def free() -> tuple[str | None] | None:
+                row = connection.execute(_CONFIRMED, (self._slot,)).fetchone()
+                return None if row is not None and row[1] is not None else (row[0] if row is not None else None,)
+
+            found = PollPolicy().until(free, timeout=FREE_SECONDS, clock=SystemClock())
+            types = self._types(connection)
+        if found is None:
+            raise SourceUnavailable(f"Somebody else reads the replication slot {self._slot}, which has one reader.")
+        confirmed: LogPosition | None = position_of(found[0]) if found[0] else None
+        if confirmed is None or confirmed > self._bounds.start:
+            what = "is gone or invalid" if confirmed is None else f"was moved on to {confirmed.text}"
+            raise LogLost(
+                f"The replication slot {self._slot} {what}: the log from {lsn(self._bounds.start.at).text} on is lost."
+            )
+        return types
+
+    def _types(self, connection: psycopg.Connection) -> dict[str, Type]:
+        """Return the types of the planned columns, but of those that are read as text: any other's text is one too."""
+        planned = {column.name: column.type for column in self._read.columns if column.type != TEXT}
+        with connection.transaction():
+            connection.execute("SET LOCAL search_path TO ''")
+            found = connection.execute(_TYPES, self._table).fetchall()
+        retyped = [
+            f"{name} was {planned[name]} and is {now}" for name, _, _, now in found if planned.get(name, now) != now
+        ]
+        if retyped:
+            raise SourceRefused(
+                f"{'.'.join(self._table)} has changed: {', '.join(retyped)}. Trigger the DAG with "
+                '{"backpressure": "restart"} to plan anew.'
+            )
+        return {name: (oid, modifier) for name, oid, modifier, _ in found if name in planned}
+
+    def _heed(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        """A publication that is not there at some point of the log is a warning to the server, and a loss to us."""
+        if "publication" in (diagnostic.message_primary or ""):
+            self._lost.append(diagnostic.message_primary or "")
+
+
+def unseen(xids: Collection[int], end: int, running: Sequence[int]) -> list[int]:
+    """Return the transactions that a snapshot does not see. All numbers have 32 bits and run in a circle.
+
+    ``end``: the snapshot sees no transaction from this number on. ``running``: nor these.
+    """
+    open_ = frozenset(running)
+    return [xid for xid in xids if xid in open_ or (xid - end) & _CIRCLE < _CIRCLE // 2]
+
+
+def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:
+    """Yield what a COPY of one column of bytes holds."""
+    first, blocks = True, iter(stream)
+    while True:
+        with SOURCE.translated(source):
+            messages = next(blocks, None)
+        if messages is None:
+            return
+        found: list[bytes] = []
+        for message in messages:
+            row: Buffer = without_header(message) if first else message
+            first = False
+            if len(row) > _PAYLOAD:
+                found.append(bytes(row[_PAYLOAD:]))
+        yield found
+
+
+def _value(connection: psycopg.Connection, query: str) -> str:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None, "a SELECT without FROM has a row"
+    return str(row[0])
+
+
+_CIRCLE = 0xFFFFFFFF
+_SNAPSHOT = """
+    SELECT pg_snapshot_xmax(s)::text::bigint & 4294967295,
+           ARRAY(SELECT x::text::bigint & 4294967295 FROM pg_snapshot_xip(s) x)
+    FROM pg_current_snapshot() s
+"""
+_TYPES = """
+    SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod)
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+_CONFIRMED = """
+    SELECT confirmed_flush_lsn::text, active_pid FROM pg_replication_slots
+    WHERE slot_name = %s AND restart_lsn IS NOT NULL
+"""

@@ -1,0 +1,98 @@
+"""The copy path: a slice goes from PostgreSQL to PostgreSQL as binary COPY, never decoded.
+
+It is taken where both tables' columns have the same types and no transform is asked for.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import psycopg
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import RowSum
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, own_types, reading
+from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
+    STAGE,
+    copying,
+    hash_stage,
+    make_stage,
+    move_stage,
+    names,
+)
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import Step, reach
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.spark.change_rows import log_reader
+from airflow_provider_backpressure.spark.stage_timer import handed, opened
+from airflow_provider_backpressure.spark.task import measured
+
+
+def run_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
+    """Copy one slice exactly once, inside a task; errors as in :func:`copy_slice`."""
+    return measured(partial(copy_slice, spec, piece, source, sink))
+
+
+def copy_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
+    """Copy a slice exactly once and return what its marker says; errors as in :meth:`SliceCommit.run`."""
+    return SliceCommit(spec=spec, piece=piece).run(sink, partial(_fill, spec, piece, source))
+
+
+def _fill(spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.Connection) -> SliceResult:
+    """Stream the slice into the sink's open transaction; a source that breaks off raises, so nothing is kept.
+
+    Rows go straight into the target, but through a stage where they are merged by key, or where the target has types
+    of its own making: their binary form cannot be compared between databases, so they are hashed in the stage.
+    """
+    write = spec.write
+    target = sql.SQL("SELECT {} FROM {}").format(names(write.columns), sql.SQL(write.target)).as_string(connection)
+    own = any(own_types(connection, target).values())
+    staged = own or write.mode == "upsert"
+    if staged:
+        make_stage(connection, write)
+    copied = _copy(spec, piece, source, connection, STAGE if staged else sql.SQL(write.target))
+    if own:
+        total, checksum = hash_stage(connection, write)
+        copied = replace(copied, bytes=total.bytes, checksum=checksum)
+    if staged:
+        move_stage(connection, write)
+    return copied
+
+
+def _copy(
+    spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.Connection, table: sql.Composable
+) -> SliceResult:
+    tag = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
+    total = RowSum()
+    with opened(reading(source, Reading.of(spec.read, piece, tag))) as rows:
+        with copying(connection, table, spec.write.columns, "FORMAT binary") as target:
+            for messages in handed(_blocks(rows, source)):
+                total.update(messages)
+                target.put(b"".join(messages))
+                reach(Step.IN_COPY, tag)
+        checksum = total.finish(rows.rows)
+    read_at = log_reader(f"{spec.read.kind}_log").position(source, tag) if spec.read.tells_position else ""
+    if target.rows != total.rows:
+        raise RangeFailed(f"The sink counted {target.rows} rows of slice {piece.slice_id} where {total.rows} went in.")
+    return SliceResult(
+        slice_id=piece.slice_id,
+        rows=total.rows,
+        bytes=total.bytes,
+        checksum=checksum,
+        read_at=read_at,
+    )
+
+
+def _blocks(rows: Iterable[list[memoryview]], source: Endpoint) -> Iterator[list[memoryview]]:
+    """Yield the blocks; what the source says against it is the source's error, not the sink's."""
+    blocks = iter(rows)
+    while True:
+        with SOURCE.translated(source):
+            messages = next(blocks, None)
+        if messages is None:
+            return
+        yield messages

@@ -1,0 +1,211 @@
+"""PostgreSQL's ``pgoutput`` messages (protocol 1) of one table, as rows of changes.
+
+A value's length and bytes are the same in ``pgoutput`` as in a binary COPY of text, so that values are passed on as
+they are: nothing is decoded but where one ends.
+"""
+
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
+from airflow_provider_backpressure.spark.change_rows import DELETE, MOVE, NULL, TRUNCATE, UPSERT, head, numbers
+
+Field = bytes | None
+"""A value with its length before it, :data:`..changes.NULL`, or ``None`` where the log leaves it out as unchanged."""
+Type = tuple[int, int]
+"""A type's object identifier and its modifier, such as a length; -1: it has none."""
+_BEGIN, _RELATION, _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"BRIUDT"
+_TEXT, _NULL, _UNCHANGED = b"tnu"
+_OLD_KEY, _OLD_ROW = b"KO"
+_OWN_FIELDS = 3
+"""Fields of a change before the old key: its number, what was done, what it keeps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where the planned columns stand in a row of the log."""
+
+    places: tuple[int | None, ...]
+    """``None``: the table did not have it yet."""
+    plain: bool
+    """They are all that there are, in their order."""
+    identity: frozenset[int]
+    """Of the log's columns those that tell a row from others."""
+
+
+class Decoder:
+    """Makes changes of one table's messages, for the transactions whose commit lies in ``[start, end)``."""
+
+    def __init__(
+        self,
+        *,
+        table: tuple[str, str],
+        columns: Sequence[str],
+        key: Sequence[str],
+        start: LogPosition,
+        end: LogPosition,
+        types: Mapping[str, Type] | None = None,
+        added: Collection[str] = (),
+        number: int | None = None,
+    ) -> None:
+        """``types``: those that columns must have in the log; a column that is not named may be of any.
+
+        ``added``: columns that the table may lack in the log, where they are NULL then. ``number``: the table's own, by
+        which it is known under another name too; ``None`` where that is not known.
+        """
+        self._number = number
+        self._table, self._columns, self._types, self._added = table, tuple(columns), types or {}, frozenset(added)
+        self._key = [self._columns.index(name) for name in key]
+        self._start, self._end = start.at, end.at
+        self._layouts: dict[int, Layout | SourceRefused | None] = {}
+        self._within = False
+        self.xids = array("I")
+        """The 32-bit numbers of the transactions whose changes were returned, 4 bytes each."""
+        self._numbers = count(1)
+        self._fields = _OWN_FIELDS + len(self._key) + len(self._columns)
+        self._nothing_kept = NULL * (1 + len(self._key))
+        """What is kept and the old key, where there is neither."""
+
+    def rows(self, messages: Iterable[bytes]) -> list[bytes]:
+        """Return the changes that the next messages tell of."""
+        rows: list[bytes] = []
+        for body in messages:
+            kind = body[0]
+            if kind == _BEGIN:
+                self._within = self._start <= int.from_bytes(body[1:9], "big") < self._end
+                if self._within:
+                    self.xids.append(int.from_bytes(body[17:21], "big"))
+            elif kind == _RELATION:
+                self._learn(body)
+            elif not self._within:
+                continue
+            elif kind == _TRUNCATE:
+                self._truncate(body, rows)
+            elif kind in (_INSERT, _UPDATE, _DELETE):
+                layout = self._layouts[int.from_bytes(body[1:5], "big")]
+                if layout is None:
+                    continue
+                if isinstance(layout, SourceRefused):
+                    raise layout
+                if kind == _INSERT:
+                    rows.append(self._row(UPSERT, self._planned(layout, fields(body, 6)[0])))
+                elif kind == _UPDATE:
+                    self._update(layout, body, rows)
+                else:
+                    rows.append(self._deleted(self._planned(layout, fields(body, 6)[0])))
+        return rows
+
+    def _update(self, layout: Layout, body: bytes, rows: list[bytes]) -> None:
+        if body[5] not in (_OLD_KEY, _OLD_ROW):
+            rows.append(self._row(UPSERT, self._planned(layout, fields(body, 6)[0])))
+            return
+        old, at = fields(body, 6)
+        new, _ = fields(body, at + 1)
+        known = layout.identity if body[5] == _OLD_KEY else range(len(old))
+        for place in known:
+            if new[place] is None:
+                new[place] = old[place]
+        before, after = self._planned(layout, old), self._planned(layout, new)
+        if all(before[place] == after[place] for place in self._key):
+            rows.append(self._row(UPSERT, after))
+            return
+        rows.append(self._deleted(before))
+        rows.append(self._row(MOVE, after, [before[place] for place in self._key]))
+
+    def _deleted(self, old: Sequence[Field]) -> bytes:
+        values: list[Field] = [NULL] * len(self._columns)
+        for place in self._key:
+            values[place] = old[place]
+        return self._row(DELETE, values)
+
+    def _row(self, op: int, values: Sequence[Field], old_key: Sequence[Field] = ()) -> bytes:
+        beginning = head(next(self._numbers), op, self._fields)
+        if None not in values and not old_key:
+            return beginning + self._nothing_kept + b"".join(values)  # type: ignore[arg-type]
+        kept = [number for number, value in enumerate(values) if value is None]
+        old = [value or NULL for value in old_key] or [NULL] * len(self._key)
+        return b"".join([beginning, numbers(kept) if kept else NULL, *old, *(value or NULL for value in values)])
+
+    def _planned(self, layout: Layout, found: list[Field]) -> list[Field]:
+        return found if layout.plain else [NULL if place is None else found[place] for place in layout.places]
+
+    def _truncate(self, body: bytes, rows: list[bytes]) -> None:
+        number = int.from_bytes(body[1:5], "big")
+        tables = [int.from_bytes(body[at : at + 4], "big") for at in range(6, 6 + 4 * number, 4)]
+        if any(self._layouts[table] is not None for table in tables):
+            rows.append(self._row(TRUNCATE, [NULL] * len(self._columns)))
+
+    def _learn(self, body: bytes) -> None:
+        """Take in what the log says of a table as it was then.
+
+        Where ours was not as it is planned, its changes are refused as soon as one of them is to be replayed. Without
+        the key in its replica identity, the log does not tell which rows were deleted then.
+        """
+        schema, at = _text(body, 5)
+        name, at = _text(body, at)
+        table = int.from_bytes(body[1:5], "big")
+        if (schema, name) != self._table:
+            self._layouts[table] = self._refusal([f"was named {schema}.{name}"]) if table == self._number else None
+            return
+        number, at = int.from_bytes(body[at + 1 : at + 3], "big"), at + 3
+        names, identity, types = [], set(), {}
+        for place in range(number):
+            if body[at] & 1:
+                identity.add(place)
+            column, at = _text(body, at + 1)
+            names.append(column)
+            types[column] = (
+                int.from_bytes(body[at : at + 4], "big"),
+                int.from_bytes(body[at + 4 : at + 8], signed=True),
+            )
+            at += 8
+        others = [
+            f"had no column {column}" for column in self._columns if column not in types and column not in self._added
+        ]
+        others += [
+            f"had {column} of another type"
+            for column in types
+            if self._types.get(column, types[column]) != types[column]
+        ]
+        if not others:
+            keys = [self._columns[place] for place in self._key]
+            others = [f"did not have {key} in its replica identity" for key in keys if names.index(key) not in identity]
+        if others:
+            self._layouts[table] = self._refusal(others)
+            return
+        places = tuple(names.index(column) if column in types else None for column in self._columns)
+        self._layouts[table] = Layout(places=places, plain=places == tuple(range(number)), identity=frozenset(identity))
+
+    def _refusal(self, others: Sequence[str]) -> SourceRefused:
+        return SourceRefused(
+            f"{'.'.join(self._table)} {', and '.join(others)} when changes were logged that are to be replayed: "
+            'trigger the DAG with {"backpressure": "restart"} to plan anew.'
+        )
+
+
+def fields(body: bytes, at: int) -> tuple[list[Field], int]:
+    """Return the values of a row that begins at a place, and where it ends."""
+    number, at = int.from_bytes(body[at : at + 2], "big"), at + 2
+    values: list[Field] = []
+    for _ in range(number):
+        kind = body[at]
+        at += 1
+        if kind == _TEXT:
+            end = at + 4 + int.from_bytes(body[at : at + 4], "big")
+            values.append(body[at:end])
+            at = end
+        elif kind == _NULL:
+            values.append(NULL)
+        elif kind == _UNCHANGED:
+            values.append(None)
+        else:
+            raise RangeFailed(f"The log has a value of the kind {chr(kind)!r}, which was not asked for.")
+    return values, at
+
+
+def _text(body: bytes, at: int) -> tuple[str, int]:
+    end = body.index(0, at)
+    return body[at:end].decode(), end + 1

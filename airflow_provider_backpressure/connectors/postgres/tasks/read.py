@@ -1,0 +1,46 @@
+"""Rows of a PostgreSQL query as typed Arrow batches: COPY in CSV, cut at whole rows, parsed a block at a time."""
+
+from collections.abc import Iterator
+
+import pyarrow
+
+from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, reading
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut
+from airflow_provider_backpressure.connectors.relational.tasks.csv_blocks import parse, pieces
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
+from airflow_provider_backpressure.exceptions import RangeFailed
+
+# Every value is quoted and only NULL is not, so that NULL and '' differ.
+CSV = "FORMAT csv, FORCE_QUOTE *"
+
+
+def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the rows of a slice. See :class:`..spark.registry.Reader`.
+
+    Raises ``SourceRefused`` for a value that its column's counterpart in Spark cannot hold; else as :func:`reading`.
+    """
+    rows = 0
+    with reading(source, Reading.of(read, piece, name), options=CSV) as stream:
+        for text in pieces(_texts(stream, source)):
+            for batch in parse(text, read.columns, way_out).to_batches():
+                rows += batch.num_rows
+                yield batch
+        if rows != stream.rows:
+            raise RangeFailed(f"{rows} rows were understood where the source sent {stream.rows}.")
+
+
+def way_out(column: Column) -> str:
+    """Return what PostgreSQL has and Spark has not, and what to do about it."""
+    return f'(infinity, NaN or a far year): carry it as text, with as_text=("{column.name}",) on the source.'
+
+
+def _texts(stream: CopyOut, source: Endpoint) -> Iterator[bytes]:
+    blocks = iter(stream)
+    while True:
+        with SOURCE.translated(source):
+            messages = next(blocks, None)
+        if messages is None:
+            return
+        yield b"".join(messages)

@@ -1,0 +1,138 @@
+"""Rows and marker of a slice in one transaction of the sink: exactly once, whatever else is running."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from airflow_provider_backpressure.connectors.postgres.tasks.connections import (
+    MARKER_WAIT,
+    SINK,
+    connect_sink,
+    end_attempts,
+    set_local,
+)
+from airflow_provider_backpressure.connectors.postgres.tasks.stream_positions import advance
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import Step, reach
+from airflow_provider_backpressure.core.snapshot.bounds import check_marked
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
+
+Fill = Callable[[psycopg.Connection], SliceResult]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceCommit:
+    """One attempt at one slice, seen from the sink."""
+
+    spec: RangeSpec
+    piece: Slice
+
+    @property
+    def _name(self) -> str:
+        return attempt_tag(self.spec.plan_id, self.piece.slice_id, self.spec.attempt)
+
+    def run(self, sink: Endpoint, fill: Fill) -> SliceResult:
+        """Let ``fill`` write the rows, add the marker and commit; return what the marker says.
+
+        Does nothing where the marker is there already, and rolls everything back where another attempt commits first.
+        Raises ``LedgerRefused`` where the marker has other bounds, ``PlanSuperseded`` for a plan that no longer holds
+        the target, ``SinkRefused`` for rows the target cannot take, ``SinkUnavailable`` and ``RangeFailed``.
+        """
+        with SINK.translated(sink), connect_sink(sink, name=self._name) as connection:
+            end_attempts(connection, self._name, below=self.spec.attempt)
+            if (found := self._recorded(connection)) is not None:
+                return found
+            with connection.transaction() as transaction:
+                result = fill(connection)
+                set_local(connection, "lock_timeout", f"{MARKER_WAIT}s")
+                self._check_fence(connection, lock=True)
+                if self.spec.write.ordered:
+                    advance(connection, self.spec, self.piece)
+                marked = self._mark(connection, result)
+                if not marked:
+                    raise psycopg.Rollback(transaction)
+                reach(Step.BEFORE_SINK_COMMIT, self._name)
+            if marked:
+                reach(Step.AFTER_SINK_COMMIT, self._name)
+                return result
+            found = self._recorded(connection)
+        if found is None:
+            raise RangeFailed(f"The marker of slice {self.piece.slice_id} was taken and then vanished.")
+        return found
+
+    def _recorded(self, connection: psycopg.Connection) -> SliceResult | None:
+        """Check the fence without a lock, and return what the marker says if there is one."""
+        self._check_fence(connection, lock=False)
+        query = sql.SQL(
+            "SELECT rows, bytes, checksum, quarantined, revoked, read_at, bounds FROM {}"
+            " WHERE plan_id = %s AND slice_id = %s"
+        )
+        row = connection.execute(
+            query.format(sql.SQL(self.spec.write.commit_table)), (self.spec.plan_id, self.piece.slice_id)
+        ).fetchone()
+        if row is None:
+            return None
+        rows, size, checksum, quarantined, revoked, read_at, bounds = row
+        if revoked:
+            raise PlanSuperseded(f"Slice {self.piece.slice_id} of plan {self.spec.plan_id} was revoked.")
+        check_marked(bounds, self.piece.bounds, slice_id=self.piece.slice_id, plan_id=self.spec.plan_id)
+        return SliceResult(
+            slice_id=self.piece.slice_id,
+            rows=rows,
+            bytes=size,
+            checksum=checksum,
+            quarantined=quarantined,
+            read_at=read_at,
+        )
+
+    def _check_fence(self, connection: psycopg.Connection, *, lock: bool) -> None:
+        query = sql.SQL("SELECT plan_id, epoch FROM {} WHERE target = %s {}")
+        row = connection.execute(
+            query.format(sql.SQL(self.spec.write.plan_table), sql.SQL("FOR SHARE" if lock else "")),
+            (self.spec.write.fence,),
+        ).fetchone()
+        if row is None:
+            raise PlanSuperseded(f"The sink has no plan for {self.spec.write.fence}: it never begun, or forgotten.")
+        if row != (self.spec.plan_id, self.spec.epoch):
+            raise PlanSuperseded(
+                f"Plan {self.spec.plan_id} (epoch {self.spec.epoch}) no longer holds {self.spec.write.fence}: "
+                f"plan {row[0]} (epoch {row[1]}) does."
+            )
+
+    def _mark(self, connection: psycopg.Connection, result: SliceResult) -> bool:
+        """Insert the marker; ``False`` where another attempt has committed its own.
+
+        Another attempt with the same number (a task that Spark ran twice) may stand between its marker and its
+        commit, perhaps frozen: after a short wait it is ended.
+        """
+        try:
+            with connection.transaction():
+                return self._insert_marker(connection, result)
+        except psycopg.errors.LockNotAvailable:
+            end_attempts(connection, self._name, below=self.spec.attempt + 1)
+            return self._insert_marker(connection, result)
+
+    def _insert_marker(self, connection: psycopg.Connection, result: SliceResult) -> bool:
+        query = sql.SQL(
+            "INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds, rows, bytes, checksum, quarantined,"
+            " read_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (plan_id, slice_id) DO NOTHING"
+        )
+        values = (
+            self.spec.plan_id,
+            self.piece.slice_id,
+            self.spec.write.fence,
+            self.spec.epoch,
+            self.spec.attempt,
+            Jsonb(dict(self.piece.bounds)),
+            result.rows,
+            result.bytes,
+            result.checksum,
+            result.quarantined,
+            result.read_at,
+        )
+        return connection.execute(query.format(sql.SQL(self.spec.write.commit_table)), values).rowcount == 1

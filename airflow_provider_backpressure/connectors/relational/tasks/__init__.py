@@ -1,0 +1,1 @@
+"""What tasks of PostgreSQL and MySQL share."""

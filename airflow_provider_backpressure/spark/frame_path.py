@@ -1,0 +1,182 @@
+"""The frame path: slice → DataFrame → the user's transform → target, each range in one transaction.
+
+What a transform does to partitions is not known (a join, an aggregation, adaptive execution), so a range is read by as
+many tasks as it has slices, and written by exactly one. Without a transform that one task reads too: handing rows to
+Spark's own and back would only cost.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow
+from pyspark.sql import functions
+from pyspark.sql.types import StringType, StructField, StructType
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.messages import (
+    Column,
+    RangeSpec,
+    ReadSpec,
+    Slice,
+    SliceResult,
+    Transform,
+)
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.exceptions import RunnerRefused
+from airflow_provider_backpressure.spark.change_rows import log_reader
+from airflow_provider_backpressure.spark.code_loading import aboard
+from airflow_provider_backpressure.spark.reader_timings import Slate, Slates, told
+from airflow_provider_backpressure.spark.registry import reader, writer
+from airflow_provider_backpressure.spark.result_rows import RESULT
+from airflow_provider_backpressure.spark.stage_timer import Across
+from airflow_provider_backpressure.spark.stream_end import BAD, END, ended
+from airflow_provider_backpressure.spark.task import measured, outcome, said
+from airflow_provider_backpressure.spark.transforms import Function, transformed
+from airflow_provider_backpressure.spark.types import carrier, postgres_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def frame_job(
+    session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: Endpoint, function: Function | None
+) -> "DataFrame":
+    """Return the job of a range: one row with its result."""
+    if spec.transform is None:
+        return _straight(session, spec, source, sink)
+    meeting = uuid.uuid4().hex
+    read = _source(session, spec.read, spec.slices, source, spec, meeting)
+    frame = transformed(session, read, spec.transform, function)
+    names = [*frame.columns, END]
+
+    def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        def work() -> SliceResult:
+            return writer(spec.write.kind).write(sink, spec, (batch.rename_columns(names) for batch in batches))
+
+        with Slates(_place(meeting), len(spec.slices)) as slates:
+            result = outcome(lambda: measured(work, Across(slates)))
+        yield result
+
+    whole = _ended(session, frame, len(names) - 1)
+    return whole.coalesce(1).mapInArrow(aboard(write), RESULT)
+
+
+def _straight(session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: Endpoint) -> "DataFrame":
+    """Return the job of a range whose rows stay as they are: one task, through which they stream."""
+
+    def work() -> SliceResult:
+        trusting = replace(spec, read=replace(spec.read, trusts=_target_looks(spec)))
+        rows = (batch for piece in spec.slices for batch in _read(trusting, piece, source))
+        told = partial(_position, spec, source) if spec.read.tells_position else None
+        given = ended(rows, spec.read.columns, keep_bad=spec.read.keep_bad)
+        return writer(spec.write.kind).write(sink, spec, given, told)
+
+    def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for _ in batches:
+            yield outcome(lambda: measured(work))
+
+    return session.range(0, 1, 1, 1).mapInArrow(aboard(run), RESULT)
+
+
+def _target_looks(spec: RangeSpec) -> bool:
+    """Whether JSON may be handed on unseen: PostgreSQL refuses what is none, and the next attempt then looks for it.
+
+    Where such records are to be kept aside they are expected, and a second attempt each time would cost more.
+    """
+    return spec.write.kind == "postgres" and spec.attempt == 1 and not spec.read.keep_bad
+
+
+def _place(meeting: str) -> str | None:
+    """Return where reader and writer of this attempt at a Spark task meet: others of the host have other names."""
+    from pyspark.taskcontext import TaskContext
+
+    task = TaskContext.get()
+    return None if task is None else f"backpressure-{meeting}-{task.taskAttemptId()}"
+
+
+def _position(spec: RangeSpec, source: Endpoint) -> str:
+    return log_reader(f"{spec.read.kind}_log").position(source, spec.tag)
+
+
+def _read(spec: RangeSpec, piece: Slice, source: Endpoint) -> Iterator[pyarrow.RecordBatch]:
+    name = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
+    return reader(spec.read.kind).read(source, spec.read, piece, name)
+
+
+def described(
+    session: "SparkSession", read: ReadSpec, transform: Transform, function: Function | None
+) -> tuple[Column, ...]:
+    """Return the columns that a transform makes, by analysis; nothing is read.
+
+    A column keeps the source's type where name and carrier are the source's: ``code varchar(8)``, ``id uuid`` stay
+    what they were. ``RunnerRefused`` for a type that PostgreSQL has no counterpart of, and for a name that comes twice.
+    """
+    frame = transformed(session, _source(session, read), transform, function)
+    known = {column.name: column for column in read.columns}
+    found = [(field, _described(field, known.get(field.name))) for field in frame.schema.fields]
+    strange = [f"{field.name} a {field.dataType.simpleString()}" for field, column in found if column is None]
+    if strange:
+        raise RunnerRefused(
+            f"The transform makes {', '.join(strange)}, which PostgreSQL has no type for: cast it, for instance with "
+            "to_json."
+        )
+    columns = tuple(column for _, column in found if column is not None)
+    twice = {column.name for column in columns if [other.name for other in columns].count(column.name) > 1}
+    if twice:
+        raise RunnerRefused(f"The transform gives {', '.join(sorted(twice))} more than once: give each column a name.")
+    return columns
+
+
+def _source(
+    session: "SparkSession",
+    what: ReadSpec,
+    pieces: Sequence[Slice] = (),
+    source: Endpoint | None = None,
+    spec: RangeSpec | None = None,
+    meeting: str = "",
+) -> "DataFrame":
+    """Return the source's rows, a task for each piece; without pieces none, for analysis.
+
+    ``meeting``: a name by which each reader finds the writer. Where names differ by case alone, the session, which
+    nobody but this hydration has, takes them for different ones from then on.
+    """
+    if len({column.name.lower() for column in what.columns}) < len(what.columns):
+        session.conf.set("spark.sql.caseSensitive", "true")
+    fields = [StructField(column.name, carrier(column.type)[1], column.nullable) for column in what.columns]
+    schema = StructType([*fields, *([StructField(BAD, StringType())] if what.keep_bad else [])])
+
+    def read(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                assert source is not None
+                assert spec is not None
+                with said():
+                    yield from told(_read(spec, pieces[index], source), Slate(_place(meeting), index))
+
+    tasks = max(1, len(pieces))
+    return session.range(0, tasks, 1, tasks).mapInArrow(aboard(read), schema)
+
+
+def _ended(session: "SparkSession", frame: "DataFrame", width: int) -> "DataFrame":
+    """Return the frame, which has so many columns, with a row behind all others that says so.
+
+    It is the last partition of what one task writes, so it comes only after everything before has been read to its end.
+    And it is there where nothing else is: an empty result, which the optimiser may have left without partitions.
+    Its columns are numbered: PySpark hands them to a function by their names, and reads a dot in one as a field of
+    something, a backtick as a quote, and ``Id`` and ``id`` as the same.
+    """
+    numbers = [f"_{number}" for number in range(width)]
+    marked = frame.toDF(*numbers).select("*", functions.lit(False).alias(END))
+    nothing = [functions.lit(None).alias(number) for number in numbers]
+    return marked.union(session.range(0, 1, 1, 1).select(*nothing, functions.lit(True).alias(END)))
+
+
+def _described(field: StructField, known: Column | None) -> Column | None:
+    """Return the column that a field becomes; ``None`` where PostgreSQL has no type for it."""
+    if known is not None and carrier(known.type)[1] == field.dataType:
+        return Column(name=field.name, type=known.type, nullable=field.nullable, collation=known.collation)
+    type_ = postgres_type(field.dataType)
+    return None if type_ is None else Column(name=field.name, type=type_, nullable=field.nullable)
