@@ -24,7 +24,7 @@ from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, Outcome
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from benchmarks import machine, page, report
 from dev.services import Server, Services

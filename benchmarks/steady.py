@@ -33,7 +33,7 @@ from airflow_provider_backpressure.core.planning.planner import Planned, Planner
 from airflow_provider_backpressure.core.ports import Runner, Sink, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, PostgresSource

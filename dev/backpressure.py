@@ -33,7 +33,7 @@ from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State, bottleneck
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource

@@ -1,7 +1,7 @@
 """A channel over a server: a thread that sends, and one that hears."""
 
-from airflow_provider_backpressure.channels.hearing import Ear
-from airflow_provider_backpressure.channels.sending import Sender
+from airflow_provider_backpressure.channels.listener_thread import Ear
+from airflow_provider_backpressure.channels.outbox import Sender
 from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.channels.duplex import Duplex
-from airflow_provider_backpressure.channels.hearing import Ear, Pulse
-from airflow_provider_backpressure.channels.sending import Message, Sender
+from airflow_provider_backpressure.channels.listener_thread import Ear, Pulse
+from airflow_provider_backpressure.channels.outbox import Message, Sender
 from airflow_provider_backpressure.connectors.kafka.connect import admin, consumer, producer
 from airflow_provider_backpressure.connectors.kafka.errors import translated
 from airflow_provider_backpressure.core.endpoints import Endpoint

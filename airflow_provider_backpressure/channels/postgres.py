@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 
 from airflow_provider_backpressure.channels.duplex import Duplex
-from airflow_provider_backpressure.channels.listening import Listener
-from airflow_provider_backpressure.channels.sending import Message, Sender
+from airflow_provider_backpressure.channels.listener_session import Listener
+from airflow_provider_backpressure.channels.outbox import Message, Sender
 from airflow_provider_backpressure.connectors.postgres.connect import connect
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.core.endpoints import Endpoint

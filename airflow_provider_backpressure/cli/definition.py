@@ -115,8 +115,8 @@ def get_commands() -> list[CLICommand]:
                 _action("status", "Show where hydrations stand", ANY_HYDRATION, WATCH, LEDGER, ARG_OUTPUT),
                 _action("sources", "Show sources, each over all its tables", LEDGER, ARG_OUTPUT),
                 _action("ranges", "Show a hydration's ranges", HYDRATION, STATE, LEDGER, ARG_OUTPUT, module="status"),
-                _action("pause", "Close a gate by hand", ONE_OR_ALL, ALL, WHY, LEDGER, module="steering"),
-                _action("resume", "Take the hand off again", ONE_OR_ALL, ALL, WHY, LEDGER, module="steering"),
+                _action("pause", "Close a gate by hand", ONE_OR_ALL, ALL, WHY, LEDGER, module="control"),
+                _action("resume", "Take the hand off again", ONE_OR_ALL, ALL, WHY, LEDGER, module="control"),
                 _action(
                     "set",
                     "Change what a running hydration may take",
@@ -126,7 +126,7 @@ def get_commands() -> list[CLICommand]:
                     PRIORITY,
                     WHY,
                     LEDGER,
-                    module="steering",
+                    module="control",
                     function="set_",
                 ),
                 _action(
@@ -148,7 +148,7 @@ def get_commands() -> list[CLICommand]:
                     ARG_OUTPUT,
                 ),
                 _action(
-                    "history", "Show who steered what and why", ANY_HYDRATION, LEDGER, ARG_OUTPUT, module="steering"
+                    "history", "Show who steered what and why", ANY_HYDRATION, LEDGER, ARG_OUTPUT, module="control"
                 ),
                 _action(
                     "retry-range",
@@ -157,7 +157,7 @@ def get_commands() -> list[CLICommand]:
                     SEQ,
                     WHY,
                     LEDGER,
-                    module="repair",
+                    module="ranges",
                 ),
                 _action(
                     "skip-range",
@@ -166,7 +166,7 @@ def get_commands() -> list[CLICommand]:
                     SEQ,
                     REASON,
                     LEDGER,
-                    module="repair",
+                    module="ranges",
                 ),
                 _action(
                     "prune",
@@ -199,9 +199,31 @@ def get_commands() -> list[CLICommand]:
                     LEDGER,
                     ARG_OUTPUT,
                 ),
-                _action("doctor", "Look for what is missing", DATABASES, CLUSTERS, LEDGER, ARG_OUTPUT),
-                _action("setup", "Make the ledger's role and connection, beside the metadata", ROLE, OVERWRITE, LEDGER),
-                _action("grants", "Print what setup would run, for a database administrator", ROLE, SCHEMA, DIALECT),
+                _action(
+                    "doctor",
+                    "Look for what is missing",
+                    DATABASES,
+                    CLUSTERS,
+                    LEDGER,
+                    ARG_OUTPUT,
+                    module="doctor.command",
+                ),
+                _action(
+                    "setup",
+                    "Make the ledger's role and connection, beside the metadata",
+                    ROLE,
+                    OVERWRITE,
+                    LEDGER,
+                    module="setup.command",
+                ),
+                _action(
+                    "grants",
+                    "Print what setup would run, for a database administrator",
+                    ROLE,
+                    SCHEMA,
+                    DIALECT,
+                    module="setup.grants",
+                ),
             ),
         )
     ]

@@ -3,14 +3,14 @@
 from argparse import Namespace
 from contextlib import closing
 
-from airflow_provider_backpressure.cli.shell import command, named, opened_ledger
+from airflow_provider_backpressure.cli.command import command, named, opened_ledger
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.ports.leases import leased
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks.endpoints import endpoint
-from airflow_provider_backpressure.hooks.recorded import declaration_of
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
 
 
 @command

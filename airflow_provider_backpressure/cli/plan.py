@@ -3,10 +3,10 @@
 from argparse import Namespace
 from typing import Any
 
-from airflow_provider_backpressure.cli.dags import declarations
-from airflow_provider_backpressure.cli.shell import command, shown
+from airflow_provider_backpressure.cli.command import command, shown
+from airflow_provider_backpressure.cli.declarations import declarations
 from airflow_provider_backpressure.core.planning.preview import foretold
-from airflow_provider_backpressure.hooks.hydration import Declaration
+from airflow_provider_backpressure.hooks.hydration_session import Declaration
 
 
 @command

@@ -5,11 +5,11 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_backpressure.cli.shell import command, named, opened_ledger, shown
+from airflow_provider_backpressure.cli.command import command, named, opened_ledger, shown
 from airflow_provider_backpressure.core.capacity.capacity_probe import Prober
 from airflow_provider_backpressure.core.capacity.saturation_curve import Curve, Step
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
-from airflow_provider_backpressure.hooks.recorded import declaration_of, recorded_plan
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, recorded_plan
 
 LEAST_SECONDS = 0.5
 

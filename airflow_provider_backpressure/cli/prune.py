@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.cli.shell import command, opened_ledger
+from airflow_provider_backpressure.cli.command import command, opened_ledger
 from airflow_provider_backpressure.core.monitoring.retention import age, prune
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.shell import command, opened, shown
+from airflow_provider_backpressure.cli.command import command, opened, shown
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.push.metrics import HISTOGRAMS, quantile, recorded

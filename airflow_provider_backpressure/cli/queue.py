@@ -5,7 +5,7 @@ from typing import Any
 
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.shell import SHOWN, command, opened_ledger, shown
+from airflow_provider_backpressure.cli.command import SHOWN, command, opened_ledger, shown
 from airflow_provider_backpressure.core.gate.overrides import Shared
 from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, QueueEntry, expected_starts, in_order
 from airflow_provider_backpressure.core.ports.ledger import Ledger

@@ -6,12 +6,12 @@ from typing import Any
 from airflow.api.client import get_current_api_client
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.dags import declarations
-from airflow_provider_backpressure.cli.shell import command, shown
+from airflow_provider_backpressure.cli.command import command, shown
+from airflow_provider_backpressure.cli.declarations import declarations
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.planning.preconditions import way_out
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
-from airflow_provider_backpressure.hooks.hydration import Declaration
+from airflow_provider_backpressure.hooks.hydration_session import Declaration
 
 RESTART = {"backpressure": "restart"}
 

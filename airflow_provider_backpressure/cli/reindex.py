@@ -5,9 +5,9 @@ from typing import Any
 
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.dags import declarations
-from airflow_provider_backpressure.cli.shell import SHOWN, command, shown
-from airflow_provider_backpressure.hooks.hydration import Declaration
+from airflow_provider_backpressure.cli.command import SHOWN, command, shown
+from airflow_provider_backpressure.cli.declarations import declarations
+from airflow_provider_backpressure.hooks.hydration_session import Declaration
 
 AGREE = "ledger and target agree"
 

@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections import defaultdict
 from typing import Any
 
-from airflow_provider_backpressure.cli.shell import command, opened_ledger, shown
+from airflow_provider_backpressure.cli.command import command, opened_ledger, shown
 from airflow_provider_backpressure.core.frontier import Frontier
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader

@@ -10,12 +10,12 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from airflow_provider_backpressure.cli.drawing import drawing
-from airflow_provider_backpressure.cli.facts import Facts
-from airflow_provider_backpressure.cli.overview import logged, overview
+from airflow_provider_backpressure.cli.command import command, named, opened, opened_ledger, shown
 from airflow_provider_backpressure.cli.push import NESTED
 from airflow_provider_backpressure.cli.push import facts as push_facts
-from airflow_provider_backpressure.cli.shell import command, named, opened, opened_ledger, shown
+from airflow_provider_backpressure.cli.render.hydration import drawing
+from airflow_provider_backpressure.cli.render.status_values import Facts
+from airflow_provider_backpressure.cli.render.table import logged, overview
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.paging import every_glance, every_range
 from airflow_provider_backpressure.core.progress.summary import Glance
@@ -23,7 +23,7 @@ from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.push.waiting import Changes
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.recorded import recorded_plan
+from airflow_provider_backpressure.hooks.recorded_declaration import recorded_plan
 
 REFRESH_SECONDS = 1.0
 NONE = "No hydration was planned yet: trigger a DAG that has one, or look at it with `airflow backpressure plan`."

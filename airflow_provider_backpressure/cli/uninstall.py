@@ -7,15 +7,15 @@ from dataclasses import asdict
 from airflow.configuration import conf
 from sqlalchemy.engine import URL, make_url
 
-from airflow_provider_backpressure.cli.shell import FAILED, command, opened_ledger, shown
-from airflow_provider_backpressure.cli.traces import Trace, in_logs, in_sink
+from airflow_provider_backpressure.cli.command import FAILED, command, opened_ledger, shown
+from airflow_provider_backpressure.cli.leftovers import Trace, in_logs, in_sink
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, DIALECTS, url
-from airflow_provider_backpressure.hooks.connections import connection
-from airflow_provider_backpressure.hooks.push import KAFKA, transport
+from airflow_provider_backpressure.hooks.endpoints.connection import connection
+from airflow_provider_backpressure.hooks.push_transport import KAFKA, transport
 from airflow_provider_backpressure.ledger.migration import drop
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.progress import track
 
-from airflow_provider_backpressure.cli.shell import FAILED, SHOWN, command, named, opened_ledger, shown
+from airflow_provider_backpressure.cli.command import FAILED, SHOWN, command, named, opened_ledger, shown
 from airflow_provider_backpressure.core.ports.paging import every_range
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.verification.verifier import Verify
-from airflow_provider_backpressure.hooks.recorded import declaration_of, recorded_plan
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, recorded_plan
 
 
 @command

@@ -9,9 +9,9 @@ from airflow.sdk import BaseHook, Connection
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
-from airflow_provider_backpressure.hooks.connections import connection
 from airflow_provider_backpressure.hooks.endpoints import OPTIONS, from_connection
-from airflow_provider_backpressure.hooks.push import libpq, push_over, transport
+from airflow_provider_backpressure.hooks.endpoints.connection import connection
+from airflow_provider_backpressure.hooks.push_transport import libpq, push_over, transport
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -72,7 +72,7 @@ class BackpressureHook(BaseHook):
 
 def open_ledger(address: "URL", push: Push | None = None) -> Ledger:
     """Open the ledger at an address; changes of its gates are published by ``push``."""
-    from airflow_provider_backpressure.ledger.store import SqlLedger
+    from airflow_provider_backpressure.ledger.repository import SqlLedger
 
     return SqlLedger(address) if push is None else SqlLedger(address, publish=push.publish)
 

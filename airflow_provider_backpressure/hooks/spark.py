@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.connections import connection
+from airflow_provider_backpressure.hooks.endpoints.connection import connection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def memory_url(conn_id: str) -> str | None:
 
 def memory_reader(address: str) -> Callable[[], MemoryReading | None]:
     """Return a function that reads the fullest executor's memory from a monitoring page."""
-    from airflow_provider_backpressure.runners.executors import ExecutorMemory
+    from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
 
     return ExecutorMemory(urls=[address]).read
 

@@ -15,8 +15,8 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow.sdk import Connection
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerRefused
-from airflow_provider_backpressure.runners.applications import Application
-from airflow_provider_backpressure.runners.target import CLIENT, Target, pod_name
+from airflow_provider_backpressure.runners.application import Application
+from airflow_provider_backpressure.runners.spark_master import CLIENT, Target, pod_name
 
 log = logging.getLogger(__name__)
 

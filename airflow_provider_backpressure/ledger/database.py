@@ -13,7 +13,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from airflow_provider_backpressure.core.error_codec import unframed
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable
-from airflow_provider_backpressure.ledger import mysql, versions
+from airflow_provider_backpressure.ledger import mysql_dialect as mysql
+from airflow_provider_backpressure.ledger import schema_version as versions
 
 log = logging.getLogger(__name__)
 

@@ -16,16 +16,20 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Flow
+from airflow_provider_backpressure.core.transitions import admission
+from airflow_provider_backpressure.core.transitions import errors as refusals
+from airflow_provider_backpressure.core.transitions import hydration as hydrating
+from airflow_provider_backpressure.core.transitions import range as attempts
+from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.exceptions import LedgerRefused
-from airflow_provider_backpressure.ledger import decisions
-from airflow_provider_backpressure.ledger.law import admission, attempts, hydrating, refusals, tallies
 from airflow_provider_backpressure.ledger.memory_observing import MemoryObserving
 from airflow_provider_backpressure.ledger.memory_pruning import MemoryPruning
 from airflow_provider_backpressure.ledger.memory_reading import MemoryReader
 from airflow_provider_backpressure.ledger.memory_steering import MemorySteering
 from airflow_provider_backpressure.ledger.memory_tables import Entry, Tables
 from airflow_provider_backpressure.ledger.memory_viewing import MemoryViews
-from airflow_provider_backpressure.ledger.telling import Publish, nobody
+from airflow_provider_backpressure.ledger.outbox import Publish, nobody
+from airflow_provider_backpressure.ledger.tables import decision as decisions
 
 
 class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):

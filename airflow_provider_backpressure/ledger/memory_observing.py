@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.progress.lag import Course, Sight, advan
 from airflow_provider_backpressure.core.progress.samples import Sample
 from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
 from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER
-from airflow_provider_backpressure.ledger.law import tallies
+from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.ledger.memory_tables import Entry, Tables
 
 

@@ -4,9 +4,10 @@ import threading
 from datetime import timedelta
 
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.ledger import flows, pushes
 from airflow_provider_backpressure.ledger.memory_tables import Tables
-from airflow_provider_backpressure.ledger.pruning import HOUR
+from airflow_provider_backpressure.ledger.retention import HOUR
+from airflow_provider_backpressure.ledger.tables import flow as flows
+from airflow_provider_backpressure.ledger.tables import push as pushes
 
 
 class MemoryPruning:

@@ -11,9 +11,9 @@ from airflow_provider_backpressure.core.phases import Span
 from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, total
-from airflow_provider_backpressure.ledger import decisions
-from airflow_provider_backpressure.ledger.law import tallies
+from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.ledger.memory_tables import Tables
+from airflow_provider_backpressure.ledger.tables import decision as decisions
 
 
 class MemoryReader:

@@ -1,4 +1,4 @@
-"""The part of the ledger in memory that people and the queue use. See ``core.gate.overrides`` and ``core.gate.queue``."""
+"""Overrides and queue of the ledger in memory; see ``core.gate.overrides`` and ``core.gate.queue``."""
 
 import threading
 from collections.abc import Iterator
@@ -14,9 +14,11 @@ from airflow_provider_backpressure.core.gate.queue import (
     QueuePlace,
     by_turn,
 )
-from airflow_provider_backpressure.ledger.law import attempts, hydrating, waits
+from airflow_provider_backpressure.core.transitions import fairness as waits
+from airflow_provider_backpressure.core.transitions import hydration as hydrating
+from airflow_provider_backpressure.core.transitions import range as attempts
 from airflow_provider_backpressure.ledger.memory_tables import Tables
-from airflow_provider_backpressure.ledger.telling import Publish, Told
+from airflow_provider_backpressure.ledger.outbox import Publish, Told
 
 
 class MemorySteering:

@@ -26,10 +26,12 @@ from airflow_provider_backpressure.core.progress.statistics import WorkerStatist
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
-from airflow_provider_backpressure.ledger import decisions
-from airflow_provider_backpressure.ledger.law import refusals, tallies, waits
-from airflow_provider_backpressure.ledger.law.admission import lease_runs
-from airflow_provider_backpressure.ledger.law.hydrating import Figures
+from airflow_provider_backpressure.core.transitions import errors as refusals
+from airflow_provider_backpressure.core.transitions import fairness as waits
+from airflow_provider_backpressure.core.transitions import statistics as tallies
+from airflow_provider_backpressure.core.transitions.admission import lease_runs
+from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.ledger.tables import decision as decisions
 
 
 @dataclass(kw_only=True)

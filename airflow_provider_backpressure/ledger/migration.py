@@ -8,7 +8,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy.engine import URL
 
-from airflow_provider_backpressure.ledger import versions
+from airflow_provider_backpressure.ledger import schema_version as versions
 from airflow_provider_backpressure.ledger.database import Database
 from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
 

@@ -9,6 +9,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure import openlineage, settings
+from airflow_provider_backpressure.base_operator import TransformTask, lane_name
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.execution.lane_runner import LaneResult, Outcome
@@ -17,10 +18,9 @@ from airflow_provider_backpressure.core.progress.alerts import Kind, event
 from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull, SnapshotLost
-from airflow_provider_backpressure.hooks.hydration import Opened
-from airflow_provider_backpressure.operators.lane import ENDED, LaneClock, ProgressLog
-from airflow_provider_backpressure.operators.telling import Listener, Teller, as_listeners
-from airflow_provider_backpressure.task import TransformTask, lane_name
+from airflow_provider_backpressure.hooks.hydration_session import Opened
+from airflow_provider_backpressure.operators.lane_clock import ENDED, LaneClock, ProgressLog
+from airflow_provider_backpressure.operators.notifications import Listener, Teller, as_listeners
 
 SNAPSHOTS = 3
 """How many snapshots one try of the task may take, one after the other."""

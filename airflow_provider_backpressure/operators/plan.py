@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_backpressure.base_operator import TransformTask
 from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn
 from airflow_provider_backpressure.core.planning.planner import Planned, Verdict
 from airflow_provider_backpressure.core.planning.preview import foretold
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.hydration import Declaration, Opened
+from airflow_provider_backpressure.hooks.hydration_session import Declaration, Opened
 from airflow_provider_backpressure.operators.hydrate import check_one_task
-from airflow_provider_backpressure.task import TransformTask
 
 MAX_TASKS = 1024
 """Most ranges that become tasks; Airflow's own limit of a mapped task."""

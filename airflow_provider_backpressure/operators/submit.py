@@ -7,6 +7,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure import openlineage, settings
+from airflow_provider_backpressure.base_operator import TransformTask, range_lane
 from airflow_provider_backpressure.core.admission.limiter import LEASE_SECONDS, gate_decision
 from airflow_provider_backpressure.core.admission.watcher import Watch, part
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
@@ -14,11 +15,10 @@ from airflow_provider_backpressure.core.gate.hydration import Permit
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.hooks.hydration import Opened
+from airflow_provider_backpressure.hooks.hydration_session import Opened
 from airflow_provider_backpressure.links import RangeLink
 from airflow_provider_backpressure.operators.hydrate import check_one_task
-from airflow_provider_backpressure.operators.lane import ENDED, LaneClock
-from airflow_provider_backpressure.task import TransformTask, range_lane
+from airflow_provider_backpressure.operators.lane_clock import ENDED, LaneClock
 
 
 class SubmitRangeOperator(TransformTask):

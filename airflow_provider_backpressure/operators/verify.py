@@ -5,6 +5,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure.assets import has_asset, hydration_asset, hydrations_of
+from airflow_provider_backpressure.base_operator import HydrationTask
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
@@ -15,8 +16,7 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, VerificationFailed
-from airflow_provider_backpressure.hooks.hydration import Opened
-from airflow_provider_backpressure.task import HydrationTask
+from airflow_provider_backpressure.hooks.hydration_session import Opened
 
 NAMED = 20
 """Most ranges that are named in the error; the log has them all."""

@@ -12,8 +12,10 @@ from airflow_provider_backpressure import __version__
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError
-from airflow_provider_backpressure.plugins import acts, pages, routes
-from airflow_provider_backpressure.plugins.live import Live
+from airflow_provider_backpressure.plugins import static_files as pages
+from airflow_provider_backpressure.plugins.long_poll import Live
+from airflow_provider_backpressure.plugins.routes import control as acts
+from airflow_provider_backpressure.plugins.routes import read as routes
 
 COMPRESSED_FROM = 2_000
 

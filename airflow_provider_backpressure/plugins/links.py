@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.hooks.spark import memory_url
 from airflow_provider_backpressure.links import RangeLink, address
-from airflow_provider_backpressure.plugins import answers
+from airflow_provider_backpressure.plugins import schemas as answers
 
 SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Id of a session of Spark Connect."""

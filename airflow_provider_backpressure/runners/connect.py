@@ -26,10 +26,10 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
 )
 from airflow_provider_backpressure.exceptions import RunnerUnavailable
-from airflow_provider_backpressure.runners.executors import ExecutorMemory
-from airflow_provider_backpressure.runners.failures import translate
-from airflow_provider_backpressure.runners.session import Address, active, is_session_id, tagged
-from airflow_provider_backpressure.runners.shipment import ABOARD, JOB, PROBE, SETTINGS, cargo, module
+from airflow_provider_backpressure.runners.code_shipping import ABOARD, JOB, PROBE, SETTINGS, cargo, module
+from airflow_provider_backpressure.runners.connect_session import Address, active, is_session_id, tagged
+from airflow_provider_backpressure.runners.errors import translate
+from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.daemon import manager
 
 import airflow_provider_backpressure
-from airflow_provider_backpressure.runners.shipment import release
+from airflow_provider_backpressure.runners.code_shipping import release
 
 LOADED = (
     "spark.checksum_path",

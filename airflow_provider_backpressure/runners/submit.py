@@ -28,12 +28,13 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     columns_from_json,
 )
 from airflow_provider_backpressure.exceptions import BackpressureError, RangeFailed
-from airflow_provider_backpressure.runners import processes, shipment
-from airflow_provider_backpressure.runners.applications import Submitter, prepared
-from airflow_provider_backpressure.runners.folders import ANSWER, Folders, private
-from airflow_provider_backpressure.runners.outcomes import failure
-from airflow_provider_backpressure.runners.references import named
-from airflow_provider_backpressure.runners.target import PYTHON, Target, safe
+from airflow_provider_backpressure.runners import code_shipping as shipment
+from airflow_provider_backpressure.runners import driver_processes as processes
+from airflow_provider_backpressure.runners.application import Submitter, prepared
+from airflow_provider_backpressure.runners.exit_messages import failure
+from airflow_provider_backpressure.runners.function_names import named
+from airflow_provider_backpressure.runners.spark_master import PYTHON, Target, safe
+from airflow_provider_backpressure.runners.work_folders import ANSWER, Folders, private
 
 log = logging.getLogger(__name__)
 

@@ -6,14 +6,14 @@ from typing import Any
 from airflow.sdk import BaseSensorOperator, Context
 
 from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.base_operator import HydrationTask, airflow_errors, lane_name, range_lane
 from airflow_provider_backpressure.core.admission.limiter import read_gate
 from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher, Why
 from airflow_provider_backpressure.core.clock import SystemClock
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.push.waiting import Parked
-from airflow_provider_backpressure.hooks.hydration import Opened
+from airflow_provider_backpressure.hooks.hydration_session import Opened
 from airflow_provider_backpressure.hooks.spark import memory_reader, memory_url
-from airflow_provider_backpressure.task import HydrationTask, airflow_errors, lane_name, range_lane
 
 
 class GateSensor(HydrationTask, BaseSensorOperator):

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.verification.verifier import SOURCE_MOVED, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
-from airflow_provider_backpressure.hooks.hydration import SinkDeclaration, SourceDeclaration
+from airflow_provider_backpressure.hooks.hydration_session import SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.operators import (
     HydrateOperator,
     PlanSnapshotOperator,
@@ -20,8 +20,8 @@ from airflow_provider_backpressure.operators import (
     VerifyHydrationOperator,
 )
 from airflow_provider_backpressure.operators.hydrate import check_one_task
+from airflow_provider_backpressure.operators.notifications import Listener, as_listeners
 from airflow_provider_backpressure.operators.plan import as_consistency
-from airflow_provider_backpressure.operators.telling import Listener, as_listeners
 from airflow_provider_backpressure.operators.verify import as_verify
 from airflow_provider_backpressure.sensors import ExecutorMemorySensor, HydrationQueueSensor, SinkCommitSensor
 from airflow_provider_backpressure.task_groups.tables import hydrate_tables

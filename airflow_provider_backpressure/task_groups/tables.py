@@ -9,7 +9,7 @@ from airflow.sdk import TaskGroup, task_group
 from airflow_provider_backpressure.core.table_selection import placeholder
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.operators import ListTablesOperator
-from airflow_provider_backpressure.operators.tables import each_target
+from airflow_provider_backpressure.operators.list_tables import each_target
 
 LABEL = "{{ task.source.table }}"
 """What Airflow shows for a mapped task: the table that it is about."""

@@ -6,7 +6,7 @@ They keep the contracts of :mod:`airflow_provider_backpressure.core.ports`; the 
 from airflow_provider_backpressure.ledger.memory import MemoryLedger
 from airflow_provider_backpressure.testing.clock import ManualClock
 from airflow_provider_backpressure.testing.health import MemoryHealth
-from airflow_provider_backpressure.testing.keys import COLUMNS
+from airflow_provider_backpressure.testing.rows import COLUMNS
 from airflow_provider_backpressure.testing.runner import MemoryRunner
 from airflow_provider_backpressure.testing.sink import MemoryScratch, MemorySink
 from airflow_provider_backpressure.testing.source import MemoryKeeper, MemorySource

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSp
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.testing.health import MemoryHealth
-from airflow_provider_backpressure.testing.keys import checksum_of, query_of, selected
+from airflow_provider_backpressure.testing.rows import checksum_of, query_of, selected
 
 
 @dataclass(kw_only=True)

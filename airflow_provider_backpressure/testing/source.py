@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, numbered
 from airflow_provider_backpressure.exceptions import BackpressureError, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.testing.health import MemoryHealth
-from airflow_provider_backpressure.testing.keys import COLUMNS, in_window, query_of, selected
+from airflow_provider_backpressure.testing.rows import COLUMNS, in_window, query_of, selected
 
 
 @dataclass(kw_only=True)

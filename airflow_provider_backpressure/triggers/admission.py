@@ -20,12 +20,12 @@ from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable, Terminal, Transient
-from airflow_provider_backpressure.hooks.declared import declared_from
-from airflow_provider_backpressure.hooks.recorded import recorded_health
+from airflow_provider_backpressure.hooks.declaration_codec import declared_from
+from airflow_provider_backpressure.hooks.recorded_declaration import recorded_health
 from airflow_provider_backpressure.hooks.spark import memory_reader
-from airflow_provider_backpressure.triggers.guarding import Guard
-from airflow_provider_backpressure.triggers.ledger import opened
-from airflow_provider_backpressure.triggers.waiting import Bench
+from airflow_provider_backpressure.triggers.async_waiter import Bench
+from airflow_provider_backpressure.triggers.retention_guard import Guard
+from airflow_provider_backpressure.triggers.shared_ledger import opened
 
 CLASSPATH = "airflow_provider_backpressure.triggers.admission.AdmissionTrigger"
 
@@ -57,13 +57,14 @@ class Wait:
     remind_after: float | None = None
     """Seconds after which it fires though nothing has changed, so that the task can tell somebody."""
     source: str = ""
-    """The declaration whose log is looked after, as :func:`..hooks.declared.text` has it; empty: nobody's."""
+    """The declaration whose log is looked after, as :func:`..hooks.declaration_codec.text` has it; empty: nobody's."""
 
 
 class AdmissionTrigger(BaseTrigger):
     """Fires when the gate opens, when nothing is left to wait for, or when a silent lane's credit must be settled.
 
-    The event is ``{"why": …, "sentence": …, "waited": seconds}``, with ``why`` from ``core.admission.watcher.Why``, ``"closed"``
+    The event is ``{"why": …, "sentence": …, "waited": seconds}``, with ``why`` from ``core.admission.watcher.Why``,
+    ``"closed"``
     after ``remind_after``, or ``"refused"`` for an error that waiting does not cure; the resumed task meets that error
     itself. Errors that may pass are waited out, and the gate counts as closed meanwhile. Without ``memory_url`` the
     executors' memory is not watched here: the resumed task looks at it again before it submits anything, so a gate

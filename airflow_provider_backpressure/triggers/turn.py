@@ -11,9 +11,9 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import Terminal, Transient
-from airflow_provider_backpressure.hooks.runs import running
+from airflow_provider_backpressure.hooks.dag_runs import running
 from airflow_provider_backpressure.triggers.admission import FIRST_LOOK_SECONDS
-from airflow_provider_backpressure.triggers.ledger import opened_ledger
+from airflow_provider_backpressure.triggers.shared_ledger import opened_ledger
 
 CLASSPATH = "airflow_provider_backpressure.triggers.turn.TurnTrigger"
 LOOK_SECONDS = 3.0

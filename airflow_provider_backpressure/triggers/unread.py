@@ -17,12 +17,12 @@ from airflow_provider_backpressure.core.health_signals import watched_from
 from airflow_provider_backpressure.core.monitoring.new_data import AGAIN_SECONDS, Debounce, Unread
 from airflow_provider_backpressure.core.monitoring.source_poller import LOOK_SECONDS
 from airflow_provider_backpressure.exceptions import BackpressureError
-from airflow_provider_backpressure.hooks.declared import declared_from
+from airflow_provider_backpressure.hooks.dag_runs import under_way
+from airflow_provider_backpressure.hooks.declaration_codec import declared_from
 from airflow_provider_backpressure.hooks.endpoints import endpoint
-from airflow_provider_backpressure.hooks.runs import under_way
-from airflow_provider_backpressure.triggers.between import Between
-from airflow_provider_backpressure.triggers.ledger import opened_ledger
-from airflow_provider_backpressure.triggers.poller import News, Poller
+from airflow_provider_backpressure.triggers.idle_maintenance import Between
+from airflow_provider_backpressure.triggers.shared_ledger import opened_ledger
+from airflow_provider_backpressure.triggers.source_poller import News, Poller
 
 CLASSPATH = "airflow_provider_backpressure.triggers.unread.UnreadTrigger"
 

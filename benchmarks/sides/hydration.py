@@ -19,8 +19,8 @@ from airflow_provider_backpressure.core.execution.lane_runner import Outcome
 from airflow_provider_backpressure.core.planning.range_size import ASSUMED_ROWS_PER_SECOND
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import SnapshotLost
-from airflow_provider_backpressure.hooks.hydration import Declaration
-from airflow_provider_backpressure.operators.lane import LaneClock, ProgressLog
+from airflow_provider_backpressure.hooks.hydration_session import Declaration
+from airflow_provider_backpressure.operators.lane_clock import LaneClock, ProgressLog
 from airflow_provider_backpressure.sinks import ParquetSink, PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
 from benchmarks.sides.side import SCHEMA, Login, Order

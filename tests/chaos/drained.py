@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from airflow_provider_backpressure.core.execution.lane_runner import Outcome
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import Transient
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests.support.composed import Composed, difference
 from tests.support.waiting import until

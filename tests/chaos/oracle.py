@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.planning.planner import Planned
 from airflow_provider_backpressure.core.progress.statistics import total_progress
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.chaos.stage import Pass, Stage
 from tests.support.composed import Composed
 from tests.support.postgres import run

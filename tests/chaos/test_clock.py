@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
 from tests.support.waiting import until

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from airflow_provider_backpressure.cli.doctor import following
-from airflow_provider_backpressure.cli.doctor_checks import postgres_slots
+from airflow_provider_backpressure.cli.doctor.checks import postgres_slots
+from airflow_provider_backpressure.cli.doctor.command import following
 from airflow_provider_backpressure.connectors.postgres.source import change_log as postgres_log
 from airflow_provider_backpressure.connectors.postgres.source.table import PostgresTable
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock

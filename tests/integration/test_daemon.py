@@ -12,7 +12,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.runners import daemon
-from airflow_provider_backpressure.runners.shipment import release
+from airflow_provider_backpressure.runners.code_shipping import release
 from dev.services import Server, Services
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run

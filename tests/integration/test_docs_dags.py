@@ -19,7 +19,7 @@ from airflow.sdk import DAG
 from airflow.sdk.definitions.taskgroup import MappedTaskGroup
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_provider_backpressure import task as tasks
+from airflow_provider_backpressure import base_operator as tasks
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.ledger.migration import migrate
 from dev.services import Server

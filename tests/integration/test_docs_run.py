@@ -23,11 +23,11 @@ import sqlalchemy as sa
 from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import DagBag
 
-from airflow_provider_backpressure.cli import dags
+from airflow_provider_backpressure.cli import declarations as dags
 from airflow_provider_backpressure.core.capacity.saturation_curve import Curve, Step
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.hooks.hydration import Declaration
+from airflow_provider_backpressure.hooks.hydration_session import Declaration
 from airflow_provider_backpressure.ledger.migration import migrate
 from dev.services import Server
 from tests.conftest import fresh_database

@@ -12,15 +12,15 @@ from airflow.cli.cli_parser import get_parser
 from airflow.sdk.exceptions import AirflowFailException
 from fastapi.testclient import TestClient
 
-from airflow_provider_backpressure import task
+from airflow_provider_backpressure import base_operator as task
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
-from airflow_provider_backpressure.plugins import access
+from airflow_provider_backpressure.plugins import authorization as access
 from airflow_provider_backpressure.plugins.app import make_app
-from airflow_provider_backpressure.plugins.opening import OpenedLedger
+from airflow_provider_backpressure.plugins.ledger import OpenedLedger
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from dev.services import Server

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.support import mysql as on_mysql
 from tests.unit.plugins.test_fuzz import send_whatever, sending
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.cli.doctor_checks import CHECKS
+from airflow_provider_backpressure.base_operator import TransformTask
+from airflow_provider_backpressure.cli.doctor.checks import CHECKS
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.hooks.endpoints import endpoint
-from airflow_provider_backpressure.hooks.hydration import Declaration
-from airflow_provider_backpressure.hooks.recorded import declaration_of
+from airflow_provider_backpressure.hooks.hydration_session import Declaration
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
-from airflow_provider_backpressure.task import TransformTask
 from dev.services import Server
 from tests.support.kafka import PASSWORD, Topic
 from tests.support.postgres import run

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import un
 from airflow_provider_backpressure.core.planning.planner import Planned, Planner
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SourceRefused
-from airflow_provider_backpressure.hooks.health import Places
+from airflow_provider_backpressure.hooks.health_sources import Places
 from airflow_provider_backpressure.sources import KafkaSource
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 from dev.services import Server

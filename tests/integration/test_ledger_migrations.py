@@ -18,8 +18,8 @@ from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.database import normalised
 from airflow_provider_backpressure.ledger.migration import downgrade, migrate
 from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
-from airflow_provider_backpressure.ledger.store import SqlLedger
-from airflow_provider_backpressure.ledger.versions import REVISION
+from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.ledger.schema_version import REVISION
 from tests.support import mysql
 
 pytestmark = pytest.mark.integration

@@ -19,13 +19,13 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.summary import Glance
 from airflow_provider_backpressure.core.snapshot.bounds import cover
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, numbered
+from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.database import make_engine
-from airflow_provider_backpressure.ledger.law import hydrating
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.planning import BATCH
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.ledger.tables.range_insert import BATCH
 from benchmarks import million
 from benchmarks.million import mark_committed
 from tests.conformance.ledger.support import address, make_plan, register

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.cli.doctor_checks import CHECKS, REACHES
+from airflow_provider_backpressure.cli.doctor.checks import CHECKS, REACHES
 from airflow_provider_backpressure.connectors.mysql import connect as connecting
 from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
 from airflow_provider_backpressure.connectors.mysql.source.change_log import ERRORS

@@ -20,7 +20,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Level, Stage, State, bottleneck
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.support.composed import Composed, Ports, difference
 from tests.support.local_runner import LocalRunner, processes
 from tests.support.postgres import connected, run

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.channels import listening
+from airflow_provider_backpressure.channels import listener_session as listening
+from airflow_provider_backpressure.channels.in_process import Exchange, LocalChannel
 from airflow_provider_backpressure.channels.kafka import KafkaChannel
-from airflow_provider_backpressure.channels.local import Exchange, LocalChannel
 from airflow_provider_backpressure.channels.postgres import APPLICATION, PostgresChannel, name_of
 from airflow_provider_backpressure.core.admission.limiter import Limiter, read_gate
 from airflow_provider_backpressure.core.clock import PollPolicy
@@ -31,7 +31,7 @@ from airflow_provider_backpressure.core.push.hub import Paces, Push
 from airflow_provider_backpressure.core.push.wait_queue import Waiter
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from airflow_provider_backpressure.triggers import AdmissionTrigger
 from dev.services import Services

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.cli.doctor_checks import postgres_slots
+from airflow_provider_backpressure.cli.doctor.checks import postgres_slots
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 from airflow_provider_backpressure.connectors.postgres.replication_slots import lsn
 from airflow_provider_backpressure.connectors.postgres.source.change_log import ERRORS, PostgresLog

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from benchmarks.accounting import resident_bytes
 from dev.proxy import Proxy
 from dev.services import Server

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from tests.conformance.ledger.support import take
 from tests.support import lakes

@@ -25,7 +25,7 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.exceptions import VerificationFailed
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, LandedSource, MySQLSource, PostgresSource
@@ -33,7 +33,7 @@ from tests.support import lakes
 from tests.support.postgres import connected
 
 if TYPE_CHECKING:
-    from airflow_provider_backpressure.hooks.hydration import SourceDeclaration
+    from airflow_provider_backpressure.hooks.hydration_session import SourceDeclaration
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES: dict[str, Any] = {"mysql": MySQLSource, "postgres": PostgresSource}

@@ -72,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a credit is returned on submission",
-        module="ledger/ranges.py",
+        module="ledger/tables/range.py",
         right="(table.c.hydration_id == owner, is_in(RangeState.ADMITTED, table))",
         wrong="(table.c.hydration_id == owner, is_in(RangeState.ADMITTED, table), table.c.session_id.is_(None))",
         test="conformance/ledger/test_admission.py::test_every_credit_in_flight_refuses_the_next",

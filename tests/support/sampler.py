@@ -10,7 +10,7 @@ from http.client import HTTPException
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.support.postgres import connected
 from tests.support.waiting import beside
 

@@ -1,6 +1,7 @@
 """What lanes reach in the simulation: a ledger that checks itself, a sink with connections, and Spark's tasks.
 
-A task does what ``connectors.postgres.tasks.slice_commit`` does: what it holds between its marker and its commit keeps others out.
+A task does what ``connectors.postgres.tasks.slice_commit`` does: what it holds between its marker and its commit
+keeps others out.
 """
 
 import copy

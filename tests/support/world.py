@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_provider_backpressure import task
+from airflow_provider_backpressure import base_operator as task
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Hydration

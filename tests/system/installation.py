@@ -19,7 +19,7 @@ import psycopg
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from dev import erp
 from dev.airflow import Airflow, free_port
 from dev.services import Server

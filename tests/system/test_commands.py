@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from airflow_provider_backpressure.ledger.grants import TABLES
 from airflow_provider_backpressure.ledger.models import VERSION_TABLE
-from airflow_provider_backpressure.ledger.rights import TABLES
 from tests.system.installation import Installation
 
 pytestmark = pytest.mark.system

@@ -215,7 +215,7 @@ def test_extras_of_connections_are_documented_as_they_are() -> None:
 
 def test_extras_of_mysql_are_documented_as_they_are() -> None:
     """Every extra that is read, and no other."""
-    from airflow_provider_backpressure.hooks.mysql import MYSQL_EXTRAS
+    from airflow_provider_backpressure.hooks.endpoints.mysql import MYSQL_EXTRAS
 
     table = first_column(section("howto/connections.md", "MySQL: type mysql"))
     assert {name for cell in table for name in cell.split(", ")} == set(MYSQL_EXTRAS)
@@ -223,7 +223,7 @@ def test_extras_of_mysql_are_documented_as_they_are() -> None:
 
 def test_extras_of_kafka_are_documented_as_they_are() -> None:
     """Every extra that is read, and no other."""
-    from airflow_provider_backpressure.hooks.kafka import EXECUTOR_SERVERS, PASSWORD, SERVERS, SETTINGS, USER
+    from airflow_provider_backpressure.hooks.endpoints.kafka import EXECUTOR_SERVERS, PASSWORD, SERVERS, SETTINGS, USER
 
     table = first_column(section("howto/connections.md", "A broker: type kafka"))
     assert {name for cell in table for name in cell.split(", ")} == {

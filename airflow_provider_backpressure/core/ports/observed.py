@@ -49,7 +49,7 @@ class Observed(ObservedReader, Protocol):
         ...
 
     def note(self, hydration_id: str, present: Mapping[str, float], *, looked: Collection[str]) -> Notice:
-        """Keep what goes on, and return what is to be told now, each occurrence once. See ``core.progress.alerts.noted``."""
+        """Store the conditions, and return the alerts that are new; see ``core.progress.alerts.noted``."""
         ...
 
     def prune_samples(self, hydration_id: str, *, seconds: float, rows: int, most: int = 1000) -> int:

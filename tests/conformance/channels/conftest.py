@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from airflow_provider_backpressure.channels.in_process import Exchange, LocalChannel
 from airflow_provider_backpressure.channels.kafka import KafkaChannel
-from airflow_provider_backpressure.channels.local import Exchange, LocalChannel
 from airflow_provider_backpressure.channels.postgres import PostgresChannel, name_of
 from airflow_provider_backpressure.core.push.metrics import PushCounts
 from tests.conformance.channels.support import Ends, Open, Recorder

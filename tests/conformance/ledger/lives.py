@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.gate.limits import FixedLimit
 from airflow_provider_backpressure.ledger.database import normalised
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.conformance.ledger.support import admit, commit
 from tests.support.waiting import until
 

@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.database import normalised
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 
 LEASE = 60.0
 LIMIT = FixedLimit()

@@ -7,7 +7,7 @@ from airflow_provider_backpressure.core.gate.overrides import Change
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.database import make_engine
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.conformance.ledger.support import admit, commit, take
 from tests.conformance.ledger.test_steering import sharing
 from tests.support.waiting import until

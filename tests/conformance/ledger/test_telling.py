@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.push.gate_cache import Mirror
 from airflow_provider_backpressure.core.push.switches import Switch, is_on, turn
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import admit, commit, planned, register, replan, take
 

@@ -78,7 +78,7 @@ class MemoryCase:
         return SliceResult(slice_id=marker.slice_id, rows=marker.rows, bytes=marker.bytes, checksum=marker.checksum)
 
     def checksum(self, write: WriteSpec, query: str) -> SliceResult:
-        from airflow_provider_backpressure.testing.keys import checksum_of
+        from airflow_provider_backpressure.testing.rows import checksum_of
 
         keys = self.sink.read(query)
         return SliceResult(slice_id="", rows=len(keys), bytes=8 * len(keys), checksum=checksum_of(keys))

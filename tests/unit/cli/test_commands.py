@@ -13,8 +13,8 @@ from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.hooks import recorded
-from airflow_provider_backpressure.ledger.rights import TABLES
+from airflow_provider_backpressure.hooks import recorded_declaration as recorded
+from airflow_provider_backpressure.ledger.grants import TABLES
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from tests.support.world import World, context
 

@@ -7,10 +7,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from airflow_provider_backpressure.cli.drawing import drawing
-from airflow_provider_backpressure.cli.facts import Facts
-from airflow_provider_backpressure.cli.marks import ASCII, UNICODE
-from airflow_provider_backpressure.cli.overview import logged, overview
+from airflow_provider_backpressure.cli.render.glyphs import ASCII, UNICODE
+from airflow_provider_backpressure.cli.render.hydration import drawing
+from airflow_provider_backpressure.cli.render.status_values import Facts
+from airflow_provider_backpressure.cli.render.table import logged, overview
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.progress.pipeline_view import amount, compact, pipe

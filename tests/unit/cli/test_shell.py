@@ -118,7 +118,7 @@ def test_who_has_read_enough_breaks_nothing():
     """As under ``| head``: no trace, and no word of a broken pipe at the end."""
     script = (
         "from argparse import Namespace\n"
-        "from airflow_provider_backpressure.cli.shell import command\n"
+        "from airflow_provider_backpressure.cli.command import command\n"
         "command(lambda args: print('much\\n' * 100_000))(Namespace(verbose=False))"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:

@@ -123,7 +123,7 @@ def test_declarations_that_cannot_be_meant_are_refused():
 def test_a_plan_in_the_ledger_leads_back_to_its_target(kind, tmp_path):
     """Commands have no DAG at hand: what the plan says of the target opens the same one."""
     from airflow_provider_backpressure.core.snapshot.messages import Column
-    from airflow_provider_backpressure.hooks.recorded import SINKS
+    from airflow_provider_backpressure.hooks.recorded_declaration import SINKS
 
     catalog = {"name": "lake", "type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}"}
     declared = {

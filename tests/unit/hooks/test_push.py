@@ -6,12 +6,12 @@ import os
 import pytest
 from sqlalchemy import make_url
 
+from airflow_provider_backpressure.channels.in_process import LocalChannel
 from airflow_provider_backpressure.channels.kafka import KafkaChannel
-from airflow_provider_backpressure.channels.local import LocalChannel
 from airflow_provider_backpressure.channels.postgres import PostgresChannel
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
-from airflow_provider_backpressure.hooks.push import push_at
+from airflow_provider_backpressure.hooks.push_transport import push_at
 
 POSTGRES = {"conn_type": "backpressure", "host": "db", "schema": "airflow", "login": "b", "password": "secret"}
 SQLITE = {"conn_type": "backpressure", "extra": {"path": "/tmp/nowhere.sqlite"}}

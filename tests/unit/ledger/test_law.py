@@ -9,9 +9,11 @@ from airflow_provider_backpressure.core.gate.overrides import AS_DECLARED, Chang
 from airflow_provider_backpressure.core.progress.samples import Sample
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.transitions import hydration as hydrating
+from airflow_provider_backpressure.core.transitions import range as attempts
+from airflow_provider_backpressure.core.transitions import statistics as tallies
+from airflow_provider_backpressure.core.transitions.hydration import Figures
 from airflow_provider_backpressure.exceptions import IllegalTransition
-from airflow_provider_backpressure.ledger.law import attempts, hydrating, tallies
-from airflow_provider_backpressure.ledger.law.hydrating import Figures
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 PLANNED = RangeRecord(

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import admit, commit, make_plan, register
 from tests.conformance.ledger.support import cut as cut_ranges

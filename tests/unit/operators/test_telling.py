@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
-from airflow_provider_backpressure.operators.telling import Teller
+from airflow_provider_backpressure.operators.notifications import Teller
 from airflow_provider_backpressure.task_groups import hydrate
 from tests.support.world import World, context
 

@@ -20,9 +20,11 @@ from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
-from airflow_provider_backpressure.plugins import access, acts, links
+from airflow_provider_backpressure.plugins import authorization as access
+from airflow_provider_backpressure.plugins import links
 from airflow_provider_backpressure.plugins.app import make_app
-from airflow_provider_backpressure.plugins.opening import OpenedLedger
+from airflow_provider_backpressure.plugins.ledger import OpenedLedger
+from airflow_provider_backpressure.plugins.routes import control as acts
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySink
 from tests.conformance.ledger.support import commit, cut, make_plan, planned, register, replan, take
 

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_backpressure.core.progress.samples import Sample
 from airflow_provider_backpressure.core.progress.views import FlowAt
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
-from airflow_provider_backpressure.plugins.figures import course
+from airflow_provider_backpressure.plugins.charts import course
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

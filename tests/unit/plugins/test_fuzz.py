@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.store import SqlLedger
-from airflow_provider_backpressure.plugins import access, acts
+from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.plugins import authorization as access
 from airflow_provider_backpressure.plugins.app import make_app
-from airflow_provider_backpressure.plugins.opening import OpenedLedger
+from airflow_provider_backpressure.plugins.ledger import OpenedLedger
+from airflow_provider_backpressure.plugins.routes import control as acts
 from airflow_provider_backpressure.testing import MemorySink
 from tests.conformance.ledger.support import commit, planned, register, take
 from tests.unit.plugins.test_api import Person

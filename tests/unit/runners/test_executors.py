@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.config import MEBIBYTE
-from airflow_provider_backpressure.runners.executors import (
+from airflow_provider_backpressure.runners.executor_memory import (
     FRESH_SECONDS,
     ExecutorMemory,
     fetch_json,

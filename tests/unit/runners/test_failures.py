@@ -15,7 +15,7 @@ from airflow_provider_backpressure.exceptions import (
     RunnerUnavailable,
     WorkerLost,
 )
-from airflow_provider_backpressure.runners.failures import translate
+from airflow_provider_backpressure.runners.errors import translate
 
 TRACE = """
   An exception was thrown from the Python worker. Please see the stack trace below.

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.runners.session import Address
-from airflow_provider_backpressure.runners.shipment import PARTS, shipment
+from airflow_provider_backpressure.runners.code_shipping import AT_HOME, shipment
+from airflow_provider_backpressure.runners.connect_session import Address
 
 
 def test_an_address_shows_no_token() -> None:
@@ -59,8 +59,11 @@ def test_the_shipment_is_all_that_a_task_imports() -> None:
     path = shipment()
     assert path == shipment()
     with zipfile.ZipFile(path) as archive:
-        rooms = {name.split("/")[1] for name in archive.namelist()}
-    assert rooms == {"__init__.py", "exceptions.py", *PARTS}
+        names = archive.namelist()
+    rooms = {name.split("/")[1] for name in names}
+    assert rooms == {"__init__.py", "exceptions.py", "connectors", "core", "spark"}
+    assert not [name for name in names if "/connectors/" in name and AT_HOME & set(name.split("/"))]
+    assert not [name for name in names if "/core/planning/" in name or "/core/execution/" in name]
     script = (
         "import sys; sys.meta_path = [f for f in sys.meta_path if 'editable' not in str(f).lower()];"
         f"sys.path.insert(0, {str(path)!r});"

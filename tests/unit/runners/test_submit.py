@@ -29,9 +29,9 @@ from airflow_provider_backpressure.exceptions import (
     RunnerRefused,
     RunnerUnavailable,
 )
-from airflow_provider_backpressure.runners.applications import Application
+from airflow_provider_backpressure.runners.application import Application
+from airflow_provider_backpressure.runners.spark_master import Target
 from airflow_provider_backpressure.runners.submit import SubmitRunner
-from airflow_provider_backpressure.runners.target import Target
 
 PASSWORD = "hunter2-is-secret"
 COLUMNS = (Column(name="id", type="bigint"),)

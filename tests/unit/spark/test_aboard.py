@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from airflow_provider_backpressure.runners.shipment import cargo
+from airflow_provider_backpressure.runners.code_shipping import cargo
 from airflow_provider_backpressure.spark.code_loading import aboard, carrying
 from airflow_provider_backpressure.spark.probe import environment
 

@@ -9,7 +9,7 @@ NOT_NEEDED = {"pandas", "pyarrow.compute", "airflow_provider_backpressure.spark.
 COPY = f"""
 import json, sys
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
-from airflow_provider_backpressure.spark.paths import copy
+from airflow_provider_backpressure.connectors.postgres.tasks import copy
 from airflow_provider_backpressure.spark.task import outcome
 batch = outcome(lambda: SliceResult(slice_id="0", rows=1, bytes=2, checksum="ä"))
 assert not {NOT_NEEDED} & set(sys.modules), sorted({NOT_NEEDED} & set(sys.modules))
@@ -22,26 +22,27 @@ FRAME = """
 import sys
 import pyarrow
 from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.spark import batches, values
-from airflow_provider_backpressure.spark.paths import frame
-from airflow_provider_backpressure.spark.readers import arrow, text
-from airflow_provider_backpressure.spark.writers import binary, lake, lake_files
+from airflow_provider_backpressure.spark import stream_end, value_hash
+from airflow_provider_backpressure.spark import frame_path
+from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy, read
+from airflow_provider_backpressure.connectors.relational.tasks import csv_blocks
+from airflow_provider_backpressure.connectors.lake.tasks import parquet_files, write
 types = ("integer", "numeric(5,2)", "text", "boolean", "date", "timestamp with time zone", "double precision")
 columns = [Column(name=type_, type=type_) for type_ in types]
 line = b'"1","2.50","a","t","2024-02-29","2024-02-29 01:00:00+00","1.5"\\n,,,,,,\\n'
-given = batches.ended(text.parse(line, columns, arrow.way_out).to_batches(), columns)
-total = values.BatchSum()
-for batch in batches.complete(given):
+given = stream_end.ended(csv_blocks.parse(line, columns, read.way_out).to_batches(), columns)
+total = value_hash.BatchSum()
+for batch in stream_end.complete(given):
     total.update(batch)
-    binary.rows(batch, [binary.Target(type=field.type) for field in batch.schema])
-    lake_files.repeated(pyarrow.Table.from_batches([batch]))
+    binary_copy.rows(batch, [binary_copy.Target(type=field.type) for field in batch.schema])
+    parquet_files.repeated(pyarrow.Table.from_batches([batch]))
 assert total.rows == 2
 assert "pandas" not in sys.modules
 """
 TOPIC = """
 import sys
 from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.spark.readers import kafka, kafka_values
+from airflow_provider_backpressure.connectors.kafka.tasks import read, values
 class Record:
     partition = offset = lambda self: 3
     key = lambda self: None
@@ -50,7 +51,7 @@ class Record:
     value = lambda self: b"{}"
 types = ("text", "integer", "bigint", "timestamp with time zone", "bytea", "json")
 columns = [*(Column(name=type_, type=type_) for type_ in types), Column(name="value", type="json")]
-batch = kafka_values.to_batch([Record(), Record()], columns, "orders")
+batch = values.to_batch([Record(), Record()], columns, "orders")
 assert "pandas" not in sys.modules
 assert batch.column(3).to_pylist()[1].microsecond == 5000
 """

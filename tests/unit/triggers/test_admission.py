@@ -19,10 +19,12 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     SourceUnavailable,
 )
-from airflow_provider_backpressure.hooks import declared, recorded
-from airflow_provider_backpressure.hooks.declared import text
+from airflow_provider_backpressure.hooks import declaration_codec as declared
+from airflow_provider_backpressure.hooks import recorded_declaration as recorded
+from airflow_provider_backpressure.hooks.declaration_codec import text
 from airflow_provider_backpressure.operators import PlanSnapshotOperator, SubmitRangeOperator
-from airflow_provider_backpressure.triggers import AdmissionTrigger, admission, ledger
+from airflow_provider_backpressure.triggers import AdmissionTrigger, admission
+from airflow_provider_backpressure.triggers import shared_ledger as ledger
 from tests.support.world import TABLES, MemoryTable, World, context
 from tests.unit.triggers.test_between import Logged
 

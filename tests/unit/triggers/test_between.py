@@ -25,8 +25,8 @@ from airflow_provider_backpressure.exceptions import (
 from airflow_provider_backpressure.sinks import IcebergSink, PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from airflow_provider_backpressure.testing import MemorySource
-from airflow_provider_backpressure.triggers.between import Between
-from airflow_provider_backpressure.triggers.telling import as_callbacks
+from airflow_provider_backpressure.triggers.idle_maintenance import Between
+from airflow_provider_backpressure.triggers.notifications import as_callbacks
 from tests.support.world import TABLES, World
 from tests.unit.triggers.test_unread import fired, hydrated, trigger, world
 
@@ -223,7 +223,7 @@ def test_what_cannot_travel_or_would_close_a_gate_is_refused_at_parse():
     asset = watch_source(source, sink, signals=[Retention(hours=6)], on_event=AsyncCallback(heard, {"prefix": ""}))
     (watcher,) = asset.watchers
     assert watcher.trigger.subject.signals[0]["hours"] == 6
-    assert watcher.trigger.subject.on_event[0]["path"].endswith("test_between.heard")
+    assert watcher.trigger.subject.on_event[0]["path"].endswith("test_idle_maintenance.heard")
 
 
 def test_airflow_carries_it_as_it_is():

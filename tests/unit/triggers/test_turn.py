@@ -8,7 +8,8 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
-from airflow_provider_backpressure.triggers import TurnTrigger, ledger, turn
+from airflow_provider_backpressure.triggers import TurnTrigger, turn
+from airflow_provider_backpressure.triggers import shared_ledger as ledger
 from tests.support.world import World, context
 
 

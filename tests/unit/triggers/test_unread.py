@@ -13,12 +13,15 @@ from airflow_provider_backpressure.core.monitoring.new_data import Debounce, Unr
 from airflow_provider_backpressure.core.progress.lag import Sight, advanced
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceUnavailable
-from airflow_provider_backpressure.hooks import declared, recorded
+from airflow_provider_backpressure.hooks import declaration_codec as declared
+from airflow_provider_backpressure.hooks import recorded_declaration as recorded
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from airflow_provider_backpressure.sinks import DeltaSink, PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySink, MemorySource
-from airflow_provider_backpressure.triggers import UnreadTrigger, ledger, poller, unread
+from airflow_provider_backpressure.triggers import UnreadTrigger, unread
+from airflow_provider_backpressure.triggers import shared_ledger as ledger
+from airflow_provider_backpressure.triggers import source_poller as poller
 from airflow_provider_backpressure.triggers.unread import Subject
 from tests.conformance.ledger.support import commit, take
 from tests.support.world import TABLES, MemoryTable, World, context

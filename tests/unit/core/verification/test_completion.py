@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.verification.completion import Completio
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, VerificationFailed
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.models import range_
-from airflow_provider_backpressure.ledger.store import SqlLedger
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.support.bench import Bench
 
 

@@ -1,0 +1,304 @@
+"""The composition root: from what a DAG declares and Airflow's connections to opened ports, and back to closed ones."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.core.admission.limiter import Limiter, Readings, read_gate
+from airflow_provider_backpressure.core.clock import Clock, SystemClock
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
+from airflow_provider_backpressure.core.endpoints import Endpoint, endpoint_of
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.source_poller import Observation, Observer
+from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import unread
+from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.ports import Runner, Sink, Source, Unread
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.lag import Course
+from airflow_provider_backpressure.core.push.hub import Push
+from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.verification.verifier import Verifier
+from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.hooks import metrics
+from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook
+from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.health_sources import Places
+from airflow_provider_backpressure.hooks.spark import open_runner
+
+
+class SourceDeclaration(Protocol):
+    """A source as a DAG declares it: names, no connection."""
+
+    @property
+    def conn_id(self) -> str:
+        """Airflow connection of the source."""
+        ...
+
+    @property
+    def conn_types(self) -> tuple[str, ...]:
+        """Types that the connection may be of."""
+        ...
+
+    @property
+    def table(self) -> str:
+        """What is read, as the source names it."""
+        ...
+
+    @property
+    def consistencies(self) -> tuple[str, ...]:
+        """What may be asked for, the default first."""
+        ...
+
+    def open(self, endpoint: Endpoint) -> Source:
+        """Open it."""
+        ...
+
+
+class SinkDeclaration(Protocol):
+    """A sink as a DAG declares it: names, no connection."""
+
+    @property
+    def conn_id(self) -> str:
+        """Airflow connection of the sink; empty where it needs none."""
+        ...
+
+    @property
+    def conn_types(self) -> tuple[str, ...]:
+        """Types that the connection may be of."""
+        ...
+
+    @property
+    def table(self) -> str:
+        """What is written, as the sink names it."""
+        ...
+
+    @property
+    def key(self) -> tuple[str, ...] | None:
+        """Columns that ``upsert`` goes by; ``None`` for the source's key."""
+        ...
+
+    def open(self, endpoint: Endpoint) -> Sink:
+        """Open it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """One hydration as declared: everything a run needs but the connections themselves."""
+
+    source: SourceDeclaration
+    sink: SinkDeclaration
+    spark_conn_id: str
+    backpressure_conn_id: str = DEFAULT_CONN_ID
+    budget: Budget = field(default_factory=Budget)
+    mode: Mode = Mode.APPEND
+    consistency: Consistency | None = None
+    """``None`` for the source's own default."""
+    on_new_column: NewColumn = NewColumn.STOP
+    transform: Transform | None = None
+    function: Callable[..., Any] | None = None
+    """The Python transform itself, where the DAG hands over a callable."""
+    owner: str
+
+    @contextmanager
+    def open(self) -> Iterator["Opened"]:
+        """Resolve every connection, open the ports, and close them all in the end."""
+        with ExitStack() as stack:
+            ledger, push = BackpressureHook(self.backpressure_conn_id).opened()
+            stack.enter_context(closing(ledger))
+            if push is not None:
+                # What was published last is on its way before the process ends, which it may do without another word.
+                stack.callback(push.flush, ledger)
+            sides = (self.source, self.sink)
+            endpoints = {side.conn_id: endpoint(side.conn_id, *side.conn_types) for side in sides if side.conn_id}
+            upstream = endpoint_of(endpoints, self.source.conn_id)
+            source = stack.enter_context(closing(self.source.open(upstream)))
+            sink = stack.enter_context(closing(self.sink.open(endpoint_of(endpoints, self.sink.conn_id))))
+            runner = open_runner(self.spark_conn_id, endpoints=endpoints, transform=self.function)
+            stack.enter_context(closing(runner))
+            opened = Opened(
+                declaration=self,
+                environment=settings.environment(),
+                ledger=ledger,
+                source=source,
+                sink=sink,
+                runner=runner,
+                endpoint=upstream,
+                push=push,
+            )
+            stack.callback(opened.health.close_and_wait)
+            yield opened
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A declared hydration with its ports open."""
+
+    declaration: Declaration
+    environment: str
+    ledger: Ledger
+    source: Source
+    sink: Sink
+    runner: Runner
+    endpoint: Endpoint
+    """Of the source."""
+    push: Push | None = None
+    """This process's end of the ledger's channel, if it has one."""
+
+    @cached_property
+    def health(self) -> HealthWatch:
+        """What the budget watches of source, sink and other databases."""
+        places = Places(source=lambda: self.source, sink=lambda: self.sink, unread=self._unread)
+        return HealthWatch(budget=self.declaration.budget, open=places.open)
+
+    def _unread(self) -> Unread | None:
+        found = self.find()
+        return unread(found.plan if found else None, self.ledger)
+
+    def readings(self) -> Callable[[], Readings]:
+        """Return what asks for the latest readings, once the first looks were made."""
+        self.health.start()
+        self.health.settle()
+        return self.health.readings
+
+    @property
+    def budget(self) -> Budget:
+        """The declared budget, its defaults as they fit the runner."""
+        return self.declaration.budget.fitted(self.runner.overhead_seconds)
+
+    def planner(self) -> Planner:
+        """Return the planner."""
+        declared = self.declaration
+        return Planner(
+            source=self.source,
+            sink=self.sink,
+            runner=self.runner,
+            ledger=self.ledger,
+            budget=self.budget,
+            mode=declared.mode,
+            key=declared.sink.key or (),
+            transform=declared.transform,
+            consistency=declared.consistency,
+            on_new_column=declared.on_new_column,
+            environment=self.environment,
+            owner=declared.owner,
+            cluster=declared.spark_conn_id,
+            check_signals=self.health.check,
+        )
+
+    def close_plan(self) -> None:
+        """Close the current plan, whose snapshot is gone, and make another one as it was asked for."""
+        hydration, plan = self.hydration()
+        planner = replace(self.planner(), mode=plan.mode, consistency=plan.consistency)
+        planner.close(hydration, plan)
+
+    def follow_sink(self) -> None:
+        """Let a ledger that is older than the sink follow it within its plan, before a lane goes on with that."""
+        self.planner().reindex(self.hydration()[0], who=self.declaration.owner, within_plan=True)
+
+    def take_target(self) -> None:
+        """Complete what was begun where a planner was killed between ledger and sink."""
+        hydration, plan = self.hydration()
+        if not plan.epoch:
+            self.planner().take_target(hydration, plan)
+
+    def find(self) -> Hydration | None:
+        """Return the hydration of this source and sink, if the ledger knows it."""
+        return self.ledger.find(
+            environment=self.environment, source_identity=self.source.identity, sink_identity=self.sink.identity
+        )
+
+    def hydration(self) -> tuple[Hydration, Plan]:
+        """Return the hydration and its plan; ``LedgerRefused`` where nothing was planned yet."""
+        found = self.find()
+        if found is None or found.plan is None:
+            raise LedgerRefused(
+                f"There is no plan yet for {self.source.identity} into {self.sink.identity}: "
+                "run its plan_snapshot task first."
+            )
+        return found, found.plan
+
+    def latest(self, hydration_id: str) -> tuple[Hydration, Course | None]:
+        """Return the hydration as it is now, and its course."""
+        return self.ledger.hydration(hydration_id), self.ledger.course(hydration_id)
+
+    def limiter(self, hydration_id: str) -> Limiter:
+        """Return the gate as this process sees it."""
+        return Limiter(
+            ledger=self.ledger,
+            hydration_id=hydration_id,
+            budget=self.budget,
+            memory=self.runner.memory,
+            health=self.readings(),
+            read_gate=self.push.read_gate if self.push else read_gate,
+        )
+
+    def hydrator(
+        self,
+        *,
+        lane: str,
+        share: int = 1,
+        inline_wait: float,
+        clock: Clock | None = None,
+        on_commit: Callable[[], None] | None = None,
+    ) -> Hydrator:
+        """Return the loop of one lane."""
+        hydration, plan = self.hydration()
+        return Hydrator(
+            hydration_id=hydration.id,
+            plan=plan,
+            lane=lane,
+            ledger=self.ledger,
+            source=self.source,
+            sink=self.sink,
+            runner=self.runner,
+            limiter=self.limiter(hydration.id),
+            budget=self.budget,
+            share=share,
+            inline_wait=inline_wait,
+            poll=settings.poll_policy(),
+            clock=clock or SystemClock(),
+            on_commit=on_commit,
+            push=self.push,
+        )
+
+    def observation(
+        self, hydration_id: str, *, tell: Callable[[Hydration, Course | None], None] | None = None
+    ) -> Observation:
+        """Return what keeps the statistics up with the source while it is entered; over a connection of its own.
+
+        ``tell`` is called after each look, in the observation's thread.
+        """
+
+        def looked(hydration: Hydration, course: Course | None) -> None:
+            metrics.send(self.ledger, hydration, course)
+            if tell is not None:
+                tell(hydration, course)
+
+        return Observation(
+            observer=Observer(
+                ledger=self.ledger,
+                hydration_id=hydration_id,
+                open=self._another_source,
+                tell=looked,
+            ),
+            kept=settings.samples_kept(),
+        )
+
+    def _another_source(self) -> Source:
+        return self.declaration.source.open(self.endpoint)
+
+    def completion(self) -> Completion:
+        """Return the check that the current plan has to pass before anything ends or is published."""
+        return Completion(plan=self.hydration()[1], ledger=self.ledger, sink=self.sink)
+
+    def verifier(self) -> Verifier:
+        """Return the verifier of the current plan."""
+        return Verifier(plan=self.hydration()[1], source=self.source, sink=self.sink, runner=self.runner)

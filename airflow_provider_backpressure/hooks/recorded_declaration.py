@@ -1,0 +1,149 @@
+"""From a hydration in the ledger back to a declaration: for commands, which have no DAG at hand."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+
+from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import NOWHERE
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import unread
+from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
+from airflow_provider_backpressure.core.ports import Sink, Source
+from airflow_provider_backpressure.core.ports.ledger import LedgerReader
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
+from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.health_sources import Places
+from airflow_provider_backpressure.hooks.hydration_session import Declaration, SinkDeclaration, SourceDeclaration
+
+
+def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CONN_ID) -> Declaration:
+    """Return a declaration that opens the hydration's source, sink and cluster; fit for reading what was written.
+
+    Conditions and columns of the source are not known to the ledger, so nothing can be planned by it.
+    """
+    plan = recorded_plan(hydration)
+    source, sink = SOURCES.get(plan.read.kind.removesuffix(SUFFIX)), SINKS.get(plan.write.kind)
+    if source is None or sink is None:
+        raise LedgerRefused(f"This version cannot open a {plan.read.kind} source with a {plan.write.kind} sink.")
+    return Declaration(
+        source=source(plan.read, hydration.source_identity),
+        sink=sink(plan.write, hydration.sink_identity),
+        spark_conn_id=hydration.cluster,
+        backpressure_conn_id=backpressure_conn_id,
+        budget=Budget(credits=hydration.credits_max),
+        mode=plan.mode,
+        transform=plan.transform,
+        owner=hydration.owner,
+    )
+
+
+def recorded_health(hydration: Hydration, ledger: LedgerReader, budget: Budget) -> HealthWatch:
+    """Return what a budget watches of the hydration's source and sink; these are opened for it as they are needed."""
+    declared = declaration_of(hydration)
+
+    def source() -> Source:
+        return declared.source.open(endpoint(declared.source.conn_id, *declared.source.conn_types))
+
+    def sink() -> Sink:
+        conn_id = declared.sink.conn_id
+        return declared.sink.open(endpoint(conn_id, *declared.sink.conn_types) if conn_id else NOWHERE)
+
+    places = Places(source=source, sink=sink, unread=lambda: unread(hydration.plan, ledger))
+    return HealthWatch(budget=budget, open=places.open)
+
+
+@contextmanager
+def recorded_sink(hydration: Hydration) -> Iterator[Sink]:
+    """Give a hydration's target, open; it connects at the first question."""
+    plan = recorded_plan(hydration)
+    declared = SINKS[plan.write.kind](plan.write, hydration.sink_identity)
+    found = endpoint(declared.conn_id, *declared.conn_types) if declared.conn_id else NOWHERE
+    with closing(declared.open(found)) as sink:
+        yield sink
+
+
+def recorded_plan(hydration: Hydration) -> Plan:
+    """Return a hydration's plan; ``LedgerRefused`` where there is none yet."""
+    if hydration.plan is None:
+        raise LedgerRefused(f"{hydration.sink_identity} has no plan yet.")
+    return hydration.plan
+
+
+def _postgres_source(read: ReadSpec, identity: str) -> SourceDeclaration:
+    from airflow_provider_backpressure.sources import PostgresSource
+
+    return PostgresSource(conn_id=read.conn_id, table=table_of(identity))
+
+
+def _kafka_source(read: ReadSpec, identity: str) -> SourceDeclaration:
+    from airflow_provider_backpressure.connectors.kafka.source.columns import recorded_source
+
+    return recorded_source(read.conn_id, identity.split("/", 3)[3].partition("#")[0], read.columns)
+
+
+def _mysql_source(read: ReadSpec, identity: str) -> SourceDeclaration:
+    from airflow_provider_backpressure.sources import MySQLSource
+
+    table = identity.split("/", 3)[3].partition("#")[0]
+    return MySQLSource(conn_id=read.conn_id, table=table)
+
+
+def _landed_source(read: ReadSpec, identity: str) -> SourceDeclaration:
+    from airflow_provider_backpressure.connectors.lake.source.config import Lake, LandedSource
+    from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
+
+    kind, address = read.parts
+    lakes: dict[str, Callable[..., Lake]] = {"parquet": ParquetSink, "delta": DeltaSink, "iceberg": IcebergSink}
+    return LandedSource(lake=lakes[kind](conn_id=read.conn_id, **json.loads(address)))
+
+
+def _postgres_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
+    from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+    from airflow_provider_backpressure.sinks import PostgresSink
+
+    schema = QualifiedName.parse(write.commit_table).schema
+    most = write.most_bad or None
+    return PostgresSink(conn_id=write.conn_id, table=table_of(identity), system_schema=schema, quarantine=most)
+
+
+def _parquet_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
+    from airflow_provider_backpressure.sinks import ParquetSink
+
+    return ParquetSink(conn_id=write.conn_id, quarantine=write.most_bad or None, **json.loads(write.plan_table))
+
+
+def _delta_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
+    from airflow_provider_backpressure.sinks import DeltaSink
+
+    return DeltaSink(conn_id=write.conn_id, quarantine=write.most_bad or None, **json.loads(write.plan_table))
+
+
+def _iceberg_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
+    from airflow_provider_backpressure.sinks import IcebergSink
+
+    return IcebergSink(conn_id=write.conn_id, quarantine=write.most_bad or None, **json.loads(write.plan_table))
+
+
+SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {
+    "postgres": _postgres_sink,
+    "parquet": _parquet_sink,
+    "delta": _delta_sink,
+    "iceberg": _iceberg_sink,
+}
+SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {
+    "kafka": _kafka_source,
+    "landed": _landed_source,
+    "mysql": _mysql_source,
+    "postgres": _postgres_source,
+}
+"""How to declare what a plan names, by its kind."""
+
+
+def table_of(identity: str) -> str:
+    """Return the table of an identity: what stands behind ``postgres://host:port/database/``."""
+    return identity.split("/", 4)[4]

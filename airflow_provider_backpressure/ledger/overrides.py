@@ -1,0 +1,144 @@
+"""Overrides and queue of the ledger on a database; see ``core.gate.overrides`` and ``core.gate.queue``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from airflow_provider_backpressure.core.gate.overrides import Change, Control, Shared
+from airflow_provider_backpressure.core.gate.queue import (
+    STAND_BY_SECONDS,
+    TOKEN_SECONDS,
+    QueueEntry,
+    QueuePlace,
+    by_turn,
+)
+from airflow_provider_backpressure.core.transitions import fairness as waits
+from airflow_provider_backpressure.core.transitions import hydration as hydrating
+from airflow_provider_backpressure.core.transitions import range as attempts
+from airflow_provider_backpressure.ledger.database import Database, repeatable
+from airflow_provider_backpressure.ledger.outbox import Publish, Told
+from airflow_provider_backpressure.ledger.tables import control as controls
+from airflow_provider_backpressure.ledger.tables import hydration as hydrations
+from airflow_provider_backpressure.ledger.tables import queue as turns
+from airflow_provider_backpressure.ledger.tables import range as ranges
+
+
+class SqlSteering:
+    """Methods of :class:`..store.SqlLedger`, which has the database."""
+
+    _database: Database
+    _publish: Publish
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Connection, Told]]:
+        """Give a transaction, and what is told of it after its commit: within it a full queue would make it fail."""
+        told = Told()
+        with self._database.write() as connection:
+            yield connection, told
+        told.tell(self._publish, self)
+
+    @repeatable
+    def pause(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
+        """See ``Steering.pause``."""
+        self._steer(hydration_id, "pause", who, why, paused_by=who, paused_why=why)
+
+    @repeatable
+    def resume(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
+        """See ``Steering.resume``."""
+        self._steer(hydration_id, "resume", who, why, paused_by=None, paused_why=None)
+
+    @repeatable
+    def steer(self, hydration_id: str, change: Change, *, who: str, why: str | None = None) -> None:
+        """See ``Steering.steer``."""
+        with self._writing() as (connection, told):
+            figures = hydrations.lock(connection, hydration_id)
+            hydrations.save(connection, told.of(figures, hydrating.steered(figures, change)))
+            own: dict[str, Any] = {}
+            if change.range_rows is not None:
+                own["range_rows_set"] = change.range_rows or None
+            if change.priority is not None:
+                own["priority"] = change.priority
+            if own:
+                hydrations.change(connection, hydration_id, **own)
+            controls.add(
+                connection, hydration_id=hydration_id, who=who, action="set", why=why, values=dict(change.values)
+            )
+
+    @repeatable
+    def share(self, kind: Shared, name: str, most: int, *, who: str, why: str | None = None) -> None:
+        """See ``Steering.share``."""
+        with self._database.write() as connection:
+            turns.set_limit(connection, kind, name, most, who=who)
+            values = {"kind": kind.value, "name": name, "most": most}
+            controls.add(connection, hydration_id="", who=who, action="share", why=why, values=values)
+
+    @repeatable
+    def stand_by(self, hydration_id: str, *, lease_seconds: float = STAND_BY_SECONDS) -> None:
+        """See ``Queue.stand_by``."""
+        with self._database.write() as connection:
+            figures = hydrations.lock(connection, hydration_id)
+            waiting = waits.stands_by(figures, ranges.now(connection), lease_seconds)
+            if waiting != figures:
+                hydrations.keep_wait(connection, waiting)
+
+    def shared(self, kind: Shared, name: str) -> int | None:
+        """See ``Steering.shared``."""
+        with self._database.read() as connection:
+            return turns.read_limit(connection, kind, name)
+
+    @repeatable
+    def resize(self, hydration_id: str, slots: int) -> None:
+        """See ``Steering.resize``."""
+        with self._writing() as (connection, told):
+            figures = hydrations.lock(connection, hydration_id)
+            hydrations.save(connection, told.of(figures, hydrating.rescaled(figures, slots=slots)))
+
+    @repeatable
+    def skip(self, plan_id: str, seq: int, *, who: str, why: str) -> bool:
+        """See ``Steering.skip``."""
+        with self._writing() as (connection, told):
+            figures = hydrations.lock_by_range(connection, plan_id, seq)
+            record = attempts.skipped(ranges.one(connection, plan_id, seq)[0], why=why)
+            if record is None:
+                return False
+            ranges.save(connection, record)
+            hydrations.save(connection, told.of(figures, figures, seq=seq))
+            controls.add(
+                connection, hydration_id=figures.id, who=who, action="skip-range", why=why, values={"seq": seq}
+            )
+            return True
+
+    def controls(self, hydration_id: str | None = None, *, limit: int = 100) -> list[Control]:
+        """See ``Steering.controls``."""
+        with self._database.read() as connection:
+            return controls.latest(connection, hydration_id, limit=limit)
+
+    @repeatable
+    def enqueue(self, hydration_id: str, *, run: str, lease_seconds: float = TOKEN_SECONDS) -> QueuePlace:
+        """See ``Queue.enqueue``."""
+        with self._database.write() as connection:
+            figures = hydrations.lock(connection, hydration_id)
+            return turns.take_turn(connection, figures, seconds=lease_seconds, run=run)
+
+    @repeatable
+    def leave(self, hydration_id: str) -> None:
+        """See ``Queue.leave``."""
+        with self._database.write() as connection:
+            hydrations.lock(connection, hydration_id)
+            if not ranges.in_flight(connection, hydration_id):
+                turns.leave(connection, hydration_id)
+
+    def queue(self, cluster: str | None = None) -> list[QueueEntry]:
+        """See ``Queue.queue``."""
+        with self._database.read() as connection:
+            found = turns.entries(connection, cluster)
+        return by_turn(found)
+
+    def _steer(self, hydration_id: str, action: str, who: str, why: str | None, **values: Any) -> None:
+        with self._writing() as (connection, told):
+            figures = hydrations.lock(connection, hydration_id)
+            number = told.of(figures, figures, **values).number
+            hydrations.change(connection, hydration_id, gate_changes=number, **values)
+            controls.add(connection, hydration_id=hydration_id, who=who, action=action, why=why, values=values)

@@ -1,0 +1,157 @@
+"""How many hydrations stand, in a number of statements that does not depend on how many they are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueueEntry, QueuePlace, place
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.progress.lag import Course
+from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
+from airflow_provider_backpressure.ledger.sqltypes import utc_now
+from airflow_provider_backpressure.ledger.tables import flow as flows
+from airflow_provider_backpressure.ledger.tables import queue as turns
+from airflow_provider_backpressure.ledger.tables import sample as samples
+from airflow_provider_backpressure.ledger.tables import statistics
+from airflow_provider_backpressure.ledger.tables.range import BY_STATE, held_by, is_in
+
+RECENT_SECONDS = 60.0
+"""Over how long rates and flow are taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Queues:
+    """What a place in a queue is told from."""
+
+    entries: Mapping[str, Sequence[QueueEntry]]
+    """By cluster."""
+    limits: Mapping[str, int | None]
+    tokens: set[str]
+    """Hydrations that have one."""
+
+    def place(self, one: Hydration) -> QueuePlace:
+        """Return where a hydration stands."""
+        if one.phase is Phase.STEADY_STATE or one.id in self.tokens:
+            return NOT_QUEUED
+        entries, most = self.entries.get(one.cluster, ()), self.limits.get(one.cluster)
+        return place(entries, one.id, concurrency=most, cluster=one.cluster)
+
+
+def of(connection: Connection, hydrations: Sequence[Hydration]) -> list[Glance]:
+    """Return how each of them stands, in the same order."""
+    if not hydrations:
+        return []
+    ids = [one.id for one in hydrations]
+    rows = statistics.of_many(connection, ids)
+    sampled = samples.latest_of_many(connection, ids, seconds=RECENT_SECONDS)
+    recent = _recent(connection, hydrations, sampled)
+    held, failed = _held(connection, ids), _failed(connection, hydrations)
+    limits, courses = _limits(connection), _courses(connection, ids)
+    spent = flows.of_many(connection, ids, seconds=RECENT_SECONDS)
+    queues, most = _queues(connection, limits[Shared.HYDRATIONS]), limits[Shared.CONNECTIONS]
+    taken, before = _into_servers(connection, most), turns.before_each(connection, ids) if most else {}
+    return [
+        Glance(
+            hydration=one,
+            progress=total_progress(rows[one.id]),
+            speed=sampled[one.id].rate if one.id in sampled else None,
+            recent=recent.get(one.id, ()),
+            memory_used=sampled[one.id].memory_used if one.id in sampled else None,
+            memory_limit=sampled[one.id].memory_limit if one.id in sampled else None,
+            in_flight=held.get(one.id, 0),
+            failed=failed.get(one.id, 0),
+            place=queues.place(one),
+            connections=taken.get(one.sink_server, 0),
+            connections_max=most.get(one.sink_server),
+            connections_before=before.get(one.id, 0),
+            flow=spent[one.id],
+            course=courses.get(one.id),
+        )
+        for one in hydrations
+    ]
+
+
+def _recent(
+    connection: Connection, hydrations: Sequence[Hydration], sampled: Mapping[str, samples.Latest]
+) -> dict[str, list[float]]:
+    """Return the recent rates of those whose end can be told."""
+    rated = {
+        one.id: one.plan.plan_id
+        for one in hydrations
+        if one.plan and one.phase is not Phase.STEADY_STATE and one.id in sampled and sampled[one.id].rate
+    }
+    now = max((sampled[each].now for each in rated), default=None)
+    return {} if now is None else samples.recent_of_many(connection, rated, now=now)
+
+
+def _held(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
+    query = (
+        sa.select(range_.c.hydration_id, sa.func.count().label("number"))
+        .with_hint(range_, BY_STATE, "mysql")
+        .where(range_.c.hydration_id.in_(ids), is_in(RangeState.ADMITTED))
+        .group_by(range_.c.hydration_id)
+    )
+    return {row.hydration_id: row.number for row in connection.execute(query)}
+
+
+def _failed(connection: Connection, hydrations: Sequence[Hydration]) -> dict[str, int]:
+    plans = [one.plan.plan_id for one in hydrations if one.plan]
+    query = (
+        sa.select(range_.c.hydration_id, sa.func.count().label("number"))
+        .with_hint(range_, BY_STATE, "mysql")
+        .where(
+            range_.c.hydration_id.in_([one.id for one in hydrations]),
+            range_.c.plan_id.in_(plans),
+            is_in(RangeState.FAILED),
+        )
+        .group_by(range_.c.hydration_id)
+    )
+    return {row.hydration_id: row.number for row in connection.execute(query)}
+
+
+def _courses(connection: Connection, ids: Sequence[str]) -> dict[str, Course]:
+    query = sa.select(hydration.c.id, hydration.c.course).where(
+        hydration.c.id.in_(ids), hydration.c.course.is_not(None)
+    )
+    return {row.id: Course.from_json(row.course) for row in connection.execute(query)}
+
+
+def _queues(connection: Connection, limits: Mapping[str, int | None]) -> _Queues:
+    by_cluster: dict[str, list[QueueEntry]] = {}
+    for entry in turns.entries(connection, None):
+        by_cluster.setdefault(entry.cluster, []).append(entry)
+    has_token = sa.select(queue.c.hydration_id).where(queue.c.started_at.is_not(None), queue.c.lease_until > utc_now())
+    tokens = set(connection.scalars(has_token))
+    return _Queues(entries=by_cluster, limits=limits, tokens=tokens)
+
+
+def _limits(connection: Connection) -> dict[Shared, dict[str, int | None]]:
+    """Return limits by what they are of."""
+    found: dict[Shared, dict[str, int | None]] = {Shared.HYDRATIONS: {}, Shared.CONNECTIONS: {}}
+    query = sa.select(limit.c.kind, limit.c.name, limit.c.most)
+    for row in connection.execute(
+        query.where(limit.c.kind.in_([kind.value for kind in found]), limit.c.most.is_not(None))
+    ):
+        found[Shared(row.kind)][row.name] = row.most
+    return found
+
+
+def _into_servers(connection: Connection, servers: Mapping[str, int | None]) -> dict[str, int]:
+    """Count what is in flight into servers that have a limit."""
+    if not servers:
+        return {}
+    query = (
+        sa.select(hydration.c.sink_server, sa.func.count().label("number"))
+        .join(range_, held_by(hydration.c.id))
+        .with_hint(range_, BY_STATE, "mysql")
+        .where(hydration.c.sink_server.in_(servers))
+        .group_by(hydration.c.sink_server)
+    )
+    return {row.sink_server: row.number for row in connection.execute(query)}

@@ -1,0 +1,104 @@
+"""The part of the ledger on a database that only looks. See ``core.ports.ledger.LedgerReader``."""
+
+from collections.abc import Sequence
+
+from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, RangeCounts
+from airflow_provider_backpressure.core.phases import Span
+from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
+from airflow_provider_backpressure.ledger.database import Database
+from airflow_provider_backpressure.ledger.queries import gate
+from airflow_provider_backpressure.ledger.tables import flow as flows
+from airflow_provider_backpressure.ledger.tables import hydration as hydrations
+from airflow_provider_backpressure.ledger.tables import phase as phases
+from airflow_provider_backpressure.ledger.tables import push as pushes
+from airflow_provider_backpressure.ledger.tables import range as ranges
+from airflow_provider_backpressure.ledger.tables import sample as samples
+from airflow_provider_backpressure.ledger.tables import statistics
+
+
+class SqlReader:
+    """Methods of :class:`..store.SqlLedger`, which has the database."""
+
+    _database: Database
+
+    def hydration(self, hydration_id: str) -> Hydration:
+        """See ``LedgerReader.hydration``."""
+        with self._database.read() as connection:
+            return hydrations.by_id(connection, hydration_id)
+
+    def find(self, *, environment: str, source_identity: str, sink_identity: str) -> Hydration | None:
+        """See ``LedgerReader.find``."""
+        digest = hydrations.identity(
+            environment=environment, source_identity=source_identity, sink_identity=sink_identity
+        )
+        with self._database.read() as connection:
+            return hydrations.by_identity(connection, digest)
+
+    def hydrations(self) -> list[Hydration]:
+        """See ``LedgerReader.hydrations``."""
+        with self._database.read() as connection:
+            return hydrations.latest_first(connection)
+
+    def gate(self, hydration_id: str) -> GateState:
+        """See ``LedgerReader.gate``."""
+        with self._database.read() as connection:
+            return gate.state(connection, hydration_id)
+
+    def counts(self, plan_id: str) -> RangeCounts:
+        """See ``LedgerReader.counts``."""
+        with self._database.read() as connection:
+            return ranges.count(connection, plan_id)
+
+    def ranges(
+        self, plan_id: str, *, states: Sequence[RangeState] | None = None, after_seq: int = -1, limit: int | None = None
+    ) -> list[RangeRecord]:
+        """See ``LedgerReader.ranges``."""
+        with self._database.read() as connection:
+            return ranges.page(connection, plan_id, states=states, after_seq=after_seq, limit=limit)
+
+    def range(self, plan_id: str, seq: int) -> RangeRecord:
+        """See ``LedgerReader.range``."""
+        with self._database.read() as connection:
+            return ranges.one(connection, plan_id, seq)[0]
+
+    def abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
+        """See ``LedgerReader.abandoned``."""
+        with self._database.read() as connection:
+            return ranges.abandoned(connection, hydration_id=hydration_id, lane=lane)
+
+    def statistics(self, hydration_id: str) -> list[WorkerStatistics]:
+        """See ``LedgerReader.statistics``."""
+        with self._database.read() as connection:
+            return statistics.of(connection, hydration_id)
+
+    def rate(self, hydration_id: str, *, seconds: float = 60.0) -> float | None:
+        """See ``LedgerReader.rate``."""
+        with self._database.read() as connection:
+            return samples.rate(connection, hydration_id, seconds=seconds)
+
+    def flow(self, hydration_id: str, *, seconds: float = 60.0) -> dict[Stage, StageTime]:
+        """See ``LedgerReader.flow``."""
+        with self._database.read() as connection:
+            return flows.of(connection, hydration_id, seconds=seconds)
+
+    def probe(self, hydration_id: str) -> str | None:
+        """See ``LedgerReader.probe``."""
+        with self._database.read() as connection:
+            return hydrations.probe(connection, hydration_id)
+
+    def preview(self, hydration_id: str) -> str | None:
+        """See ``LedgerReader.preview``."""
+        with self._database.read() as connection:
+            return hydrations.preview(connection, hydration_id)
+
+    def spans(self, hydration_id: str) -> list[Span]:
+        """See ``LedgerReader.spans``."""
+        with self._database.read() as connection:
+            return phases.of(connection, hydration_id)
+
+    def push_counts(self) -> list[str]:
+        """See ``LedgerReader.push_counts``."""
+        with self._database.read() as connection:
+            return pushes.latest(connection)

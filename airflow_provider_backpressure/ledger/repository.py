@@ -1,0 +1,477 @@
+"""The ledger on a database: each method of the port is one short transaction.
+
+What happens is decided by :mod:`.law`; the modules named after nouns hold the statements. Whoever changes a range locks
+its hydration first, so nothing here can deadlock by itself. Databases may see a deadlock all the same: MySQL where many
+register at once, a cluster of them at any commit.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.exc import IntegrityError
+
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit
+from airflow_provider_backpressure.core.gate.limits import Limit
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.queue import TOKEN_SECONDS
+from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
+from airflow_provider_backpressure.core.stage_metrics import Flow
+from airflow_provider_backpressure.core.transitions import admission
+from airflow_provider_backpressure.core.transitions import errors as refusals
+from airflow_provider_backpressure.core.transitions import hydration as hydrating
+from airflow_provider_backpressure.core.transitions import range as attempts
+from airflow_provider_backpressure.core.transitions import statistics as tallies
+from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.exceptions import BackpressureError
+from airflow_provider_backpressure.ledger.database import Database, repeatable
+from airflow_provider_backpressure.ledger.outbox import Publish, Told, nobody
+from airflow_provider_backpressure.ledger.overrides import SqlSteering
+from airflow_provider_backpressure.ledger.page_views import SqlViews
+from airflow_provider_backpressure.ledger.reader import SqlReader
+from airflow_provider_backpressure.ledger.retention import SqlPruning
+from airflow_provider_backpressure.ledger.source_observations import SqlObserving
+from airflow_provider_backpressure.ledger.tables import control as controls
+from airflow_provider_backpressure.ledger.tables import decision as decisions
+from airflow_provider_backpressure.ledger.tables import flow as flows
+from airflow_provider_backpressure.ledger.tables import hydration as hydrations
+from airflow_provider_backpressure.ledger.tables import phase as phases
+from airflow_provider_backpressure.ledger.tables import push as pushes
+from airflow_provider_backpressure.ledger.tables import queue as turns
+from airflow_provider_backpressure.ledger.tables import range as ranges
+from airflow_provider_backpressure.ledger.tables import range_insert as planning
+from airflow_provider_backpressure.ledger.tables import source_position as upstreams
+from airflow_provider_backpressure.ledger.tables import statistics
+from airflow_provider_backpressure.ledger.tables.sampling import taken
+
+log = logging.getLogger(__name__)
+
+
+class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
+    """The ledger on PostgreSQL, SQLite or MySQL. See ``core.ports.ledger.Ledger`` for what each method promises.
+
+    ``source`` is a URL or an engine; an engine stays the caller's to dispose of. Nothing is opened before the first
+    call. Threads may share one; after a fork make a new one.
+
+    ``publish`` is told of each change of a gate, after it was committed; it must neither raise nor wait.
+    """
+
+    def __init__(self, source: str | URL | Engine, *, publish: Publish = nobody) -> None:
+        self._database = Database(source)
+        self._publish = publish
+
+    @repeatable
+    def register(
+        self,
+        *,
+        environment: str,
+        source_identity: str,
+        sink_identity: str,
+        owner: str,
+        cluster: str,
+        credits: int,
+        sink_server: str = "",
+        connections: int | None = None,
+        hydration_id: str | None = None,
+    ) -> Hydration:
+        """See ``Ledger.register``."""
+        key = {"environment": environment, "source_identity": source_identity, "sink_identity": sink_identity}
+        digest = hydrations.identity(**key)
+        with self._writing() as (connection, told):
+            found = hydrations.by_identity(connection, digest)
+            if found is None:
+                try:
+                    with connection.begin_nested():
+                        hydrations.add(
+                            connection,
+                            identity=digest,
+                            owner=owner,
+                            cluster=cluster,
+                            credits=credits,
+                            sink_server=sink_server,
+                            had=hydration_id,
+                            **key,
+                        )
+                except IntegrityError:
+                    log.debug("Another process registered the same hydration at this very moment.")
+                found = hydrations.by_identity(connection, digest)
+                assert found is not None, "added here or by the other process"
+            if found.owner != owner:
+                raise refusals.owned(
+                    source_identity=source_identity, sink_identity=sink_identity, owner=found.owner, asking=owner
+                )
+            figures = hydrations.lock(connection, found.id)
+            if cluster != figures.cluster:
+                if ranges.in_flight(connection, found.id):
+                    # They run where they were admitted: it moves when they are over.
+                    cluster = figures.cluster
+                else:
+                    turns.leave(connection, found.id)
+            declared = hydrating.rescaled(figures, credits_declared=credits, cluster=cluster, sink_server=sink_server)
+            if declared != figures:
+                hydrations.save(connection, told.of(figures, declared))
+            if connections is not None:
+                turns.set_limit(connection, Shared.CONNECTIONS, sink_server, connections, who=None)
+            return hydrations.by_id(connection, found.id)
+
+    @repeatable
+    def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
+        """See ``Ledger.hold``."""
+        with self._database.write() as connection:
+            hydrations.lock(connection, hydration_id)
+            found = hydrations.holder(connection, hydration_id)
+            holder = hydrating.holder(found, run=run, over=over)
+            if holder != found:
+                hydrations.change(connection, hydration_id, holder=holder)
+            return holder
+
+    @repeatable
+    def let_go(self, hydration_id: str, *, run: str) -> bool:
+        """See ``Ledger.let_go``."""
+        with self._database.write() as connection:
+            hydrations.lock(connection, hydration_id)
+            if hydrations.holder(connection, hydration_id) != run:
+                return False
+            hydrations.change(connection, hydration_id, holder=None)
+            return True
+
+    def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
+        """See ``Ledger.save_plan``. The hydration is locked only when every range is stored.
+
+        Not repeatable: the ranges come from an iterator.
+        """
+        with self._database.read() as connection:
+            hydrations.by_id(connection, hydration_id)
+        number = 0
+        try:
+            for stored in planning.store(self._database, ranges, hydration_id=hydration_id, plan_id=plan.plan_id):
+                number += stored
+            self._lead_to(hydration_id, plan, number)
+        except BaseException:
+            if number:
+                # Not those of a plan that the hydration leads to: the answer to the commit may have been lost.
+                with suppress(BackpressureError):
+                    self.prune_plan(plan.plan_id, most=number)
+            raise
+        return number
+
+    @repeatable
+    def _lead_to(self, hydration_id: str, plan: Plan, number: int) -> None:
+        with self._writing() as (connection, told):
+            before = hydrations.lock(connection, hydration_id)
+            planning.check_stored(connection, plan.plan_id, number)
+            _free_token(connection, before)
+            _save_moved(
+                connection, before, told.of(before, hydrating.planned_anew(before, plan), waiting=int(number > 0))
+            )
+            hydrations.change(connection, hydration_id, plan=plan.to_json())
+            statistics.begin(connection, tallies.totals(hydration_id, plan, statistics.of(connection, hydration_id)))
+
+    @repeatable
+    def restore(self, hydration_id: str, plan: Plan, records: Iterable[RangeRecord], *, who: str, why: str) -> None:
+        """See ``Ledger.restore``."""
+        every = list(records)
+        with self._writing() as (connection, told):
+            before = hydrations.lock(connection, hydration_id)
+            leased = ranges.leased(connection, hydration_id)
+            if leased:
+                raise refusals.in_flight_still(hydration_id, leased)
+            _free_token(connection, before)
+            planning.put_records(connection, every, plan_id=plan.plan_id)
+            _save_moved(connection, before, told.of(before, hydrating.restored(before, plan), known=False))
+            hydrations.change(connection, hydration_id, plan=plan.to_json())
+            earlier = tallies.before_restored(before, plan, statistics.of(connection, hydration_id))
+            statistics.begin(connection, tallies.totals(hydration_id, plan, earlier))
+            statistics.save(connection, tallies.found_committed(hydration_id, every))
+            values = {"plan_id": plan.plan_id, "epoch": plan.epoch}
+            controls.add(connection, hydration_id=hydration_id, who=who, action="reindex", why=why, values=values)
+
+    @repeatable
+    def take_over(self, hydration_id: str, plan: Plan) -> None:
+        """See ``Ledger.take_over``."""
+        with self._database.write() as connection:
+            hydrations.lock(connection, hydration_id)
+            if plan.takes_over(hydrations.by_id(connection, hydration_id).plan):
+                hydrations.change(connection, hydration_id, plan=plan.to_json())
+
+    @repeatable
+    def admit(
+        self,
+        hydration_id: str,
+        *,
+        lane: str,
+        session_id: str,
+        lease_seconds: float,
+        memory_bytes: int = 0,
+        memory_limit: int | None = None,
+        seq: int | None = None,
+    ) -> Permit | None:
+        """See ``Ledger.admit``."""
+        request = admission.Request(
+            lane=lane,
+            session_id=session_id,
+            lease_seconds=lease_seconds,
+            memory_bytes=memory_bytes,
+            memory_limit=memory_limit,
+            seq=seq,
+        )
+        with self._writing() as (connection, told):
+            figures = hydrations.lock(connection, hydration_id)
+            return None if figures.shut else _admit(connection, figures, request, told)
+
+    @repeatable
+    def renew(self, hydration_id: str, *, lane: str, lease_seconds: float) -> int:
+        """See ``Ledger.renew``."""
+        with self._database.write() as connection:
+            figures = hydrations.lock(connection, hydration_id)
+            held = ranges.renew(connection, hydration_id=hydration_id, lane=lane, seconds=lease_seconds)
+            if held:
+                turns.take_turn(connection, figures, seconds=TOKEN_SECONDS)
+            return held
+
+    @repeatable
+    def commit(
+        self,
+        plan_id: str,
+        seq: int,
+        *,
+        worker: str,
+        attempt: int,
+        rows: int,
+        bytes: int,
+        checksum: str,
+        limit: Limit,
+        pressure: float,
+        memory_bytes: int | None = None,
+    ) -> bool:
+        """See ``Ledger.commit``. A range of an earlier plan is written down, and nothing is learned from it."""
+        with self._writing() as (connection, told):
+            figures = before = hydrations.lock_by_range(connection, plan_id, seq)
+            record, now = ranges.one(connection, plan_id, seq)
+            back = attempts.credits_back(record)
+            if record.state is RangeState.COMMITTED:
+                return False
+            ranges.save(
+                connection,
+                attempts.committed(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now),
+            )
+            if figures.plan_id != plan_id:
+                hydrations.save(connection, told.of(before, figures, in_flight=back, seq=seq))
+                return True
+            own = tallies.worked(
+                statistics.worker(connection, figures.id, worker), record.progress(rows), rows=rows, bytes=bytes
+            )
+            statistics.save(connection, own)
+            figures = hydrating.after_commit(
+                figures, record, attempt=attempt, limit=limit, pressure=pressure, memory_bytes=memory_bytes, now=now
+            )
+            if figures.sample_due(now):
+                figures = taken(connection, figures, now, pressure=pressure)
+            hydrations.save(connection, told.of(before, figures, in_flight=back, seq=seq))
+            return True
+
+    @repeatable
+    def release(self, plan_id: str, seq: int, *, attempt: int, error: str, fail: bool = False) -> bool:
+        """See ``Ledger.release``."""
+        with self._writing() as (connection, told):
+            figures = hydrations.lock_by_range(connection, plan_id, seq)
+            record = attempts.released(ranges.one(connection, plan_id, seq)[0], attempt=attempt, error=error, fail=fail)
+            if record is None:
+                return False
+            ranges.save(connection, record)
+            again = figures.plan_id == plan_id and record.state is RangeState.PLANNED
+            after = hydrating.planned_again(figures, seq) if again else figures
+            news = {"waiting": 1} if again else {}
+            hydrations.save(connection, told.of(figures, after, in_flight=-1, seq=seq, **news))
+            return True
+
+    @repeatable
+    def retry_failed(self, plan_id: str) -> int:
+        """See ``Ledger.retry_failed``. Ranges of an earlier plan stay as they are: nobody would run them."""
+        with self._writing() as (connection, told):
+            figures = hydrations.lock_by_plan(connection, plan_id)
+            if figures is None:
+                return 0
+            seqs = ranges.retry_failed(connection, hydration_id=figures.id, plan_id=plan_id)
+            if seqs:
+                hydrations.save(connection, told.of(figures, hydrating.planned_again(figures, min(seqs)), waiting=1))
+            return len(seqs)
+
+    @repeatable
+    def recut(self, plan_id: str, seq: int, *, attempt: int, pieces: Sequence[Bounds]) -> list[int]:
+        """See ``Ledger.recut``."""
+        with self._writing() as (connection, told):
+            figures = hydrations.lock_by_range(connection, plan_id, seq)
+            before, first = ranges.one(connection, plan_id, seq)[0], ranges.last_seq(connection, plan_id) + 1
+            record = attempts.recut(before, attempt=attempt, first=first, number=len(pieces))
+            if record is None or figures.plan_id != plan_id:
+                return []
+            ranges.save(connection, record)
+            made = attempts.pieces_of(before, pieces, first=first)
+            planning.add_ranges(connection, made, hydration_id=figures.id, plan_id=plan_id)
+            hydrations.save(
+                connection, told.of(figures, figures, in_flight=attempts.credits_back(before), seq=seq, waiting=1)
+            )
+            return [piece.seq for piece in made]
+
+    @repeatable
+    def reopen(self, plan_id: str, seq: int, *, who: str, why: str | None = None) -> bool:
+        """See ``Ledger.reopen``."""
+        with self._writing() as (connection, told):
+            figures = hydrations.lock_by_range(connection, plan_id, seq)
+            before = ranges.one(connection, plan_id, seq)[0]
+            record = attempts.reopened(before) if figures.plan_id == plan_id else None
+            if record is None:
+                return False
+            _free_token(connection, figures)
+            ranges.save(connection, record)
+            hydrations.save(connection, told.of(figures, hydrating.planned_again(figures, seq), seq=seq, waiting=1))
+            for row in tallies.taken_back(statistics.of(connection, figures.id), before.lane, before.rows or 0):
+                statistics.save(connection, row)
+            controls.add(
+                connection, hydration_id=figures.id, who=who, action="retry-range", why=why, values={"seq": seq}
+            )
+            return True
+
+    @repeatable
+    def finish(self, hydration_id: str) -> Hydration:
+        """See ``Ledger.finish``."""
+        with self._writing() as (connection, told):
+            figures = hydrations.lock(connection, hydration_id)
+            plan = hydrations.by_id(connection, hydration_id).plan
+            if figures.phase is not Phase.STEADY_STATE or (plan is not None and plan.increment):
+                _finish(connection, figures, told)
+            return hydrations.by_id(connection, hydration_id)
+
+    @repeatable
+    def record_decision(self, hydration_id: str, decision: Decision) -> None:
+        """See ``Ledger.record_decision``."""
+        with self._database.write() as connection:
+            hydrations.keep_decision(connection, hydration_id, decisions.to_json(decision))
+
+    @repeatable
+    def record_flow(self, hydration_id: str, *, worker: str, times: Flow) -> None:
+        """See ``Ledger.record_flow``."""
+        with self._database.write() as connection:
+            flows.add(connection, hydration_id, worker=worker, times=times)
+
+    @repeatable
+    def record_read(self, hydration_id: str, *, worker: str, in_flight_rows: int) -> None:
+        """See ``Ledger.record_read``."""
+        with self._database.write() as connection:
+            hydrations.lock(connection, hydration_id)
+            own = statistics.worker(connection, hydration_id, worker)
+            statistics.save(connection, tallies.reading(own, in_flight_rows))
+
+    @repeatable
+    def keep_probe(self, hydration_id: str, curve: str) -> None:
+        """See ``Ledger.keep_probe``."""
+        with self._database.write() as connection:
+            hydrations.keep_probe(connection, hydration_id, curve)
+
+    @repeatable
+    def keep_preview(self, hydration_id: str, facts: str) -> None:
+        """See ``Ledger.keep_preview``."""
+        with self._database.write() as connection:
+            hydrations.keep_preview(connection, hydration_id, facts)
+
+    @repeatable
+    def keep_failure(self, hydration_id: str, failure: str | None) -> None:
+        """See ``Ledger.keep_failure``."""
+        with self._database.write() as connection:
+            hydrations.keep_failure(connection, hydration_id, failure)
+
+    @repeatable
+    def keep_push(self, process: str, counts: str) -> None:
+        """See ``Ledger.keep_push``."""
+        with self._database.write() as connection:
+            pushes.keep(connection, process, counts)
+
+    @repeatable
+    def forget(self, hydration_id: str) -> None:
+        """See ``Ledger.forget``."""
+        with self._database.write() as connection:
+            if hydrations.locked(connection, hydration_id):
+                held = ranges.leased(connection, hydration_id)
+                if held:
+                    raise refusals.still_held(hydration_id, held)
+                source = hydrations.by_id(connection, hydration_id).source_identity
+                hydrations.forget(connection, hydration_id)
+                upstreams.forget(connection, source)
+
+    def close(self) -> None:
+        """See ``Ledger.close``."""
+        self._database.close()
+
+
+def _free_token(connection: Connection, figures: Figures) -> None:
+    """Let a hydration that is to get ranges take its turn anew where it had none left: its token was free for others.
+
+    One that has not had a plan yet keeps it: it was waiting for this.
+    """
+    if figures.plan_id is not None and ranges.any_open(connection, figures.id) is None:
+        turns.leave(connection, figures.id)
+
+
+def _admit(connection: Connection, before: Figures, request: admission.Request, told: Told) -> Permit | None:
+    figures = before
+    found = ranges.candidate(connection, figures, seq=request.seq)
+    if found is None or not turns.take_turn(connection, figures, seconds=TOKEN_SECONDS).granted:
+        return None
+    ready = not found.range.ordered or admission.settles(ranges.state_before(connection, found.range))
+    record = request.admitted(
+        found.range, in_flight=found.in_flight, credits=figures.credits, now=found.now, ready=ready
+    )
+    if record is None or (found.range.state is RangeState.PLANNED and not _room(connection, figures, request)):
+        return None
+    ranges.save(connection, record)
+    figures = hydrating.after_admission(figures, record.seq, first=request.seq is None)
+    if figures.sampled_at is None:
+        figures = taken(connection, figures, found.now)
+    if found.range.state is RangeState.PLANNED:
+        figures = told.of(before, figures, in_flight=1, seq=record.seq)
+    hydrations.save(connection, figures)
+    return Permit(range=record)
+
+
+def _room(connection: Connection, figures: Figures, request: admission.Request) -> bool:
+    """Whether what hydrations share has room for one more range; locks it, so that it still has at the commit."""
+    if turns.read_limit(connection, Shared.CONNECTIONS, figures.sink_server) is not None:
+        most = turns.lock_limit(connection, Shared.CONNECTIONS, figures.sink_server)
+        if most is not None:
+            # Those that wait longer have the next ones, each one.
+            before = turns.before(connection, figures.id)
+            if turns.held_into(connection, figures.sink_server) + before >= most:
+                return False
+    if not request.weighs:
+        return True
+    turns.lock_limit(connection, Shared.MEMORY, figures.cluster)
+    return admission.fits(reserved_bytes=turns.held_on_cluster(connection, figures.cluster), request=request)
+
+
+def _finish(connection: Connection, figures: Figures, told: Told) -> None:
+    if figures.plan_id is None:
+        raise refusals.without_plan(figures.id)
+    found = ranges.any_open(connection, figures.id)
+    if found is not None:
+        raise refusals.still_open(*found)
+    totals = tallies.made_exact(statistics.of(connection, figures.id))
+    if totals is not None:
+        statistics.save(connection, totals)
+    now = ranges.now(connection)
+    if figures.sampled_at is None or now > figures.sampled_at:
+        figures = taken(connection, figures, now)
+    _save_moved(connection, figures, told.of(figures, hydrating.finished(figures, now)))
+    turns.forget(connection, figures.id)
+
+
+def _save_moved(connection: Connection, before: Figures, after: Figures) -> None:
+    """Write figures back, and when a phase began that they are in now."""
+    hydrations.save(connection, after)
+    if after.phase is not before.phase:
+        phases.enter(connection, after.id, after.phase)

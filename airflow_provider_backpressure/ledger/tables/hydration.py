@@ -1,0 +1,349 @@
+"""Statements on ``backpressure_hydration``."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.progress import alerts as events
+from airflow_provider_backpressure.core.progress.lag import Course
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.transitions import errors as refusals
+from airflow_provider_backpressure.core.transitions import hydration as hydrating
+from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.ledger.models import control, hydration, metadata, range_
+from airflow_provider_backpressure.ledger.sqltypes import utc_now
+from airflow_provider_backpressure.ledger.tables import decision as decisions
+from airflow_provider_backpressure.ledger.tables import phase as phases
+
+_FIGURES: tuple[sa.ColumnElement[Any], ...] = (
+    hydration.c.id,
+    hydration.c.phase,
+    hydration.c.plan_id,
+    hydration.c.next_seq,
+    hydration.c.credits,
+    hydration.c.credits_max.label("credits_declared"),
+    hydration.c.credits_set,
+    hydration.c.slots,
+    hydration.c.cluster,
+    hydration.c.sink_server,
+    hydration.c.paused_by,
+    hydration.c.commit_seconds,
+    hydration.c.range_memory_bytes,
+    hydration.c.sampled_at,
+    hydration.c.hydrated_at,
+    hydration.c.gate_changes.label("number"),
+    hydration.c.waits_since,
+    hydration.c.waits_until,
+)
+"""Without identity and plan, which may be long and are needed by none of the frequent statements."""
+
+_LOCK = sa.select(*_FIGURES).where(hydration.c.id == sa.bindparam("id")).with_for_update()
+
+
+def _of_range(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Lock a range's hydration. A range never changes its hydration, so the subquery may be older than the lock."""
+    found = sa.select(range_.c.hydration_id).where(range_.c.plan_id == sa.bindparam("plan"), *conditions)
+    first = found.order_by(range_.c.seq).limit(1).scalar_subquery()
+    return sa.select(*_FIGURES).where(hydration.c.id == first).with_for_update()
+
+
+_TAKEN = sa.select(hydration.c.id).where(hydration.c.id == sa.bindparam("id"))
+_LOCK_BY_RANGE = _of_range(range_.c.seq == sa.bindparam("seq"))
+_LOCK_BY_ANY_RANGE = _of_range()
+_LOCK_BY_PLAN = _of_range().where(hydration.c.plan_id == sa.bindparam("plan"))
+_UPDATE = sa.update(hydration).where(hydration.c.id == sa.bindparam("key"))
+_CHANGE = _UPDATE.values(updated_at=utc_now())
+_SAVED = (
+    "phase",
+    "plan_id",
+    "next_seq",
+    "credits",
+    "credits_set",
+    "slots",
+    "cluster",
+    "sink_server",
+    "commit_seconds",
+    "range_memory_bytes",
+    "sampled_at",
+    "hydrated_at",
+    "waits_since",
+    "waits_until",
+)
+
+
+def identity(*, environment: str, source_identity: str, sink_identity: str) -> str:
+    """Return the digest by which a hydration is found."""
+    return hashlib.sha256(json.dumps([environment, source_identity, sink_identity]).encode()).hexdigest()
+
+
+def by_id(connection: Connection, hydration_id: str) -> Hydration:
+    """Return the hydration with this id; ``LedgerRefused`` where there is none."""
+    row = connection.execute(sa.select(hydration).where(hydration.c.id == hydration_id)).one_or_none()
+    if row is None:
+        raise refusals.unknown(hydration_id)
+    return _hydration(row)
+
+
+def by_identity(connection: Connection, digest: str) -> Hydration | None:
+    """Return the hydration of this source and sink."""
+    row = connection.execute(sa.select(hydration).where(hydration.c.identity == digest)).one_or_none()
+    return None if row is None else _hydration(row)
+
+
+def latest_first(connection: Connection) -> list[Hydration]:
+    """Return every hydration, the latest changed first."""
+    rows = connection.execute(sa.select(hydration).order_by(hydration.c.updated_at.desc(), hydration.c.id))
+    return [_hydration(row) for row in rows]
+
+
+def owners(connection: Connection) -> set[str]:
+    """Return who has hydrations."""
+    return set(connection.scalars(sa.select(hydration.c.owner).distinct()))
+
+
+def owned(connection: Connection, ids: Collection[str]) -> dict[str, str]:
+    """Return whose each of these hydrations is."""
+    query = sa.select(hydration.c.id, hydration.c.owner).where(hydration.c.id.in_(ids))
+    return {row.id: row.owner for row in connection.execute(query)}
+
+
+def clusters(connection: Connection) -> dict[str, set[str]]:
+    """Return who has hydrations on each cluster."""
+    found: dict[str, set[str]] = {}
+    for row in connection.execute(sa.select(hydration.c.cluster, hydration.c.owner).distinct()):
+        found.setdefault(row.cluster, set()).add(row.owner)
+    return found
+
+
+def how_many(connection: Connection, owners: Collection[str]) -> int:
+    """Count the hydrations of some owners."""
+    return connection.execute(sa.select(sa.func.count()).where(hydration.c.owner.in_(owners))).scalar_one()
+
+
+def chosen(
+    connection: Connection,
+    *,
+    owners: Collection[str] | None,
+    ids: Collection[str] | None,
+    limit: int,
+    offset: int,
+) -> list[Hydration]:
+    """Return a page of hydrations: those that hydrate first, and of these the latest made first."""
+    settled = sa.case((hydration.c.phase == Phase.STEADY_STATE.value, 1), else_=0)
+    query = sa.select(hydration).order_by(settled, hydration.c.created_at.desc(), hydration.c.id)
+    if owners is not None:
+        query = query.where(hydration.c.owner.in_(owners))
+    if ids is not None:
+        query = query.where(hydration.c.id.in_(ids))
+    return [_hydration(row) for row in connection.execute(query.limit(limit).offset(offset))]
+
+
+def add(
+    connection: Connection, *, credits: int, cluster: str, sink_server: str, had: str | None = None, **values: str
+) -> None:
+    """Add a hydration in its first phase; ``IntegrityError`` where another process was quicker.
+
+    ``had``: its id in a ledger that was lost, if nobody else has that here.
+    """
+    taken = had is not None and connection.execute(_TAKEN, {"id": had}).first() is not None
+    figures = hydrating.registered(
+        had if had and not taken else uuid.uuid4().hex, credits, cluster=cluster, sink_server=sink_server
+    )
+    connection.execute(
+        sa.insert(hydration).values(
+            id=figures.id,
+            phase=figures.phase.value,
+            credits=figures.credits,
+            credits_max=figures.credits_declared,
+            cluster=cluster,
+            sink_server=sink_server,
+            created_at=utc_now(),
+            updated_at=utc_now(),
+            **values,
+        )
+    )
+    phases.enter(connection, figures.id, figures.phase)
+
+
+def lock(connection: Connection, hydration_id: str) -> Figures:
+    """Lock a hydration until the transaction ends and return its figures; ``LedgerRefused`` for an unknown id."""
+    row = connection.execute(_LOCK, {"id": hydration_id}).one_or_none()
+    if row is None:
+        raise refusals.unknown(hydration_id)
+    return _figures(row)
+
+
+def locked(connection: Connection, hydration_id: str) -> bool:
+    """Lock a hydration until the transaction ends; ``False`` where there is none."""
+    return connection.execute(_LOCK, {"id": hydration_id}).one_or_none() is not None
+
+
+def lock_by_range(connection: Connection, plan_id: str, seq: int) -> Figures:
+    """Lock the hydration that a range belongs to; ``LedgerRefused`` for an unknown range."""
+    row = connection.execute(_LOCK_BY_RANGE, {"plan": plan_id, "seq": seq}).one_or_none()
+    if row is None:
+        raise refusals.unknown_range(plan_id, seq)
+    return _figures(row)
+
+
+def lock_by_plan(connection: Connection, plan_id: str) -> Figures | None:
+    """Lock the hydration whose current plan this is; ``None`` where it is nobody's."""
+    row = connection.execute(_LOCK_BY_PLAN, {"plan": plan_id}).one_or_none()
+    return None if row is None else _figures(row)
+
+
+def lock_by_any_range(connection: Connection, plan_id: str) -> Figures | None:
+    """Lock the hydration that a plan's ranges belong to, its current plan or not; ``None`` where there are none."""
+    row = connection.execute(_LOCK_BY_ANY_RANGE, {"plan": plan_id}).one_or_none()
+    return None if row is None else _figures(row)
+
+
+def save(connection: Connection, figures: Figures) -> None:
+    """Write the figures back under the lock."""
+    values = {name: getattr(figures, name) for name in _SAVED}
+    own = {
+        "key": figures.id,
+        "phase": figures.phase.value,
+        "credits_max": figures.credits_declared,
+        "gate_changes": figures.number,
+    }
+    connection.execute(_CHANGE, {**values, **own})
+
+
+def change(connection: Connection, hydration_id: str, **values: Any) -> None:
+    """Change what is not among the figures."""
+    connection.execute(_CHANGE, {"key": hydration_id, **values})
+
+
+def holder(connection: Connection, hydration_id: str) -> str | None:
+    """Return the run that has the hydration for itself; to be asked under the lock."""
+    query = sa.select(hydration.c.holder).where(hydration.c.id == hydration_id)
+    found: str | None = connection.execute(query).scalar_one()
+    return found
+
+
+def probe(connection: Connection, hydration_id: str) -> str | None:
+    """Return what the latest probe has measured; ``LedgerRefused`` for an unknown id."""
+    return _kept(connection, hydration_id, hydration.c.probe)
+
+
+def keep_probe(connection: Connection, hydration_id: str, curve: str) -> None:
+    """Keep what a probe has measured; ``LedgerRefused`` for an unknown id."""
+    _keep(connection, hydration_id, probe=curve)
+
+
+def preview(connection: Connection, hydration_id: str) -> str | None:
+    """Return what a plan would be, as last seen; ``LedgerRefused`` for an unknown id."""
+    return _kept(connection, hydration_id, hydration.c.preview)
+
+
+def keep_preview(connection: Connection, hydration_id: str, facts: str) -> None:
+    """Keep what a plan would be; ``LedgerRefused`` for an unknown id."""
+    _keep(connection, hydration_id, preview=facts)
+
+
+def keep_failure(connection: Connection, hydration_id: str, failure: str | None) -> None:
+    """Keep why a task has failed; ``LedgerRefused`` for an unknown id."""
+    at = sa.null() if failure is None else utc_now()
+    if connection.execute(_UPDATE.values(failure=failure, failed_at=at), {"key": hydration_id}).rowcount == 0:
+        raise refusals.unknown(hydration_id)
+
+
+def _kept(connection: Connection, hydration_id: str, column: sa.Column[Any]) -> str | None:
+    row = connection.execute(sa.select(column).where(hydration.c.id == hydration_id)).one_or_none()
+    if row is None:
+        raise refusals.unknown(hydration_id)
+    return row[0]  # type: ignore[no-any-return]
+
+
+def _keep(connection: Connection, hydration_id: str, **values: str) -> None:
+    if connection.execute(_UPDATE, {"key": hydration_id, **values}).rowcount == 0:
+        raise refusals.unknown(hydration_id)
+
+
+def course(connection: Connection, hydration_id: str) -> Course | None:
+    """Return the course as of the latest sight; ``None`` before the first one."""
+    text = connection.execute(sa.select(hydration.c.course).where(hydration.c.id == hydration_id)).scalar_one_or_none()
+    return None if text is None else Course.from_json(text)
+
+
+def keep_course(connection: Connection, hydration_id: str, course: Course) -> None:
+    """Keep the course. What nobody has changed is not called changed."""
+    connection.execute(_UPDATE, {"key": hydration_id, "course": course.to_json()})
+
+
+def occurring(connection: Connection, hydration_id: str) -> events.Occurring:
+    """Return what goes on that somebody should hear of, or has heard of."""
+    text = connection.execute(sa.select(hydration.c.occurring).where(hydration.c.id == hydration_id)).scalar_one()
+    return events.from_json(text)
+
+
+def keep_occurring(connection: Connection, hydration_id: str, found: events.Occurring) -> None:
+    """Keep it."""
+    connection.execute(_UPDATE, {"key": hydration_id, "occurring": events.to_json(found)})
+
+
+def keep_wait(connection: Connection, figures: Figures) -> None:
+    """Keep since when it waits for a connection. What nobody has changed is not called changed."""
+    wait = {"waits_since": figures.waits_since, "waits_until": figures.waits_until}
+    connection.execute(_UPDATE, {"key": figures.id, **wait})
+
+
+def keep_sampled(connection: Connection, hydration_id: str, at: datetime) -> None:
+    """Keep when the latest sample was taken."""
+    connection.execute(_UPDATE, {"key": hydration_id, "sampled_at": at})
+
+
+def forget(connection: Connection, hydration_id: str) -> None:
+    """Remove a hydration and every row of it in the other tables; the acts of people stay."""
+    for table in metadata.tables.values():
+        column = table.c.id if table is hydration else table.c.get("hydration_id")
+        if column is not None and table is not control:
+            connection.execute(sa.delete(table).where(column == hydration_id))
+
+
+def keep_decision(connection: Connection, hydration_id: str, decision: str) -> None:
+    """Keep the gate's latest decision; ``LedgerRefused`` for an unknown id."""
+    _keep(connection, hydration_id, decision=decision)
+
+
+def _hydration(row: Row[Any]) -> Hydration:
+    return Hydration(
+        id=row.id,
+        environment=row.environment,
+        source_identity=row.source_identity,
+        sink_identity=row.sink_identity,
+        owner=row.owner,
+        cluster=row.cluster,
+        phase=Phase(row.phase),
+        plan=Plan.from_json(row.plan) if row.plan else None,
+        holder=row.holder,
+        credits=row.credits,
+        credits_max=hydrating.most_credits(row.credits_set or row.credits_max, row.slots),
+        credits_declared=row.credits_max,
+        credits_set=row.credits_set,
+        range_rows_set=row.range_rows_set,
+        priority=row.priority,
+        slots=row.slots,
+        sink_server=row.sink_server,
+        paused_by=row.paused_by,
+        paused_why=row.paused_why,
+        decision=decisions.from_json(row.decision),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        hydrated_at=row.hydrated_at,
+        failure=row.failure,
+        failed_at=row.failed_at,
+    )
+
+
+def _figures(row: Row[Any]) -> Figures:
+    return Figures(**{**row._mapping, "phase": Phase(row.phase)})

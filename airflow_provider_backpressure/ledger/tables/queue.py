@@ -1,0 +1,244 @@
+"""Statements on ``backpressure_queue`` and ``backpressure_limit``: turns of a cluster, and what hydrations share.
+
+Whoever gives something shared away has locked its own hydration first and then the row of what is shared, of one kind
+after the other in the order of :class:`Shared`: no two can wait for each other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+
+from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.queue import (
+    NOT_QUEUED,
+    REMEMBERED_SECONDS,
+    QueueEntry,
+    QueuePlace,
+    may_start,
+    place,
+)
+from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.transitions.fairness import RENEWED_BELOW
+from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
+from airflow_provider_backpressure.ledger.sqltypes import utc_now
+from airflow_provider_backpressure.ledger.tables.range import BY_STATE, any_open, held_by, now
+
+_THIS_LIMIT = sa.and_(limit.c.kind == sa.bindparam("key_kind"), limit.c.name == sa.bindparam("key_name"))
+_LOCK_LIMIT = sa.select(limit.c.most, limit.c.set_by).where(_THIS_LIMIT).with_for_update()
+_READ_LIMIT = sa.select(limit.c.most).where(_THIS_LIMIT)
+_MINE = queue.c.hydration_id == sa.bindparam("id")
+
+_ENTRIES = (
+    sa.select(
+        queue.c.hydration_id,
+        queue.c.run,
+        queue.c.ready_at,
+        queue.c.started_at,
+        hydration.c.cluster,
+        hydration.c.priority,
+        hydration.c.plan_id,
+    )
+    .join(hydration, hydration.c.id == queue.c.hydration_id)
+    .where(queue.c.lease_until > utc_now(), hydration.c.phase != Phase.STEADY_STATE.value)
+)
+_HELD_ANYWHERE = (
+    sa.select(sa.func.count().label("number"), sa.func.coalesce(sa.func.sum(range_.c.memory_bytes), 0).label("memory"))
+    .select_from(hydration)
+    .join(range_, held_by(hydration.c.id))
+    .with_hint(range_, BY_STATE, "mysql")
+)
+
+
+def entries(connection: Connection, cluster: str | None) -> list[QueueEntry]:
+    """Return what waits or has a token, of a cluster or of all."""
+    query = _ENTRIES if cluster is None else _ENTRIES.where(hydration.c.cluster == cluster)
+    return [
+        QueueEntry(
+            hydration_id=row.hydration_id,
+            cluster=row.cluster,
+            priority=row.priority,
+            ready_at=row.ready_at,
+            running=row.started_at is not None,
+            run=row.run,
+        )
+        for row in connection.execute(query).all()
+        if _counts(connection, row)
+    ]
+
+
+def _counts(connection: Connection, row: Any) -> bool:
+    """Whether a place counts: a token is in use while there is something to do with it. What only waits for its
+    verification holds nobody up.
+    """
+    return row.started_at is None or row.plan_id is None or any_open(connection, row.hydration_id) is not None
+
+
+def stands(connection: Connection, hydration_id: str, cluster: str) -> QueuePlace:
+    """Return a hydration's place as it is now; nothing is changed. Who has the token is not told how many others do."""
+    if _Mine.of(connection, hydration_id).has_token:
+        return NOT_QUEUED
+    most = read_limit(connection, Shared.HYDRATIONS, cluster)
+    return place(entries(connection, cluster), hydration_id, concurrency=most, cluster=cluster)
+
+
+def take_turn(connection: Connection, figures: Figures, *, seconds: float, run: str | None = None) -> QueuePlace:
+    """Take or keep a place, and the token where it is this hydration's turn. The hydration is locked."""
+    if not figures.queues:
+        return NOT_QUEUED
+    mine = _Mine.of(connection, figures.id)
+    mine.renew(connection, figures.id, seconds=seconds, run=run)
+    if mine.has_token:
+        return NOT_QUEUED
+    most = lock_limit(connection, Shared.HYDRATIONS, figures.cluster)
+    found = place(entries(connection, figures.cluster), figures.id, concurrency=most, cluster=figures.cluster)
+    if not may_start(found):
+        return found
+    connection.execute(sa.update(queue).where(_MINE).values(started_at=utc_now()), {"id": figures.id})
+    return NOT_QUEUED
+
+
+def leave(connection: Connection, hydration_id: str) -> None:
+    """Give the token back, and let the place end with it: who only might come again holds nobody up."""
+    ended = sa.update(queue).where(_MINE, queue.c.started_at.is_not(None))
+    connection.execute(ended.values(started_at=None, lease_until=utc_now()), {"id": hydration_id})
+
+
+def forget(connection: Connection, hydration_id: str) -> None:
+    """Remove a place: there is nothing to wait for any more."""
+    connection.execute(sa.delete(queue).where(_MINE), {"id": hydration_id})
+
+
+def lock_limit(connection: Connection, kind: Shared, name: str) -> int | None:
+    """Lock what is shared until the transaction ends, and return its limit."""
+    key = _key(kind, name)
+    row = connection.execute(_LOCK_LIMIT, key).one_or_none()
+    if row is None:
+        try:
+            with connection.begin_nested():
+                connection.execute(sa.insert(limit), {"kind": kind.value, "name": name})
+        except IntegrityError:
+            pass  # another process made it at this very moment
+        row = connection.execute(_LOCK_LIMIT, key).one()
+    most: int | None = row.most
+    return most
+
+
+def read_limit(connection: Connection, kind: Shared, name: str) -> int | None:
+    """Return a limit without a lock."""
+    return connection.execute(_READ_LIMIT, _key(kind, name)).scalar_one_or_none()
+
+
+def set_limit(connection: Connection, kind: Shared, name: str, most: int | None, *, who: str | None) -> None:
+    """Change a limit. ``who``: ``None`` where it is only declared, which changes nothing that a person has said."""
+    lock_limit(connection, kind, name)
+    change = sa.update(limit).where(_THIS_LIMIT)
+    if who is None:
+        change = change.where(limit.c.set_by.is_(None))
+    connection.execute(change.values(most=most, set_by=who), _key(kind, name))
+
+
+def held_on_cluster(connection: Connection, cluster: str) -> int:
+    """Return the executor memory that every range in flight on a cluster has reserved."""
+    row = connection.execute(_HELD_ANYWHERE.where(hydration.c.cluster == cluster)).one()
+    return int(row.memory)
+
+
+def waiting_before(me: sa.FromClause = hydration) -> sa.ScalarSelect[int]:
+    """Count who gets the next connection to the server of ``me`` rather than ``me``: ``waits.goes_before`` in SQL."""
+    other = hydration.alias("waiting")
+    longer = sa.or_(
+        me.c.waits_until.is_(None),
+        me.c.waits_until <= utc_now(),
+        other.c.waits_since < me.c.waits_since,
+        sa.and_(other.c.waits_since == me.c.waits_since, other.c.id < me.c.id),
+    )
+    return (
+        sa.select(sa.func.count())
+        .select_from(other)
+        .where(
+            other.c.sink_server == me.c.sink_server,
+            other.c.id != me.c.id,
+            other.c.waits_until > utc_now(),
+            other.c.paused_by.is_(None),
+            sa.or_(
+                other.c.priority > me.c.priority,
+                sa.and_(other.c.priority == me.c.priority, longer),
+            ),
+        )
+        .correlate(me)
+        .scalar_subquery()
+    )
+
+
+_BEFORE = sa.select(waiting_before()).select_from(hydration).where(hydration.c.id == sa.bindparam("id"))
+
+
+def before(connection: Connection, hydration_id: str) -> int:
+    """Count those who get the next connection to the sink's server rather than this one."""
+    return connection.execute(_BEFORE, {"id": hydration_id}).scalar_one()
+
+
+def before_each(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
+    """Return the same for several."""
+    found = connection.execute(
+        sa.select(hydration.c.id, waiting_before().label("number")).where(hydration.c.id.in_(ids))
+    )
+    return {row.id: row.number for row in found}
+
+
+def held_into(connection: Connection, sink_server: str) -> int:
+    """Count the ranges in flight into a server of sinks."""
+    row = connection.execute(_HELD_ANYWHERE.where(hydration.c.sink_server == sink_server)).one()
+    return int(row.number)
+
+
+def _key(kind: Shared, name: str) -> dict[str, str]:
+    return {"key_kind": kind.value, "key_name": name}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mine:
+    """A hydration's own place, if it has not lost it."""
+
+    left: float
+    """Seconds of its lease; 0 where there is none."""
+    started: bool
+    ready_at: datetime
+    """Since when; now where it has lost its place for good."""
+    now: datetime
+
+    @classmethod
+    def of(cls, connection: Connection, hydration_id: str) -> "_Mine":
+        """Read it."""
+        mine: Any = sa.select(queue, utc_now().label("now")).where(_MINE)
+        row = connection.execute(mine, {"id": hydration_id}).one_or_none()
+        at = row.now if row else now(connection)
+        left = (row.lease_until - at).total_seconds() if row else 0.0
+        return cls(
+            left=max(0.0, left),
+            started=row is not None and row.started_at is not None,
+            ready_at=row.ready_at if row is not None and left > -REMEMBERED_SECONDS else at,
+            now=at,
+        )
+
+    @property
+    def has_token(self) -> bool:
+        """Whether its ranges may go."""
+        return self.started and self.left > 0
+
+    def renew(self, connection: Connection, hydration_id: str, *, seconds: float, run: str | None) -> None:
+        """Let it last for so long; one that was lost for good, or never taken, begins behind the others."""
+        until = self.now + timedelta(seconds=seconds)
+        if not self.left:
+            forget(connection, hydration_id)
+            values = {"hydration_id": hydration_id, "run": run, "ready_at": self.ready_at, "lease_until": until}
+            connection.execute(sa.insert(queue), values)
+        elif self.left < seconds * RENEWED_BELOW:
+            change = sa.update(queue).where(_MINE).values(lease_until=until, **({"run": run} if run else {}))
+            connection.execute(change, {"id": hydration_id})

@@ -1,0 +1,248 @@
+"""Statements on ``backpressure_range``."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_backpressure.core.gate.hydration import RangeCounts
+from airflow_provider_backpressure.core.snapshot.bounds import bounds_from_json
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.transitions.errors import unknown_range
+from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.ledger.models import UNSETTLED, hydration, range_, unsettled
+from airflow_provider_backpressure.ledger.sqltypes import utc_now
+
+
+def is_in(state: RangeState, table: sa.FromClause = range_) -> sa.ColumnElement[bool]:
+    """Compare with a constant rather than a parameter, so that a partial index can be proved to serve.
+
+    SQLite needs to see the index's own condition for that, word for word. ``table``: the ranges, or an alias of them.
+    """
+    condition = table.c.state == sa.literal_column(f"'{state.value}'")
+    return sa.and_(unsettled(table), condition) if state in UNSETTLED else condition
+
+
+def held_by(owner: sa.ColumnElement[str], table: sa.FromClause = range_) -> sa.ColumnElement[bool]:
+    """Ranges of any of its plans that hold a credit: an older plan's jobs take their place until they are reaped."""
+    return sa.and_(table.c.hydration_id == owner, is_in(RangeState.ADMITTED, table))
+
+
+BY_STATE = "FORCE INDEX (ix_backpressure_range_unsettled)"
+"""For MySQL, which by the statistics of a small table would read every range there is."""
+_IN_FLIGHT = sa.select(sa.func.count()).select_from(range_).where(held_by(sa.bindparam("hydration_id")))
+_NOW = utc_now().label("now")
+
+# The count must be a later statement than the lock: within the same one it would still see the time before the wait.
+_CANDIDATES = sa.select(range_, _IN_FLIGHT.scalar_subquery().correlate(None).label("in_flight"), _NOW).where(
+    range_.c.plan_id == sa.bindparam("plan_id")
+)
+_NEXT = (
+    _CANDIDATES.where(range_.c.seq >= sa.bindparam("next_seq"), is_in(RangeState.PLANNED))
+    .order_by(range_.c.seq)
+    .limit(1)
+)
+_THIS = _CANDIDATES.where(range_.c.seq == sa.bindparam("seq"))
+_ONE = sa.select(range_, _NOW).where(range_.c.plan_id == sa.bindparam("plan_id"), range_.c.seq == sa.bindparam("seq"))
+_UPDATE = sa.update(range_).where(range_.c.plan_id == sa.bindparam("key_plan"), range_.c.seq == sa.bindparam("key_seq"))
+
+# Ordered, so that no planner looks for it among a million committed ones.
+FIRST_PLANNED = (
+    sa.select(range_.c.seq)
+    .where(
+        range_.c.plan_id == hydration.c.plan_id,
+        range_.c.seq >= hydration.c.next_seq,
+        is_in(RangeState.PLANNED),
+    )
+    .order_by(range_.c.seq)
+    .limit(1)
+    .scalar_subquery()
+)
+"""The plan's next range; ``NULL`` where none is planned."""
+_OTHER = range_.alias("other")
+# One statement: who asks without the hydration's lock would miss, between two of them, a range that was planned at the
+# first and is in flight at the second, or the other way round.
+_OPEN = (
+    sa.select(_OTHER.c.seq, _OTHER.c.state, FIRST_PLANNED.label("waiting"))
+    .select_from(
+        hydration.outerjoin(
+            _OTHER,
+            sa.and_(
+                _OTHER.c.hydration_id == hydration.c.id, unsettled(_OTHER), _OTHER.c.plan_id == hydration.c.plan_id
+            ),
+        )
+    )
+    .with_hint(_OTHER, BY_STATE, "mysql")
+    .where(hydration.c.id == sa.bindparam("id"))
+    .limit(1)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A range that may be admitted, as it is under the lock."""
+
+    range: RangeRecord
+    in_flight: int
+    """Ranges of the hydration that hold a credit."""
+    now: datetime
+
+
+def candidate(connection: Connection, figures: Figures, *, seq: int | None) -> Candidate | None:
+    """Return the range ``seq``, or else the first planned one, with the credits that are taken."""
+    values = {"hydration_id": figures.id, "plan_id": figures.plan_id}
+    if seq is None:
+        row = connection.execute(_NEXT, {**values, "next_seq": figures.next_seq}).one_or_none()
+    else:
+        row = connection.execute(_THIS, {**values, "seq": seq}).one_or_none()
+    return None if row is None else Candidate(range=_record(row), in_flight=row.in_flight, now=row.now)
+
+
+def state_before(connection: Connection, record: RangeRecord) -> RangeState | None:
+    """Return the state of the range before this one, ``None`` for the first."""
+    row = connection.execute(_ONE, {"plan_id": record.plan_id, "seq": record.seq - 1}).one_or_none()
+    return None if row is None else RangeState(row.state)
+
+
+def one(connection: Connection, plan_id: str, seq: int) -> tuple[RangeRecord, datetime]:
+    """Return one range and the database's time; ``LedgerRefused`` where there is none."""
+    row = connection.execute(_ONE, {"plan_id": plan_id, "seq": seq}).one_or_none()
+    if row is None:
+        raise unknown_range(plan_id, seq)
+    return _record(row), row.now
+
+
+def save(connection: Connection, record: RangeRecord) -> None:
+    """Write a range back under its hydration's lock."""
+    connection.execute(
+        _UPDATE,
+        {
+            "key_plan": record.plan_id,
+            "key_seq": record.seq,
+            "state": record.state.value,
+            "attempt": record.attempt,
+            "lane": record.lane,
+            "session_id": record.session_id,
+            "tag": record.tag,
+            "lease_until": record.lease_until,
+            "memory_bytes": record.memory_bytes,
+            "committed_rows": record.rows,
+            "committed_bytes": record.bytes,
+            "checksum": record.checksum,
+            "error": record.error,
+            "admitted_at": record.admitted_at,
+            "committed_at": record.committed_at,
+        },
+    )
+
+
+def in_flight(connection: Connection, hydration_id: str) -> int:
+    """Count the ranges that hold a credit."""
+    return connection.execute(_IN_FLIGHT, {"hydration_id": hydration_id}).scalar_one()
+
+
+def leased(connection: Connection, hydration_id: str) -> int:
+    """Count the ranges in flight whose lease has not run out."""
+    held = held_by(sa.literal(hydration_id))
+    query = sa.select(sa.func.count()).select_from(range_).where(held, range_.c.lease_until > utc_now())
+    return connection.execute(query).scalar_one()
+
+
+def renew(connection: Connection, *, hydration_id: str, lane: str, seconds: float) -> int:
+    """Renew the leases of what a lane has in flight and return how many there are."""
+    until = now(connection) + timedelta(seconds=seconds)
+    held = held_by(sa.literal(hydration_id))
+    return connection.execute(sa.update(range_).where(held, range_.c.lane == lane).values(lease_until=until)).rowcount
+
+
+def now(connection: Connection) -> datetime:
+    """Return the database's time."""
+    return connection.execute(sa.select(_NOW)).scalar_one()
+
+
+def abandoned(connection: Connection, *, hydration_id: str, lane: str | None) -> list[RangeRecord]:
+    """Return ranges in flight whose lease has run out, and all that ``lane`` holds."""
+    lost = range_.c.lease_until <= utc_now()
+    if lane is not None:
+        lost = sa.or_(lost, range_.c.lane == lane)
+    rows = connection.execute(sa.select(range_).where(held_by(sa.literal(hydration_id)), lost))
+    # Not ordered by the database, which would rather read every range by key than sort a few.
+    return sorted((_record(row) for row in rows), key=lambda record: (record.plan_id, record.seq))
+
+
+def retry_failed(connection: Connection, *, hydration_id: str, plan_id: str) -> list[int]:
+    """Plan failed ranges again and return their sequence numbers."""
+    failed = sa.and_(range_.c.hydration_id == hydration_id, is_in(RangeState.FAILED), range_.c.plan_id == plan_id)
+    seqs = list(connection.scalars(sa.select(range_.c.seq).where(failed)))
+    if seqs:
+        again = {"state": RangeState.PLANNED.value, "lane": None, "session_id": None}
+        connection.execute(sa.update(range_).where(failed).values(again))
+    return seqs
+
+
+def last_seq(connection: Connection, plan_id: str) -> int:
+    """Return the number of the plan's last range; looks into the key only."""
+    newest = sa.select(range_.c.seq).where(range_.c.plan_id == plan_id).order_by(range_.c.seq.desc()).limit(1)
+    last: int = connection.execute(newest).scalar_one()
+    return last
+
+
+def any_open(connection: Connection, hydration_id: str) -> tuple[int, RangeState] | None:
+    """Return a range of the hydration's plan that is still to be committed, and its state."""
+    row = connection.execute(_OPEN, {"id": hydration_id}).one_or_none()
+    if row is None or (row.seq is None and row.waiting is None):
+        return None
+    return (row.waiting, RangeState.PLANNED) if row.seq is None else (row.seq, RangeState(row.state))
+
+
+def count(connection: Connection, plan_id: str) -> RangeCounts:
+    """Count a plan's ranges by state; reads the whole plan."""
+    row = connection.execute(sa.select(*by_state(range_)).where(range_.c.plan_id == plan_id)).one()
+    return RangeCounts(**{name: int(number or 0) for name, number in row._mapping.items()})
+
+
+def by_state(table: sa.FromClause) -> list[sa.Label[int]]:
+    """Return sums that count ranges by state, named as the states are.
+
+    To group by the state would have the database sort them by a text, which takes most of the time.
+    """
+    return [sa.func.sum(sa.case((table.c.state == state.value, 1), else_=0)).label(state.value) for state in RangeState]
+
+
+def page(
+    connection: Connection, plan_id: str, *, states: Sequence[RangeState] | None, after_seq: int, limit: int | None
+) -> list[RangeRecord]:
+    """Return ranges in the order of ``seq``."""
+    query = sa.select(range_).where(range_.c.plan_id == plan_id, range_.c.seq > after_seq).order_by(range_.c.seq)
+    if states is not None:
+        query = query.where(range_.c.state.in_([state.value for state in states]))
+    return [_record(row) for row in connection.execute(query.limit(limit))]
+
+
+def _record(row: Row[Any]) -> RangeRecord:
+    """Build the value from a row."""
+    return RangeRecord(
+        hydration_id=row.hydration_id,
+        plan_id=row.plan_id,
+        seq=row.seq,
+        bounds=bounds_from_json(json.loads(row.bounds)),
+        state=RangeState(row.state),
+        planned_rows=row.planned_rows,
+        planned_bytes=row.planned_bytes,
+        attempt=row.attempt,
+        lane=row.lane,
+        session_id=row.session_id,
+        tag=row.tag,
+        lease_until=row.lease_until,
+        memory_bytes=row.memory_bytes,
+        rows=row.committed_rows,
+        bytes=row.committed_bytes,
+        checksum=row.checksum,
+        error=row.error,
+        admitted_at=row.admitted_at,
+        committed_at=row.committed_at,
+    )

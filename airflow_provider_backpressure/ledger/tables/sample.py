@@ -1,0 +1,182 @@
+"""Statements on ``backpressure_sample``: the course of a hydration over time, for rates and charts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, STEP_SECONDS, Sample, recent_rates
+from airflow_provider_backpressure.core.transitions.statistics import rate_between
+from airflow_provider_backpressure.ledger.models import hydration, sample
+from airflow_provider_backpressure.ledger.sqltypes import (
+    Unsigned64,
+    UtcDateTime,
+    seconds_between,
+    utc_now,
+    whole_seconds,
+)
+
+_COLUMNS = {"committed": "committed_rows", "read": "read_rows"}
+"""Columns that are called otherwise than the field."""
+FIELDS = {field.name: sample.c[_COLUMNS.get(field.name, field.name)] for field in fields(Sample)}
+_OF_PLAN = sa.and_(hydration.c.id == sample.c.hydration_id, hydration.c.plan_id == sample.c.plan_id)
+
+
+def add(connection: Connection, *, hydration_id: str, plan_id: str, row: Sample) -> None:
+    """Keep one sample."""
+    values = {_COLUMNS.get(name, name): value for name, value in asdict(row).items()}
+    connection.execute(sa.insert(sample), {"hydration_id": hydration_id, "plan_id": plan_id, **values})
+
+
+def latest(connection: Connection, hydration_id: str, *, seconds: float) -> list[Sample]:
+    """Return the current plan's samples of the last seconds, the oldest first."""
+    since = connection.execute(sa.select(utc_now())).scalar_one() - timedelta(seconds=seconds)
+    rows = connection.execute(
+        sa.select(*(column.label(name) for name, column in FIELDS.items()))
+        .join(hydration, _OF_PLAN)
+        .where(hydration.c.id == hydration_id, sample.c.hydration_id == hydration_id, sample.c.at >= since)
+        .order_by(sample.c.at)
+    )
+    return [Sample(**row._mapping) for row in rows]
+
+
+def rate(connection: Connection, hydration_id: str, *, seconds: float) -> float | None:
+    """Return rows per second of the current plan over its latest samples; ``None`` with fewer than two.
+
+    From the latest sample back to the newest one that is ``seconds`` older, or else to the plan's first.
+    """
+    newest = _one(connection, hydration_id, order=sample.c.at.desc())
+    if newest is None:
+        return None
+    last, now = newest
+    cut = last.at - timedelta(seconds=seconds)
+    base = _one(connection, hydration_id, sample.c.at <= cut, order=sample.c.at.desc()) or _one(
+        connection, hydration_id, order=sample.c.at
+    )
+    return rate_between(base[0], last, now=now, seconds=seconds) if base else None
+
+
+def prune(connection: Connection, hydration_id: str, *, seconds: float, rows: int, most: int) -> int:
+    """Forget at most so many samples that are older, or more, than is kept; return how many went."""
+    mine = sample.c.hydration_id == hydration_id
+    now: datetime = connection.execute(sa.select(utc_now())).scalar_one()
+    ats = sa.select(sample.c.at).where(mine)
+    beyond = connection.execute(ats.order_by(sample.c.at.desc()).offset(rows).limit(1)).scalar_one_or_none()
+    cut = max(filter(None, (now - timedelta(seconds=seconds), beyond)))
+    old = [row.at for row in connection.execute(ats.where(sample.c.at <= cut).order_by(sample.c.at).limit(most))]
+    if old:
+        connection.execute(sa.delete(sample).where(mine, sample.c.at <= old[-1]))
+    return len(old)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latest:
+    """What the latest samples of a hydration tell."""
+
+    now: datetime
+    """On the ledger's clock, when they were read."""
+    rate: float | None = None
+    memory_used: int | None = None
+    memory_limit: int | None = None
+
+
+def latest_of_many(connection: Connection, hydration_ids: Sequence[str], *, seconds: float) -> dict[str, Latest]:
+    """Return what the latest samples tell, by hydration, in one statement; the rate as :func:`rate` gives it."""
+    rows = connection.execute(_LATEST, {"ids": list(hydration_ids), "seconds": seconds})
+    return {
+        row.id: Latest(
+            now=row.now,
+            rate=rate_between(
+                Sample(at=row.base_at, committed=row.base_rows),
+                Sample(at=row.at, committed=row.rows),
+                now=row.now,
+                seconds=seconds,
+            ),
+            memory_used=row.memory_used,
+            memory_limit=row.memory_limit,
+        )
+        for row in rows
+    }
+
+
+def recent_of_many(connection: Connection, plans: Mapping[str, str], *, now: datetime) -> dict[str, list[float]]:
+    """Return ``recent_rates`` of hydrations, given with their plans, in one statement that reads only those minutes."""
+    if not plans:
+        return {}
+    # Pairs that are known, not a join: every database then looks up each plan's last minutes by the primary key.
+    meant = sa.tuple_(sample.c.hydration_id, sample.c.plan_id).in_(list(plans.items()))
+    rows = connection.execute(
+        sa.select(
+            sample.c.hydration_id,
+            sa.func.min(sample.c.at, type_=UtcDateTime()).label("at"),
+            sa.func.min(sample.c.committed_rows, type_=Unsigned64()).label("committed"),
+        )
+        .where(meant, sample.c.at >= now - timedelta(seconds=RECENT_SECONDS))
+        .group_by(
+            sample.c.hydration_id, whole_seconds(sample.c.at) // sa.literal_column(str(STEP_SECONDS), sa.Integer())
+        )
+    )
+    found: dict[str, list[Sample]] = {}
+    for row in rows:
+        found.setdefault(row.hydration_id, []).append(Sample(at=row.at, committed=row.committed))
+    return {one: recent_rates(sorted(firsts, key=lambda each: each.at)) for one, firsts in found.items()}
+
+
+def _one_at(of: sa.FromClause, column: Any, *conditions: sa.ColumnElement[bool], order: Callable[..., Any]) -> Any:
+    """Return a column of the first or last sample, which is one step in the primary key."""
+    same = sa.and_(sample.c.hydration_id == of.c.id, sample.c.plan_id == of.c.plan_id)
+    # By the whole key, though two parts of it are the same: MySQL would sort all samples of the plan by the third.
+    whole = (order(sample.c.hydration_id), order(sample.c.plan_id), order(sample.c.at))
+    return sa.select(column).where(same, *conditions).order_by(*whole).limit(1).scalar_subquery()
+
+
+def _latest() -> Any:
+    """Return the statement. No join: databases looked for its rows among all samples of each plan."""
+    newest, oldest, rows = sa.desc, sa.asc, sample.c.committed_rows
+    late = (
+        sa.select(
+            hydration.c.id,
+            hydration.c.plan_id,
+            _one_at(hydration, sample.c.at, order=newest).label("at"),
+            _one_at(hydration, rows, order=newest).label("rows"),
+            _one_at(hydration, sample.c.memory_used, order=newest).label("memory_used"),
+            _one_at(hydration, sample.c.memory_limit, order=newest).label("memory_limit"),
+            _one_at(hydration, sample.c.at, order=oldest).label("first_at"),
+            _one_at(hydration, rows, order=oldest).label("first_rows"),
+        )
+        .where(hydration.c.id.in_(sa.bindparam("ids", expanding=True)))
+        .cte("late")
+        # Else it is found anew for each sample that is compared with it.
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
+    apart = seconds_between(sample.c.at, late.c.at) >= sa.bindparam("seconds")
+    base_at, base_rows = (_one_at(late, column, apart, order=newest) for column in (sample.c.at, rows))
+    return sa.select(
+        late.c.id,
+        late.c.at,
+        late.c.rows,
+        late.c.memory_used,
+        late.c.memory_limit,
+        sa.func.coalesce(base_at, late.c.first_at, type_=UtcDateTime()).label("base_at"),
+        sa.func.coalesce(base_rows, late.c.first_rows, type_=Unsigned64()).label("base_rows"),
+        utc_now().label("now"),
+    ).where(late.c.at.is_not(None))
+
+
+_LATEST = _latest()
+
+
+def _one(
+    connection: Connection, hydration_id: str, *conditions: sa.ColumnElement[bool], order: Any
+) -> tuple[Sample, datetime] | None:
+    row = connection.execute(
+        sa.select(sample.c.at, sample.c.committed_rows, utc_now().label("now"))
+        .join(hydration, _OF_PLAN)
+        .where(hydration.c.id == hydration_id, sample.c.hydration_id == hydration_id, *conditions)
+        .order_by(order)
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else (Sample(at=row.at, committed=row.committed_rows), row.now)

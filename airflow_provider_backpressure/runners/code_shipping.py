@@ -1,0 +1,76 @@
+"""What goes to Spark: our own code, as a zip file for applications or with each job, and settings of the session."""
+
+import hashlib
+import importlib
+import json
+import tempfile
+import zipfile
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import airflow_provider_backpressure
+
+PARTS = (
+    "__init__.py",
+    "exceptions.py",
+    "core/*.py",
+    "core/gate/*.py",
+    "core/ports/*.py",
+    "core/progress/*.py",
+    "core/snapshot/*.py",
+    "connectors/**/*.py",
+    "spark/*.py",
+)
+"""Of the package, what tasks import."""
+AT_HOME = frozenset({"source", "sink", "config.py"})
+"""Of a connector, what only Airflow's side needs."""
+JOB = "airflow_provider_backpressure.spark.job"
+PROBE = "airflow_provider_backpressure.spark.probe"
+ABOARD = "airflow_provider_backpressure.spark.code_loading"
+"""Named, not imported: what runs in Spark is shipped there."""
+SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": "4m"}
+"""Of each session: wide rows would else be handed to a task 64 MiB at a time."""
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@cache
+def shipment() -> Path:
+    """Return the zip, built once per process; its name follows its content. Nothing of ours need be installed there."""
+    path = Path(tempfile.mkdtemp(prefix="backpressure-")) / f"{release()}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in _contents().items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
+    return path
+
+
+@cache
+def cargo() -> tuple[str, bytes]:
+    """Return the same for a job, as ``spark.code_loading.carrying`` takes it: its name, and all sources packed."""
+    texts = {name: content.decode() for name, content in _contents().items()}
+    return release(), zlib.compress(json.dumps(texts).encode(), 9)
+
+
+@cache
+def _contents() -> dict[str, bytes]:
+    root = Path(airflow_provider_backpressure.__file__).parent
+    files = [file for part in PARTS for file in sorted(root.glob(part))]
+    files = [file for file in files if not _is_at_home(file.relative_to(root).parts)]
+    return {file.relative_to(root.parent).as_posix(): file.read_bytes() for file in files}
+
+
+def _is_at_home(parts: tuple[str, ...]) -> bool:
+    return parts[0] == "connectors" and bool(AT_HOME & set(parts))
+
+
+@cache
+def release() -> str:
+    """Return what tells this code from any other."""
+    whole = b"\0".join(name.encode() + b"\0" + content for name, content in _contents().items())
+    return f"{airflow_provider_backpressure.__name__}-{hashlib.sha256(whole).hexdigest()[:16]}"
+
+
+def module(name: str) -> Any:
+    """Return a module of what is shipped, for use in this process."""
+    return importlib.import_module(name)

@@ -1,0 +1,138 @@
+"""What is done for a hydration between its runs: the policy at the limit of its log acts, and events are told."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+from asgiref.sync import sync_to_async
+
+from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.core.admission.limiter import health_signals
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.new_data import Unread
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.alerts import Kind, event, of_course
+from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, SnapshotLost, SourceRefused
+from airflow_provider_backpressure.hooks.hydration_session import SourceDeclaration
+from airflow_provider_backpressure.hooks.recorded_declaration import recorded_health
+from airflow_provider_backpressure.triggers.notifications import tell
+from airflow_provider_backpressure.triggers.retention_guard import Guard
+
+log = logging.getLogger(__name__)
+
+ALWAYS = frozenset({Kind.NOT_KEEPING_UP, Kind.SOURCE_TROUBLE})
+"""Known by the statistics, which the poller keeps while a lane works and while none does."""
+BETWEEN = frozenset({Kind.DATA_AT_RISK, Kind.LOG_LOST})
+"""A lane that works looks at them itself, by its own budget."""
+
+
+@dataclass(kw_only=True)
+class Between:
+    """One hydration, as a trigger looks after it. For one event loop; what hangs holds no other trigger up.
+
+    To give a log up is as sound from here as from a lane: whoever reads it next finds that it is gone, and no run goes
+    on behind what was lost. So nothing has to be excluded meanwhile, not even a run that begins at this very moment.
+    """
+
+    source: SourceDeclaration
+    budget: Budget
+    """Its signals are those that warn."""
+    callbacks: Sequence[Mapping[str, Any]]
+    """Whom to tell, see ``telling.as_callbacks``."""
+    _guard: Guard = field(init=False)
+    _looking: "asyncio.Task[None] | None" = None
+    _health: HealthWatch | None = None
+    _plan_id: str = ""
+    """Of which the health is looked at: what is unread changes with it."""
+    _said: frozenset[Kind] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        """Look after the source's log."""
+        self._guard = Guard(source=self.source)
+
+    def look(self, ledger: Ledger, unread: Unread, *, working: bool) -> None:
+        """Begin to look, unless the look before is still under way. ``working``: whether a run is."""
+        if unread.hydration is not None and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look(ledger, unread.hydration, unread, working))
+
+    async def settle(self) -> None:
+        """Wait for the look that is under way."""
+        if self._looking is not None:
+            await self._looking
+
+    def end(self) -> None:
+        """Look no longer. Idempotent."""
+        if self._looking is not None:
+            self._looking.cancel()
+        self._rest()
+
+    async def _look(self, ledger: Ledger, hydration: Hydration, unread: Unread, working: bool) -> None:
+        try:
+            found, looked = of_course(unread.course), ALWAYS
+            if working:
+                self._rest()
+            else:
+                found |= _joined(await self._policy(hydration), await self._warnings(ledger, hydration))
+                looked |= BETWEEN
+            await self._tell(ledger, hydration, found, looked)
+        except (BackpressureError, AirflowRuntimeError) as error:
+            self._guard.forget()
+            log.warning("Nobody looks after %s now: %s", hydration.source_identity, error)
+        except Exception:
+            log.exception("A look after %s failed.", hydration.source_identity)
+
+    async def _policy(self, hydration: Hydration) -> dict[Kind, str]:
+        """Let the policy act, and return what it finds of the log."""
+        try:
+            await self._guard.look(hydration, replaying=None)
+        except SourceRefused as error:
+            return {Kind.DATA_AT_RISK: str(error)}
+        except (LogLost, SnapshotLost) as error:
+            return {Kind.LOG_LOST: str(error)}
+        return {}
+
+    async def _warnings(self, ledger: Ledger, hydration: Hydration) -> dict[Kind, str]:
+        if not self.budget.signals or hydration.plan is None:
+            return {}
+        if self._health is None or self._plan_id != hydration.plan.plan_id:
+            self._rest()
+            self._health = recorded_health(hydration, ledger, self.budget)
+            self._plan_id = hydration.plan.plan_id
+            await sync_to_async(self._health.start)()
+            await asyncio.to_thread(self._health.settle)
+        signals = health_signals(self._health.readings(), self.budget)
+        sentences = [signal.sentence for signal in signals if signal.warning]
+        return {Kind.DATA_AT_RISK: "; ".join(sentences)} if sentences else {}
+
+    def _rest(self) -> None:
+        """Ask nothing of the source, whose lane does."""
+        if self._health is not None:
+            self._health.close()
+            self._health = None
+
+    async def _tell(
+        self, ledger: Ledger, hydration: Hydration, found: Mapping[Kind, str], looked: frozenset[Kind]
+    ) -> None:
+        if not self.callbacks:
+            # Where nobody is to be told it stands in the triggerer's log, once.
+            for kind in found.keys() - self._said:
+                log.warning("%s of %s: %s", kind, hydration.source_identity, found[kind])
+            self._said = frozenset(found) | (self._said - looked)
+            return
+        present = {kind.value: 0.0 for kind in found}
+        notice = await asyncio.to_thread(ledger.note, hydration.id, present, looked={kind.value for kind in looked})
+        for due in notice.due:
+            await tell(self.callbacks, event(Kind(due), found[Kind(due)], hydration))
+
+
+def _joined(*each: Mapping[Kind, str]) -> dict[Kind, str]:
+    """Return everything that was found, of one kind in one sentence."""
+    found: dict[Kind, str] = {}
+    for some in each:
+        for kind, sentence in some.items():
+            found[kind] = f"{found[kind]}; {sentence}" if kind in found else sentence
+    return found

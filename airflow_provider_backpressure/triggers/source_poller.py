@@ -1,0 +1,116 @@
+"""The light poller: looks at every source that is followed, for all triggers of a triggerer at once."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+from asgiref.sync import sync_to_async
+
+from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.committed_frontier import committed_frontier, follows
+from airflow_provider_backpressure.core.monitoring.new_data import Unread
+from airflow_provider_backpressure.core.monitoring.source_poller import PRUNE_SECONDS, Observer, prune
+from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.exceptions import BackpressureError
+from airflow_provider_backpressure.hooks import metrics
+from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
+from airflow_provider_backpressure.triggers.shared_ledger import opened_ledger
+
+log = logging.getLogger(__name__)
+
+News = Mapping[tuple[str, str], Unread]
+"""What is there to be brought, by the identities of source and sink."""
+
+
+@dataclass(kw_only=True)
+class Poller:
+    """Looks at sources in threads; one that hangs holds nobody else up, and is not looked at again meanwhile."""
+
+    backpressure_conn_id: str
+    interval: float
+    _looks: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    _open: dict[str, Callable[[], Source]] = field(default_factory=dict)
+    _next_prune: float = 0.0
+
+    async def rounds(self) -> AsyncIterator[News]:
+        """Yield the news of each round, for ever. What fails is logged, and tried again in the next."""
+        metrics.prepare()
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    news = await self._round()
+                except (BackpressureError, AirflowRuntimeError) as error:
+                    log.warning("Sources are not looked at now: %s", error)
+                else:
+                    yield news
+                await asyncio.sleep(max(0.0, began + self.interval - time.monotonic()))
+        finally:
+            for look in self._looks.values():
+                look.cancel()
+
+    async def _round(self) -> News:
+        ledger = await opened_ledger(self.backpressure_conn_id)
+        every = await asyncio.to_thread(ledger.hydrations)
+        mine = [one for one in every if one.environment == settings.environment()]
+        for one in mine:
+            if follows(one.plan) and one.id not in self._looks:
+                self._looks[one.id] = asyncio.create_task(self._look(ledger, one))
+        if self._looks:
+            done, _ = await asyncio.wait(self._looks.values(), timeout=self.interval)
+            self._looks = {key: look for key, look in self._looks.items() if look not in done}
+        await self._prune(ledger, mine)
+        return await asyncio.to_thread(lambda: {_names(one): _unread(ledger, one) for one in mine})
+
+    async def _look(self, ledger: Ledger, hydration: Hydration) -> None:
+        try:
+            opened = self._open.get(hydration.id)
+            if opened is None:
+                # Airflow's channel to the triggerer belongs to the event loop: a thread of asyncio's own cannot use it.
+                opened = self._open[hydration.id] = await sync_to_async(_opening)(hydration)
+            observer = Observer(
+                ledger=ledger,
+                hydration_id=hydration.id,
+                open=opened,
+                interval=self.interval,
+                tell=lambda found, course: metrics.send(ledger, found, course),
+            )
+            await asyncio.to_thread(observer.look)
+        except (BackpressureError, AirflowRuntimeError) as error:
+            # The connection may have changed: it is read anew.
+            self._open.pop(hydration.id, None)
+            log.warning("%s is not looked at now: %s", hydration.source_identity, error)
+        except Exception:
+            log.exception("A look at %s failed.", hydration.source_identity)
+
+    async def _prune(self, ledger: Ledger, hydrations: list[Hydration]) -> None:
+        now, kept = time.monotonic(), settings.samples_kept()
+        if now >= self._next_prune:
+            self._next_prune = now + PRUNE_SECONDS
+            for one in hydrations:
+                await asyncio.to_thread(prune, ledger, one.id, kept)
+
+
+def _opening(hydration: Hydration) -> Callable[[], Source]:
+    declared = declaration_of(hydration).source
+    found = endpoint(declared.conn_id, *declared.conn_types)
+    return lambda: declared.open(found)
+
+
+def _names(hydration: Hydration) -> tuple[str, str]:
+    return hydration.source_identity, hydration.sink_identity
+
+
+def _unread(ledger: Ledger, hydration: Hydration) -> Unread:
+    """Return what is unread as of now: a lane may have looked before its last commits, and looks are seconds apart."""
+    found, course = ledger.hydration(hydration.id), ledger.course(hydration.id)
+    if course is not None:
+        done = committed_frontier(found, ledger, before=course.latest.committed)
+        course = replace(course, latest=replace(course.latest, committed=done))
+    return Unread(hydration=found, course=course)
