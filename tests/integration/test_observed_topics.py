@@ -10,7 +10,7 @@ from airflow_provider_backpressure.sources import KafkaSource
 from airflow_provider_backpressure.testing import MemoryLedger
 from dev.services import Server
 from tests.support.kafka import Topic, endpoint_of
-from tests.unit.core.test_observer import planned_topic
+from tests.unit.core.monitoring.test_source_poller import planned_topic
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("M10")]
 

@@ -82,14 +82,14 @@ MUTANTS = (
         module=BOUNDS,
         right='(sql.SQL("<"), bounds.end)',
         wrong='(sql.SQL("<="), bounds.end)',
-        test="unit/postgres/test_bounds.py::test_bounds_are_half_open",
+        test="unit/connectors/postgres/test_predicates.py::test_bounds_are_half_open",
     ),
     Mutant(
         name="a range's lower bound is exclusive",
         module=BOUNDS,
         right='(sql.SQL(">="), bounds.start)',
         wrong='(sql.SQL(">"), bounds.start)',
-        test="unit/postgres/test_bounds.py::test_bounds_are_half_open",
+        test="unit/connectors/postgres/test_predicates.py::test_bounds_are_half_open",
     ),
     Mutant(
         name="a frontier's difference may be negative",
@@ -103,7 +103,7 @@ MUTANTS = (
         module="core/verification/verifier.py",
         right='return " and ".join(differences)',
         wrong='return ""',
-        test="unit/core/test_hydrator.py::test_verification_names_the_range_that_differs",
+        test="unit/core/execution/test_lane_runner.py::test_verification_names_the_range_that_differs",
     ),
     Mutant(
         name="the completion check does not add up",
@@ -117,7 +117,7 @@ MUTANTS = (
         module=PUSH,
         right="if diff.number == self.number + 1 and diff.changes is not None:",
         wrong="if diff.changes is not None:",
-        test="unit/core/test_mirror.py::test_anything_else_has_to_be_read",
+        test="unit/core/push/test_gate_cache.py::test_anything_else_has_to_be_read",
     ),
     Mutant(
         name="the queue ignores priority",
@@ -131,21 +131,21 @@ MUTANTS = (
         module="core/gate/queue.py",
         right="ends[before] if known else None",
         wrong="ends[before] + 1000 if known else None",
-        test="unit/core/test_queue.py::test_each_end_lets_the_next_one_in",
+        test="unit/core/gate/test_queue.py::test_each_end_lets_the_next_one_in",
     ),
     Mutant(
         name="the memory's baseline is measured while ranges are in flight",
         module="core/admission/limiter.py",
         right="if reading is not None and not state.reserved_bytes and not state.in_flight:",
         wrong="if reading is not None:",
-        test="unit/core/test_baseline.py::test_what_ranges_in_flight_take_is_not_counted_twice",
+        test="unit/core/admission/test_baseline.py::test_what_ranges_in_flight_take_is_not_counted_twice",
     ),
     Mutant(
         name="retention's milliseconds are taken for seconds",
         module="connectors/kafka/source/health.py",
         right="milliseconds / 1000 if deletes",
         wrong="milliseconds if deletes",
-        test="unit/sources/test_kafka_health.py::test_retention_is_told_in_milliseconds_and_kept_in_seconds",
+        test="unit/connectors/kafka/source/test_health.py::test_retention_is_told_in_milliseconds_and_kept_in_seconds",
     ),
     Mutant(
         name="a slice of a topic holds the offset at its end",
@@ -159,14 +159,14 @@ MUTANTS = (
         module="connectors/postgres/tasks/pgoutput.py",
         right='self._start <= int.from_bytes(body[1:9], "big") < self._end',
         wrong='self._start < int.from_bytes(body[1:9], "big") < self._end',
-        test="unit/spark/test_pgoutput.py::test_a_window_holds_the_commits_from_its_start_to_before_its_end",
+        test="unit/connectors/postgres/tasks/test_pgoutput.py::test_a_window_holds_the_commits_from_its_start_to_before_its_end",
     ),
     Mutant(
         name="a window's lower bound is inclusive",
         module=BOUNDS,
         right='sql.SQL("{} > {}").format(column, _value(window.after, cast))',
         wrong='sql.SQL("{} >= {}").format(column, _value(window.after, cast))',
-        test="unit/postgres/test_bounds.py::test_the_first_window_has_the_rows_without_a_value_too",
+        test="unit/connectors/postgres/test_predicates.py::test_the_first_window_has_the_rows_without_a_value_too",
     ),
 )
 

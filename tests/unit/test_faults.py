@@ -29,8 +29,10 @@ def matrix() -> Matrix:
                 report("tests/chaos/test_links.py::test_a", faults=[9]),
                 report("tests/chaos/test_kills.py::test_b", faults=[3], victim="lane", step="in_copy", seed="1"),
                 report("tests/chaos/test_simulated.py::test_c", faults=[3, 13], cell="lane in_copy", seeds=1000),
-                report("tests/unit/core/test_schedules.py::test_d", faults=[12], schedules=400, seconds=4.0),
-                report("tests/unit/core/test_schedules.py::test_e", faults=[12], mutation="no fence", after=15),
+                report("tests/unit/core/execution/test_schedules.py::test_d", faults=[12], schedules=400, seconds=4.0),
+                report(
+                    "tests/unit/core/execution/test_schedules.py::test_e", faults=[12], mutation="no fence", after=15
+                ),
                 report("tests/unit/test_x.py::test_of_no_cell"),
             ],
             "failed": [report("tests/chaos/test_disk.py::test_f", faults=[10])],

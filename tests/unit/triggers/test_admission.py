@@ -26,7 +26,7 @@ from airflow_provider_backpressure.operators import PlanSnapshotOperator, Submit
 from airflow_provider_backpressure.triggers import AdmissionTrigger, admission
 from airflow_provider_backpressure.triggers import shared_ledger as ledger
 from tests.support.world import TABLES, MemoryTable, World, context
-from tests.unit.triggers.test_between import Logged
+from tests.unit.triggers.test_idle_maintenance import Logged
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from airflow_provider_backpressure.triggers import source_poller as poller
 from airflow_provider_backpressure.triggers.unread import Subject
 from tests.conformance.ledger.support import commit, take
 from tests.support.world import TABLES, MemoryTable, World, context
-from tests.unit.core.test_observer import planned_topic
+from tests.unit.core.monitoring.test_source_poller import planned_topic
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

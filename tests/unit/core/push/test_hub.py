@@ -23,7 +23,7 @@ from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import admit, commit, planned, take
 from tests.support.waiting import until
-from tests.unit.core.test_mirror import GATE
+from tests.unit.core.push.test_gate_cache import GATE
 
 ROOMY = MemoryReading(used_bytes=0, limit_bytes=2**30, age_seconds=0.0)
 CLOSED = decide([credits_taken(1, 1)], in_flight=1)

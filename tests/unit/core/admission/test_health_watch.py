@@ -34,7 +34,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRef
 from airflow_provider_backpressure.sinks import DeltaSink, PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, PostgresSource
 from airflow_provider_backpressure.testing import ManualClock, MemoryHealth
-from tests.unit.core.test_gate import reading, state
+from tests.unit.core.admission.test_gate import reading, state
 
 NOWHERE = Endpoint(conn_id="c", host="127.0.0.1", port=1, database="d", user="u", password="hunter2-is-secret")
 EVERY = (

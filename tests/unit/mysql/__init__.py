@@ -1,1 +1,0 @@
-"""Unit tests of what both sides say to MySQL."""
