@@ -35,11 +35,12 @@ test: check ## All suites, against real services that the run starts and stops i
 test-long: $(READY) ## What takes long: a thousand ranges under kills, workers that come and go, Airflow's gestures, benchmarks
 	@$(PYTEST) -m long tests/system tests/integration
 
-check: $(READY) ## Format, lint, types and import contracts
+check: $(READY) ## Format, lint, types, import contracts and names
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m dev.naming
 
 bench: $(READY) ## Benchmarks, side by side (two hours; BENCH_ROWS=200000 for a quick try)
 	@$(BIN)/python -m benchmarks --rows $${BENCH_ROWS:-10000000} $(if $(BENCH_ONLY),--only $(BENCH_ONLY)) $(if $(WRITE_DOCS),--write-docs)

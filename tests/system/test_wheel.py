@@ -165,7 +165,8 @@ def test_wheel_and_sdist_hold_every_file_of_the_package(clean: Clean, from_sdist
 
 def test_the_core_needs_nothing_but_python(from_sdist: Path) -> None:
     """Without site-packages there is no Airflow, no Spark, no database driver: every module of the core is imported."""
-    modules = sorted(path.stem for path in (from_sdist / PACKAGE / "core").glob("[a-z]*.py"))
+    core = from_sdist / PACKAGE / "core"
+    modules = sorted(".".join(path.relative_to(core).with_suffix("").parts) for path in core.rglob("[a-z]*.py"))
     assert len(modules) > 50
     script = (
         f"import sys; sys.path.insert(0, {str(from_sdist)!r})\n"
@@ -200,7 +201,7 @@ def upgraded(clean: Clean) -> Iterator[Clean]:
     ledger = source / PACKAGE / "ledger"
     (ledger / "migrations" / "versions" / f"{NEXT_REVISION}_next.py").write_text(MIGRATION)
     for path, before, after in (
-        (ledger / "versions.py", f'REVISION = "{REVISION}"', f'REVISION = "{NEXT_REVISION}"'),
+        (ledger / "schema_version.py", f'REVISION = "{REVISION}"', f'REVISION = "{NEXT_REVISION}"'),
         (ledger / "models.py", '    sa.Index("ix_backpressure_hydration_cluster"', '    sa.Column("next", sa.Text),\n'),
     ):
         text = path.read_text()

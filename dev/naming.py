@@ -1,0 +1,103 @@
+"""Checks names: modules and classes are nouns, functions are verbs, and no word is a riddle.
+
+``python -m dev.naming`` fails for a name that breaks a rule and is not in ``dev/naming_allowed.txt``, and for a name in
+that file that breaks none any more: the file can only shrink. ``--write`` removes such names from it.
+"""
+
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "airflow_provider_backpressure"
+ALLOWED = Path(__file__).parent / "naming_allowed.txt"
+AGREED = frozenset(
+    {
+        "__init__",
+        "changes",
+        "config",
+        "connect",
+        "copy",
+        "errors",
+        "health",
+        "read",
+        "table",
+        "target",
+        "types",
+        "write",
+    }
+)
+"""File names that every connector has."""
+MOST = 3
+"""Modules of the same file name."""
+RIDDLES = frozenset(
+    {
+        "among",
+        "aside",
+        "between",
+        "desk",
+        "ear",
+        "glance",
+        "hand",
+        "knife",
+        "meant",
+        "named",
+        "of",
+        "opened",
+        "said",
+        "shelf",
+        "shown",
+        "sieve",
+        "slate",
+        "tap",
+        "told",
+        "whole",
+    }
+)
+VERBS = "need|exceed|feed|seed|read|embed|shed|ping|ring|string|spring|bring|thing"
+PARTICIPLE = re.compile(rf"(?!({VERBS})(_|$))[a-z]+(ed|ing)(_|$)")
+"""The first word of a function's name that is a participle or a gerund."""
+
+
+def find_broken() -> Iterator[str]:
+    """Yield ``path::name`` of each name that breaks a rule."""
+    modules = sorted(path for path in PACKAGE.rglob("*.py") if "versions" not in path.parts)
+    stems = Counter(path.stem for path in modules)
+    for path in modules:
+        where = path.relative_to(PACKAGE).as_posix()
+        if path.stem in RIDDLES or (stems[path.stem] > MOST and path.stem not in AGREED):
+            yield where
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and node.name.lower() in RIDDLES:
+                yield f"{where}::{node.name}"
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = node.name.strip("_")
+                if name in RIDDLES or (PARTICIPLE.match(name) and not is_property(node)):
+                    yield f"{where}::{node.name}"
+
+
+def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function is read as a value, which may be a noun or a state."""
+    return any(isinstance(each, ast.Name) and "property" in each.id for each in node.decorator_list)
+
+
+def main() -> int:
+    """Print what is new and what is mended; return 1 where there is any."""
+    broken = sorted(set(find_broken()))
+    allowed = ALLOWED.read_text().splitlines() if ALLOWED.exists() else []
+    if "--write" in sys.argv:
+        ALLOWED.write_text("".join(f"{name}\n" for name in broken if name in allowed or not allowed))
+        return 0
+    new, mended = sorted(set(broken) - set(allowed)), sorted(set(allowed) - set(broken))
+    for name in new:
+        print(f"{name}: give it a noun (module, class) or a verb (function), and no name that {MOST} modules have.")
+    for name in mended:
+        print(f"{name}: it breaks no rule any more; run python -m dev.naming --write.")
+    return 1 if new or mended else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
