@@ -24,12 +24,14 @@ def upgrade(connection: Connection, plans: SystemTable) -> None:
 def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan, target: QualifiedName) -> None:
     """Write the whole plan and the numbers of the tables into its row, where the table has a place for them."""
     tables = None if plan.mode is Mode.REPLACE else _numbers(connection, plans, target)
-    for name, value in ((PLAN, plan.to_json()), (TABLES, tables)):
-        if _has_column(connection, plans, name):
-            update = sql.SQL("UPDATE {} SET {} = %s WHERE target = %s").format(
-                sql.SQL(plans.name.sql), sql.Identifier(name)
-            )
-            connection.execute(update, (value, fence))
+    values = {PLAN: plan.to_json(), TABLES: tables}
+    there = [name for name in values if _has_column(connection, plans, name)]
+    if there:
+        update = sql.SQL("UPDATE {} SET {} WHERE target = %s").format(
+            sql.SQL(plans.name.sql),
+            sql.SQL(", ").join(sql.SQL("{} = %s").format(sql.Identifier(name)) for name in there),
+        )
+        connection.execute(update, (*(values[name] for name in there), fence))
 
 
 def is_another_table(connection: Connection, plans: SystemTable, *, fence: str, target: QualifiedName) -> bool:
