@@ -335,6 +335,24 @@ def give_up(followed: Followed) -> None:
     until(lambda: followed.source("CHECKPOINT", status) == [("lost",)], SECONDS)
 
 
+def test_what_an_idle_server_logs_leaves_no_token(followed: Followed) -> None:
+    """Each token is log itself, so it would be a reason for the next window."""
+    comment = "SELECT obj_description(oid, 'pg_publication') FROM pg_publication"
+    followed.source(TABLE, FILL.format(100))
+    followed.go()
+    followed.source("UPDATE t SET v = 1")
+    followed.go()
+    before = followed.source(comment)
+    assert before[0][0]
+    followed.source("SELECT pg_log_standby_snapshot()")
+    followed.go()
+    assert followed.source(comment) == before
+    followed.source("UPDATE t SET v = 2")
+    followed.go()
+    assert followed.source(comment) != before
+    assert followed.differs() == (0, 0)
+
+
 @pytest.mark.statement("X3")
 def test_a_source_that_was_restored_and_written_past_its_log_is_noticed(
     followed: Followed, services: Services, tmp_path: Path

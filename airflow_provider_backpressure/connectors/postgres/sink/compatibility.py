@@ -222,7 +222,8 @@ _REPLAYED = sql.SQL(
            has_table_privilege(c.oid, 'DELETE'),
            array(
                SELECT tgname::text FROM pg_trigger
-               WHERE tgrelid = c.oid AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 3 = 3 ORDER BY 1),
+               WHERE (tgrelid = c.oid OR tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))
+                 AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 3 = 3 ORDER BY 1),
            array(
                SELECT rulename::text FROM pg_rewrite
                WHERE ev_class = c.oid AND is_instead AND ev_enabled IN ('O', 'A') ORDER BY 1),

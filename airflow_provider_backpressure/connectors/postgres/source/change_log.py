@@ -52,6 +52,8 @@ MARK, SIGNED = "@", "/"
 """Before what marks the publication by which a position of the log is read, and before the position's token."""
 TOKENS = 8
 """Tokens that the publication's comment keeps: that of the last window, and those of plans that were never kept."""
+IDLE_BYTES = 512
+"""Log that an idle server writes by itself: a token for each piece of that would be a reason for the next one."""
 _SETTINGS = {"lock_timeout": "30s"}
 
 
@@ -96,7 +98,11 @@ class PostgresLog:
         publication, token = self._same_publication(start)
         if flushed <= start:
             return []
-        mark, flushed = self._sign(publication, token), self._kept(start).flushed
+        mark = f"{publication}{SIGNED}{token}" if token else publication
+        if flushed.at - start.at > IDLE_BYTES:
+            mark = self._sign(publication, token)
+            flushed = self._kept(start).flushed
+            self._same_publication(start)
         most = min(bytes, WINDOW_BYTES)
         ends = [*(lsn(at) for at in range(start.at + most, flushed.at, most)), flushed]
         places = [start, *(self._marked(each, mark) for each in ends)]

@@ -133,8 +133,14 @@ _IDENTITY = sql.SQL(
 _CAST = sql.SQL(
     """
     SELECT a.attname::text
-    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    JOIN pg_cast k ON k.castsource = CASE t.typbasetype WHEN 0 THEN t.oid ELSE t.typbasetype END
+    FROM pg_attribute a
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE types AS (
+            SELECT oid, typbasetype FROM pg_type WHERE oid = a.atttypid
+            UNION ALL SELECT t.oid, t.typbasetype FROM types b JOIN pg_type t ON t.oid = b.typbasetype)
+        SELECT oid FROM types WHERE typbasetype = 0
+    ) base
+    JOIN pg_cast k ON k.castsource = base.oid
     WHERE a.attrelid = %s AND a.attname = ANY (%s) AND k.casttarget = 'text'::regtype AND k.castmethod = 'f'
     ORDER BY a.attnum
     """
