@@ -211,15 +211,15 @@ class PostgresLog:
         and nothing says so; what an earlier release has begun has no mark.
         """
         now, (before, _, token) = self._publication(), start.text.partition(MARK)[2].partition(SIGNED)
-        if token and token not in self._tokens()[0]:
-            raise LogLost(
-                f"The publication {self.stream} in {where(self._session.endpoint)} does not have the comment that the "
-                f"last window left: the server was restored to an earlier time, or the comment was changed; {RESTART}."
-            )
         if before and before != now:
             raise LogLost(
                 f"The publication {self.stream} in {where(self._session.endpoint)} was altered or created again, so "
                 f"the log may lack changes of {self._table}: {RESTART}."
+            )
+        if token and token not in self._tokens()[0]:
+            raise LogLost(
+                f"The publication {self.stream} in {where(self._session.endpoint)} does not have the comment that the "
+                f"last window left: the server was restored to an earlier time, or the comment was changed; {RESTART}."
             )
         return now, token
 
