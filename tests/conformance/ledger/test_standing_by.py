@@ -1,5 +1,7 @@
 """Who gets the next connection to a server of sinks, where hydrations want more than there are."""
 
+import time
+
 import pytest
 import sqlalchemy as sa
 
@@ -21,17 +23,24 @@ def waiting(ledger, names, *, connections=1):
     return made
 
 
+def begin_to_wait(ledger, *hydration_ids):
+    """One after the other, each in a moment of its own: the clock of SQLite has steps of a millisecond."""
+    for hydration_id in hydration_ids:
+        begun = time.time_ns() // 1_000_000
+        until(lambda begun=begun: time.time_ns() // 1_000_000 > begun, pause=0.001)
+        ledger.stand_by(hydration_id)
+
+
 def test_who_waits_longest_gets_the_next_one(ledger):
     """Also who has just given one back, and asks first: it begins behind the others."""
     (one, first), (two, second), (three, third) = waiting(ledger, "abc")
-    for hydration_id in (two, three, one, two):
-        ledger.stand_by(hydration_id)
+    begin_to_wait(ledger, two, three, one, two)
     assert [ledger.gate(each).connections_before for each in (one, two, three)] == [2, 0, 1]
     commit(ledger, first, 0)
     assert admit(ledger, one) is None
     assert admit(ledger, three) is None
     take(ledger, two)
-    ledger.stand_by(two)
+    begin_to_wait(ledger, two)
     commit(ledger, second, 0)
     assert admit(ledger, two) is None
     assert admit(ledger, one) is None
@@ -91,8 +100,7 @@ def test_who_was_silent_begins_behind_the_others(ledger):
     (one, _), (two, _), (three, _) = waiting(ledger, "abc")
     ledger.stand_by(two, lease_seconds=0.05)
     until(lambda: ledger.gate(one).connections_before == 0)
-    ledger.stand_by(three)
-    ledger.stand_by(two)
+    begin_to_wait(ledger, three, two)
     assert [ledger.gate(each).connections_before for each in (two, three)] == [1, 0]
 
 
