@@ -23,18 +23,18 @@ def waiting(ledger, names, *, connections=1):
     return made
 
 
-def begin_to_wait(ledger, *hydration_ids):
-    """One after the other, each in a moment of its own: the clock of SQLite has steps of a millisecond."""
-    for hydration_id in hydration_ids:
-        begun = time.time_ns() // 1_000_000
-        until(lambda begun=begun: time.time_ns() // 1_000_000 > begun, pause=0.001)
-        ledger.stand_by(hydration_id)
+def begin_to_wait(ledger, hydration_id):
+    """Stand by in a later millisecond than every call before: SQLite's clock knows no smaller step."""
+    before = time.time_ns() // 1_000_000
+    until(lambda: time.time_ns() // 1_000_000 > before, pause=0.001)
+    ledger.stand_by(hydration_id)
 
 
 def test_who_waits_longest_gets_the_next_one(ledger):
     """Also who has just given one back, and asks first: it begins behind the others."""
     (one, first), (two, second), (three, third) = waiting(ledger, "abc")
-    begin_to_wait(ledger, two, three, one, two)
+    for hydration_id in (two, three, one, two):
+        begin_to_wait(ledger, hydration_id)
     assert [ledger.gate(each).connections_before for each in (one, two, three)] == [2, 0, 1]
     commit(ledger, first, 0)
     assert admit(ledger, one) is None
@@ -100,7 +100,8 @@ def test_who_was_silent_begins_behind_the_others(ledger):
     (one, _), (two, _), (three, _) = waiting(ledger, "abc")
     ledger.stand_by(two, lease_seconds=0.05)
     until(lambda: ledger.gate(one).connections_before == 0)
-    begin_to_wait(ledger, three, two)
+    begin_to_wait(ledger, three)
+    begin_to_wait(ledger, two)
     assert [ledger.gate(each).connections_before for each in (two, three)] == [1, 0]
 
 
