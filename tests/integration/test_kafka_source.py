@@ -463,6 +463,28 @@ def test_a_start_is_turned_into_offsets_when_it_is_planned(
     assert list(range(window.start[0], window.end[0])) == offsets
 
 
+@pytest.mark.parametrize("later", [True, False])
+def test_a_time_leaves_earlier_records_of_an_open_transaction_out(kafka: Server, later: bool) -> None:
+    """They stand before the place where reading begins, whenever they are committed."""
+    topic = Topic(servers=kafka.url).create(retention_ms="-1")
+    start = datetime(2023, 11, 14, tzinfo=UTC)
+    past, future = (int(start.timestamp() * 1000) + change for change in (-60_000, 60_000))
+    source = KafkaSource(conn_id="c", topic=topic.name, start=start).open(endpoint_of(kafka))
+    with topic.transaction(commit=True) as producer:
+        topic.put(producer, 0, "early", timestamp=past)
+        if later:
+            topic.send(0, "late", timestamp=future)
+        first = source.snapshot().window
+    assert first is not None
+    topic.send(0, "last", timestamp=future)
+    until(lambda: source.upstream().open == 0)
+    following = LogWindow.of(source.snapshot(after=first.upto).window)
+    assert following is not None
+    records = sorted(topic.committed().items())
+    values = [value for (_, at), value in records if following.start[0] <= at < following.end[0]]
+    assert values == ([b'"late"', b'"last"'] if later else [b'"last"'])
+
+
 FIELDS = {
     "id": "int8",
     "price": "numeric(12, 2)",

@@ -65,16 +65,17 @@ class TopicLog:
             )
 
     def at(self, time: datetime, log: Log) -> dict[int, int]:
-        """Return the first offset from a time on, by partition; where there is none the end."""
+        """Return the first offset from a time on, by partition; where there is none, the one behind all records.
+
+        It may lie behind the end: earlier records of open transactions stand before it.
+        """
         from confluent_kafka import IsolationLevel
         from confluent_kafka.admin import OffsetSpec
 
         spec = OffsetSpec.for_timestamp(int(time.timestamp() * 1000))
         with self._asking() as questions:
-            found = self._offsets(questions, log.end, spec, IsolationLevel.READ_COMMITTED)
-        return {
-            partition: end if found[partition] < 0 else min(found[partition], end) for partition, end in log.end.items()
-        }
+            found = self._offsets(questions, log.end, spec, IsolationLevel.READ_UNCOMMITTED)
+        return {partition: high if found[partition] < 0 else found[partition] for partition, high in log.high.items()}
 
     def record_bytes(self, starts: dict[int, int], ends: dict[int, int]) -> float:
         """Return the mean size of a few records in the middle of what is to be read."""
