@@ -13,6 +13,9 @@ from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 
 _SIGNED_MAX = 2**63 - 1
+# Padded to the six digits that SQLAlchemy stores, so that times compare as text.
+SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+"""SQLite's clock."""
 
 
 class _Untyped(UserDefinedType[Any]):
@@ -88,8 +91,7 @@ def _postgresql_now(element: utc_now, compiler: SQLCompiler, **_: Any) -> str:
 
 @compiles(utc_now, "sqlite")
 def _sqlite_now(element: utc_now, compiler: SQLCompiler, **_: Any) -> str:
-    # Padded to the six digits that SQLAlchemy stores, so that times compare as text.
-    return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+    return SQLITE_NOW
 
 
 @compiles(utc_now, "mysql")

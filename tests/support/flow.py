@@ -25,8 +25,9 @@ from airflow_provider_backpressure.core.gate.hydration import Permit
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec, SliceResult
-from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
+from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from tests.support.cluster import Cluster, EventClock, Job, Station
+from tests.support.ledger_model import LedgerModel
 
 POLL = PollPolicy(initial=1.0, maximum=5.0)
 LOOK_SECONDS = 5.0
@@ -135,7 +136,7 @@ class Admission:
     """Whether the memory's reading was younger than its deadline."""
 
 
-class WatchedLedger(MemoryLedger):
+class WatchedLedger(LedgerModel):
     """Tells of every admission, whoever asked for it."""
 
     def __init__(self, now: Callable[[], datetime], admitted: Callable[[str, int], None]) -> None:

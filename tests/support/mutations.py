@@ -12,8 +12,9 @@ from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.resplit import Knife
 from airflow_provider_backpressure.core.transitions import admission
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
-from airflow_provider_backpressure.testing import MemoryLedger, MemorySink
+from airflow_provider_backpressure.testing import MemorySink
 from tests.support import simulated
+from tests.support.ledger_model import LedgerModel
 from tests.support.simulated import SimulatedSink
 
 Patch = pytest.MonkeyPatch
@@ -51,7 +52,7 @@ def _lane_looks_for_no_marker(patch: Patch) -> None:
 
 
 def _credit_returned_on_submit(patch: Patch) -> None:
-    admit = MemoryLedger.admit
+    admit = LedgerModel.admit
 
     def generous(self: Any, hydration_id: str, **request: Any) -> Any:
         permit = admit(self, hydration_id, **request)
@@ -59,7 +60,7 @@ def _credit_returned_on_submit(patch: Patch) -> None:
             self._tables.entry(hydration_id).in_flight.discard((permit.range.plan_id, permit.range.seq))
         return permit
 
-    patch.setattr(MemoryLedger, "admit", generous)
+    patch.setattr(LedgerModel, "admit", generous)
 
 
 def _ledger_before_sink(patch: Patch) -> None:

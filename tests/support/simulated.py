@@ -21,15 +21,16 @@ from airflow_provider_backpressure.exceptions import (
     RangeFailed,
     SinkUnavailable,
 )
-from airflow_provider_backpressure.ledger.memory_tables import Entry
-from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
+from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from tests.support.actors import Actor, Link, VirtualClock, pause
+from tests.support.ledger_model import LedgerModel
+from tests.support.ledger_model.tables import Entry
 
 MARKER_WAIT = 10.0
 """Seconds for which a task waits for another one's marker, as ``connectors.postgres.tasks.connections`` has it."""
 
 
-class SimulatedLedger(MemoryLedger):
+class SimulatedLedger(LedgerModel):
     """Sees to it that nothing is admitted over the credits, or at a gate that a person has closed."""
 
     def admit(self, hydration_id: str, **request: Any) -> Permit | None:

@@ -322,12 +322,12 @@ class _Numbers:
 @contextmanager
 def stage() -> Iterator[pytest.MonkeyPatch]:
     """Let the product's parts stop where an actor has to, for the world that was made last."""
-    from airflow_provider_backpressure.ledger import memory as memory_module
+    from tests.support.ledger_model import ledger as ledger_module
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (hydrator_module, recut_module, reindexing_module, limiter_module):
             patch.setattr(module.log, "disabled", True)
-        for module in (planner_module, memory_module):
+        for module in (planner_module, ledger_module):
             patch.setattr(module, "uuid", _Numbers)
         patch.setattr(hydrator_module, "reach", lambda step, tag: World.current.reach(step, tag))
         patch.setattr(hydrator_module, "wait", lambda jobs, **options: World.current.wait(jobs, **options))

@@ -14,8 +14,9 @@ from airflow_provider_backpressure.core.gate.queue import STAND_BY_SECONDS
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
-from airflow_provider_backpressure.testing import ManualClock, MemoryLedger
+from airflow_provider_backpressure.testing import ManualClock
 from tests.conformance.ledger.support import LIMIT, make_plan, register
+from tests.support.ledger_model import LedgerModel
 
 SERVER, RANGES = "postgres://warehouse:5432", 400
 APART = MemoryReading(used_bytes=0, limit_bytes=1, age_seconds=0.0, isolated=True)
@@ -39,7 +40,7 @@ class Server:
 
     def __post_init__(self) -> None:
         noon = datetime(2026, 1, 1, tzinfo=UTC)
-        self.ledger = MemoryLedger(now=lambda: noon + timedelta(seconds=self.clock.now))
+        self.ledger = LedgerModel(now=lambda: noon + timedelta(seconds=self.clock.now))
         budget = Budget(credits=8, sink_connections=self.connections)
         self.ids, self.limiters = [], []
         for number in range(self.hydrations):

@@ -1,4 +1,4 @@
-"""Any sequence of steps leaves the ledger on SQLite and the one in memory with the same answers."""
+"""Any sequence of steps leaves the ledger on SQLite and the model of it with the same answers."""
 
 import re
 import shutil
@@ -16,9 +16,9 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import admit, commit, make_plan, register
 from tests.conformance.ledger.support import cut as cut_ranges
+from tests.support.ledger_model import LedgerModel
 
 RANGES = 5
 NUMBERS = re.compile(r"Range \d+ is still \w+")
@@ -55,7 +55,7 @@ class TwoLedgers(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         url = f"sqlite:///{self.folder / 'ledger.db'}"
         migrate(url)
-        self.ledgers: tuple[Ledger, Ledger] = (SqlLedger(url), MemoryLedger())
+        self.ledgers: tuple[Ledger, Ledger] = (SqlLedger(url), LedgerModel())
         self.plans: list[str] = []
 
     def teardown(self) -> None:

@@ -11,6 +11,7 @@ from airflow_provider_backpressure.core.progress.alerts import Kind
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull
+from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
 from airflow_provider_backpressure.operators.notifications import Teller
 from airflow_provider_backpressure.task_groups import hydrate
@@ -113,7 +114,9 @@ def test_a_listener_that_fails_fails_nothing(world):
 
 def test_without_listeners_nothing_is_written(world):
     HydrateOperator(task_id="hydrate", **world.flow).execute(context())
-    assert world.ledger._tables.entry(world.hydration.id).occurring == {}
+    hydration_id = world.hydration.id
+    with world.ledger._database.read() as connection:
+        assert hydrations.occurring(connection, hydration_id) == {}
 
 
 def test_what_cannot_be_meant_is_refused_at_parse(world):

@@ -22,6 +22,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     SourceUnavailable,
 )
+from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.sinks import IcebergSink, PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from airflow_provider_backpressure.testing import MemorySource
@@ -196,7 +197,9 @@ def test_where_nobody_is_to_be_told_it_stands_in_the_log_once(logged, caplog):
     assert [record.message for record in caplog.records if "Full." in record.message] == [
         f"data_at_risk of {logged.source.identity}: Full."
     ]
-    assert logged.ledger._tables.entry(logged.hydration.id).occurring == {}
+    hydration_id = logged.hydration.id
+    with logged.ledger._database.read() as connection:
+        assert hydrations.occurring(connection, hydration_id) == {}
 
 
 def test_the_trigger_looks_after_its_hydration(logged):

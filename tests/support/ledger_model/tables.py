@@ -1,4 +1,4 @@
-"""What the ledger in memory keeps, in the place of tables. Everything here is used under the ledger's lock."""
+"""What the model keeps, in the place of tables. Everything here is used under the model's lock."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -18,10 +18,7 @@ from airflow_provider_backpressure.core.gate.queue import (
 )
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.phases import Phase, Span
-from airflow_provider_backpressure.core.progress.alerts import Occurring
-from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.progress.samples import Sample
-from airflow_provider_backpressure.core.progress.source_position import Seen
 from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
@@ -51,12 +48,6 @@ class Entry:
     priority: int = 0
     range_rows_set: int | None = None
     decision: str | None = None
-    probe: str | None = None
-    preview: str | None = None
-    failure: str | None = None
-    failed_at: datetime | None = None
-    course: Course | None = None
-    occurring: Occurring = field(default_factory=dict)
     in_flight: set[tuple[str, int]] = field(default_factory=set)
     failed: set[tuple[str, int]] = field(default_factory=set)
     statistics: dict[str, WorkerStatistics] = field(default_factory=dict)
@@ -91,8 +82,6 @@ class Entry:
             created_at=self.created_at,
             updated_at=self.updated_at,
             hydrated_at=figures.hydrated_at,
-            failure=self.failure,
-            failed_at=self.failed_at,
         )
 
 
@@ -122,9 +111,6 @@ class Tables:
         self.turns: dict[str, Turn] = {}
         self.limits: dict[tuple[Shared, str], tuple[int | None, str | None]] = {}
         self.controls: list[Control] = []
-        self.asked: dict[str, datetime] = {}
-        self.upstreams: dict[str, Seen] = {}
-        self.pushes: dict[str, tuple[datetime, str]] = {}
 
     def entry(self, hydration_id: str) -> Entry:
         """Return a hydration; ``LedgerRefused`` for an unknown id."""
@@ -138,16 +124,6 @@ class Tables:
             if (entry.environment, entry.source_identity, entry.sink_identity) == key:
                 return entry
         return None
-
-    def forget(self, hydration_id: str) -> None:
-        """Remove a hydration with all that belongs to it but the acts of people."""
-        entry = self.entries.pop(hydration_id, None)
-        if entry is not None and all(entry.source_identity != one.source_identity for one in self.entries.values()):
-            self.asked.pop(entry.source_identity, None)
-            self.upstreams.pop(entry.source_identity, None)
-        self.turns.pop(hydration_id, None)
-        for plan_id in [plan_id for plan_id, plan in self.ranges.items() if _belongs(plan, hydration_id)]:
-            del self.ranges[plan_id], self.order[plan_id]
 
     def range(self, plan_id: str, seq: int) -> RangeRecord:
         """Return one range; ``LedgerRefused`` where there is none."""

@@ -1,4 +1,4 @@
-"""The ledger in memory: for tests of this package and of those who build on it. Public in ``testing``."""
+"""The ledger in plain Python. It decides by the same rules (``core.transitions``) and keeps no tables."""
 
 import threading
 import uuid
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit
 from airflow_provider_backpressure.core.gate.limits import Limit
 from airflow_provider_backpressure.core.gate.overrides import Shared
-from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.gate.signals import Decision, MemoryReading
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
@@ -22,17 +22,14 @@ from airflow_provider_backpressure.core.transitions import hydration as hydratin
 from airflow_provider_backpressure.core.transitions import range as attempts
 from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.exceptions import LedgerRefused
-from airflow_provider_backpressure.ledger.memory_observing import MemoryObserving
-from airflow_provider_backpressure.ledger.memory_pruning import MemoryPruning
-from airflow_provider_backpressure.ledger.memory_reading import MemoryReader
-from airflow_provider_backpressure.ledger.memory_steering import MemorySteering
-from airflow_provider_backpressure.ledger.memory_tables import Entry, Tables
-from airflow_provider_backpressure.ledger.memory_viewing import MemoryViews
 from airflow_provider_backpressure.ledger.outbox import Publish, nobody
 from airflow_provider_backpressure.ledger.tables import decision as decisions
+from tests.support.ledger_model.reading import ModelReader
+from tests.support.ledger_model.steering import ModelSteering
+from tests.support.ledger_model.tables import Entry, Tables
 
 
-class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, MemoryPruning):
+class LedgerModel(ModelReader, ModelSteering):
     """Keeps the contract of ``core.ports.ledger.Ledger`` within one process. ``now`` is its database's clock."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, publish: Publish = nobody) -> None:
@@ -341,41 +338,20 @@ class MemoryLedger(MemoryReader, MemorySteering, MemoryObserving, MemoryViews, M
         with self._lock:
             self._tables.entry(hydration_id).flows.append((self._tables.now(), dict(times)))
 
+    def record_memory(self, hydration_id: str, reading: MemoryReading) -> None:
+        """See ``Observed.record_memory``."""
+        with self._lock:
+            entry, now = self._tables.entry(hydration_id), self._tables.now()
+            last = entry.figures.sampled_at
+            if entry.figures.plan_id is not None and (last is None or now > last):
+                entry.figures = self._tables.sampled(entry, now, memory=reading)
+
     def record_read(self, hydration_id: str, *, worker: str, in_flight_rows: int) -> None:
         """See ``Ledger.record_read``."""
         with self._lock:
             entry = self._tables.entry(hydration_id)
             own = tallies.reading(self._tables.worker(entry, worker), in_flight_rows)
             entry.statistics[worker] = replace(own, updated_at=self._tables.now())
-
-    def keep_probe(self, hydration_id: str, curve: str) -> None:
-        """See ``Ledger.keep_probe``."""
-        with self._lock:
-            self._tables.entry(hydration_id).probe = curve
-
-    def keep_preview(self, hydration_id: str, facts: str) -> None:
-        """See ``Ledger.keep_preview``."""
-        with self._lock:
-            self._tables.entry(hydration_id).preview = facts
-
-    def keep_failure(self, hydration_id: str, failure: str | None) -> None:
-        """See ``Ledger.keep_failure``."""
-        with self._lock:
-            entry = self._tables.entry(hydration_id)
-            entry.failure, entry.failed_at = failure, None if failure is None else self._tables.now()
-
-    def keep_push(self, process: str, counts: str) -> None:
-        """See ``Ledger.keep_push``."""
-        with self._lock:
-            self._tables.pushes[process] = (self._tables.now(), counts)
-
-    def forget(self, hydration_id: str) -> None:
-        """See ``Ledger.forget``."""
-        with self._lock:
-            leased = self._tables.leased(hydration_id)
-            if leased:
-                raise refusals.still_held(hydration_id, leased)
-            self._tables.forget(hydration_id)
 
     def close(self) -> None:
         """See ``Ledger.close``."""

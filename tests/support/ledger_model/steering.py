@@ -1,4 +1,4 @@
-"""Overrides and queue of the ledger in memory; see ``core.gate.overrides`` and ``core.gate.queue``."""
+"""Overrides and queue of the model; see ``core.gate.overrides`` and ``core.gate.queue``."""
 
 import threading
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from airflow_provider_backpressure.core.gate.queue import (
 from airflow_provider_backpressure.core.transitions import fairness as waits
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions import range as attempts
-from airflow_provider_backpressure.ledger.memory_tables import Tables
 from airflow_provider_backpressure.ledger.outbox import Publish, Told
+from tests.support.ledger_model.tables import Tables
 
 
-class MemorySteering:
-    """Methods of :class:`..memory.MemoryLedger`, which has the tables and their lock."""
+class ModelSteering:
+    """Methods of :class:`.ledger.LedgerModel`, which has the tables and their lock."""
 
     _tables: Tables
     _lock: threading.RLock
@@ -83,12 +83,6 @@ class MemorySteering:
             self._tables.save(entry, told.of(entry.figures, entry.figures, seq=seq))
             self._act(record.hydration_id, who, "skip-range", why, {"seq": seq})
             return True
-
-    def controls(self, hydration_id: str | None = None, *, limit: int = 100) -> list[Control]:
-        """See ``Steering.controls``."""
-        with self._lock:
-            newest = reversed(self._tables.controls)
-            return [act for act in newest if hydration_id in (None, act.hydration_id)][:limit]
 
     def enqueue(self, hydration_id: str, *, run: str, lease_seconds: float = TOKEN_SECONDS) -> QueuePlace:
         """See ``Queue.enqueue``."""

@@ -1,4 +1,4 @@
-"""The part of the ledger in memory that only looks. See ``core.ports.ledger.LedgerReader``."""
+"""The part of the model that only reads. See ``core.ports.ledger.LedgerReader``."""
 
 import threading
 from collections.abc import Sequence
@@ -7,17 +7,16 @@ from datetime import timedelta
 from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, RangeCounts
 from airflow_provider_backpressure.core.gate.overrides import Shared
 from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED
-from airflow_provider_backpressure.core.phases import Span
 from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, total
 from airflow_provider_backpressure.core.transitions import statistics as tallies
-from airflow_provider_backpressure.ledger.memory_tables import Tables
 from airflow_provider_backpressure.ledger.tables import decision as decisions
+from tests.support.ledger_model.tables import Tables
 
 
-class MemoryReader:
-    """Methods of :class:`..memory.MemoryLedger`, which has the tables and their lock."""
+class ModelReader:
+    """Methods of :class:`.ledger.LedgerModel`, which has the tables and their lock."""
 
     _tables: Tables
     _lock: threading.RLock
@@ -32,12 +31,6 @@ class MemoryReader:
         with self._lock:
             entry = self._tables.find(environment, source_identity, sink_identity)
             return None if entry is None else entry.hydration()
-
-    def hydrations(self) -> list[Hydration]:
-        """See ``LedgerReader.hydrations``."""
-        with self._lock:
-            entries = sorted(self._tables.entries.values(), key=lambda entry: entry.updated_at, reverse=True)
-            return [entry.hydration() for entry in entries]
 
     def gate(self, hydration_id: str) -> GateState:
         """See ``LedgerReader.gate``."""
@@ -122,24 +115,3 @@ class MemoryReader:
             since = self._tables.now() - timedelta(seconds=seconds)
             flows = self._tables.entry(hydration_id).flows
             return total(*(times for at, times in flows if at >= since))
-
-    def probe(self, hydration_id: str) -> str | None:
-        """See ``LedgerReader.probe``."""
-        with self._lock:
-            return self._tables.entry(hydration_id).probe
-
-    def preview(self, hydration_id: str) -> str | None:
-        """See ``LedgerReader.preview``."""
-        with self._lock:
-            return self._tables.entry(hydration_id).preview
-
-    def spans(self, hydration_id: str) -> list[Span]:
-        """See ``LedgerReader.spans``."""
-        with self._lock:
-            return list(self._tables.entry(hydration_id).spans)
-
-    def push_counts(self) -> list[str]:
-        """See ``LedgerReader.push_counts``."""
-        with self._lock:
-            since = self._tables.now() - timedelta(hours=1)
-            return [counts for at, counts in self._tables.pushes.values() if at >= since]
