@@ -23,11 +23,11 @@ from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
-from airflow_provider_backpressure.hooks.dag_runs import running
+from airflow_provider_backpressure.hooks.dag_runs import is_running
 from airflow_provider_backpressure.hooks.declaration_codec import text
 from airflow_provider_backpressure.hooks.hydration_session import (
     Declaration,
-    Opened,
+    HydrationSession,
     SinkDeclaration,
     SourceDeclaration,
 )
@@ -132,7 +132,7 @@ class HydrationTask(BaseOperator):
         )
 
     @contextmanager
-    def opened(self, context: Context) -> Iterator[Opened]:
+    def open_ports(self, context: Context) -> Iterator[HydrationSession]:
         """Open the ports for the time of a task, with errors as Airflow understands them."""
         with airflow_errors(), self.declaration(context).open() as opened:
             try:
@@ -177,12 +177,12 @@ class HydrationTask(BaseOperator):
             )
         self.defer(trigger=trigger, method_name="resume", timeout=timeout)
 
-    def take_turn(self, context: Context, opened: Opened, hydration_id: str) -> None:
+    def take_turn(self, context: Context, opened: HydrationSession, hydration_id: str) -> None:
         """Take the hydration for this run alone, or defer until the run that has it is over or has let it go."""
         instance = context["ti"]
         self._lead_to(hydration_id, instance)
         holder = opened.ledger.hold(hydration_id, run=instance.run_id)
-        if holder != instance.run_id and not running(instance.dag_id, holder):
+        if holder != instance.run_id and not is_running(instance.dag_id, holder):
             holder = opened.ledger.hold(hydration_id, run=instance.run_id, over=holder)
         if holder == instance.run_id:
             if self.begins_work and not self._waited:
@@ -197,7 +197,7 @@ class HydrationTask(BaseOperator):
         )
         self.defer(trigger=trigger, method_name="resume")
 
-    def _keep_failure(self, instance: Any, opened: Opened, error: BaseException) -> None:
+    def _keep_failure(self, instance: Any, opened: HydrationSession, error: BaseException) -> None:
         """Keep why this task has failed for good, where its run still has the hydration."""
         again = not isinstance(error, Terminal | AirflowFailException) and _may_retry(instance)
         if again or not self.hydration_id:

@@ -14,7 +14,7 @@ IDENTITY = "DIRECT", "IDENTITY"
 
 
 @cache
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether anybody could ask for lineage."""
     try:
         return find_spec("airflow.providers.openlineage") is not None
@@ -28,7 +28,7 @@ def operator_lineage(lineage: Lineage) -> Any:
 
     if lineage.moved:
         return OperatorLineage(inputs=[_input(lineage)], outputs=[_output(lineage)])
-    return OperatorLineage(inputs=[_compared(lineage)])
+    return OperatorLineage(inputs=[_describe_sink(lineage)])
 
 
 def _input(lineage: Lineage) -> Any:
@@ -54,7 +54,7 @@ def _output(lineage: Lineage) -> Any:
     )
 
 
-def _compared(lineage: Lineage) -> Any:
+def _describe_sink(lineage: Lineage) -> Any:
     """Return the sink as it was read back, with what was found of it."""
     from openlineage.client.event_v2 import InputDataset
     from openlineage.client.generated.data_quality_assertions_dataset import (

@@ -30,7 +30,7 @@ from airflow_provider_backpressure.core.ports import Marker
 from airflow_provider_backpressure.core.snapshot.bounds import cover
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
-from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeState, numbered
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeState, number_ranges
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.models import hydration, range_
 from airflow_provider_backpressure.ledger.repository import SqlLedger
@@ -56,7 +56,7 @@ class LeanSource(MemorySource):
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
         """See ``Source.ranges``."""
-        return numbered(cover(("id",), ((str(key),) for key in self.keys[1:])), rows=1, row_bytes=8.0)
+        return number_ranges(cover(("id",), ((str(key),) for key in self.keys[1:])), rows=1, row_bytes=8.0)
 
 
 class LeanSink(MemorySink):

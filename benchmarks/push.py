@@ -183,7 +183,7 @@ class Writer:
 def ranges(number: int) -> Iterator[PlannedRange]:
     """Return so many ranges; nobody reads them."""
     for seq in range(number):
-        bounds = KeyBounds.of(column="id", start=str(seq), end=str(seq + 1))
+        bounds = KeyBounds.of_column(column="id", start=str(seq), end=str(seq + 1))
         yield PlannedRange(seq=seq, bounds=bounds, rows=1, bytes=1)
 
 

@@ -1,6 +1,6 @@
 """A channel over a server: a thread that sends, and one that hears."""
 
-from airflow_provider_backpressure.channels.listener_thread import Ear
+from airflow_provider_backpressure.channels.listener_thread import ListenerThread
 from airflow_provider_backpressure.channels.outbox import Sender
 from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 
@@ -8,7 +8,7 @@ from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 class Duplex:
     """Implements :class:`..core.ports.Channel` over both. ``limit``: most bytes of one message."""
 
-    def __init__(self, sender: Sender, ear: Ear, *, limit: int) -> None:
+    def __init__(self, sender: Sender, ear: ListenerThread, *, limit: int) -> None:
         self._sender = sender
         self._ear = ear
         self._limit = limit

@@ -61,7 +61,7 @@ class LocalChannel:
         """See ``Channel.subscribe``."""
         if self._exchange.add(hydration_id, self._receiver):
             self._subscribed.add(hydration_id)
-            self._receiver.subscribed(hydration_id)
+            self._receiver.on_subscribed(hydration_id)
 
     def unsubscribe(self, hydration_id: str) -> None:
         """See ``Channel.unsubscribe``."""

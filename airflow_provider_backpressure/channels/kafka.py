@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.channels.duplex import Duplex
-from airflow_provider_backpressure.channels.listener_thread import Ear, Pulse
+from airflow_provider_backpressure.channels.listener_thread import ListenerThread, Pulse
 from airflow_provider_backpressure.channels.outbox import Message, Sender
 from airflow_provider_backpressure.connectors.kafka.connect import admin, consumer, producer
-from airflow_provider_backpressure.connectors.kafka.errors import translated
+from airflow_provider_backpressure.connectors.kafka.errors import translate_error
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Receiver
 from airflow_provider_backpressure.core.push.metrics import PushCounts
@@ -57,15 +57,15 @@ class _Wire:
         """See ``Wire.send``."""
         failures: list[Any] = []
 
-        def delivered(error: Any, message: Any) -> None:
+        def log_delivery(error: Any, message: Any) -> None:
             if error is not None:
                 failures.append(error)
 
         for key, frame in messages:
-            self._client.produce(self._topic, value=frame, key=key.encode(), on_delivery=delivered)
+            self._client.produce(self._topic, value=frame, key=key.encode(), on_delivery=log_delivery)
         left = self._client.flush(ASK_SECONDS)
         if failures:
-            raise translated(failures[0], self._endpoint, heard=self._heard, about=f"topic {self._topic}")
+            raise translate_error(failures[0], self._endpoint, heard=self._heard, about=f"topic {self._topic}")
         if left:
             raise LedgerUnavailable(f"Kafka did not take {left} messages within {ASK_SECONDS:g} s")
 
@@ -75,7 +75,7 @@ class _Wire:
         self._client.flush(1.0)
 
 
-class _Listener(Ear):
+class _Listener(ListenerThread):
     """Hears the topic. Its client connects anew by itself, so a heartbeat that is not back is only told."""
 
     def __init__(self, receiver: Receiver, counts: PushCounts, *, endpoint: Endpoint, topic: str) -> None:
@@ -85,7 +85,7 @@ class _Listener(Ear):
         self._beats = Sender(lambda: _Wire(endpoint, topic), PushCounts(), name="backpressure heartbeat")
 
     def close(self) -> None:
-        """See ``Ear.close``."""
+        """See ``ListenerThread.close``."""
         super().close()
         self._beats.close()
 
@@ -112,7 +112,7 @@ class _Listener(Ear):
 
         found = client.list_topics(self._topic, timeout=ASK_SECONDS).topics[self._topic]
         if found.error is not None:
-            raise translated(found.error, self._endpoint, about=f"topic {self._topic}")
+            raise translate_error(found.error, self._endpoint, about=f"topic {self._topic}")
         client.assign(
             [
                 TopicPartition(
@@ -128,11 +128,11 @@ class _Listener(Ear):
         pulse = Pulse(beat=BEAT_SECONDS, echo=ECHO_SECONDS)
         while not self.over:
             now = time.monotonic()
-            if missing := pulse.missing(now):
+            if missing := pulse.is_overdue(now):
                 self.deaf(f"the echo of a heartbeat did not come within {ECHO_SECONDS:g} s")
             if missing or pulse.due(now):
                 self._beats.put(self._own, pulse.begin(now).encode())
-            wanted = self.wanted()
+            wanted = self.get_wanted()
             self.tell(wanted)
             message = client.poll(POLL_SECONDS)
             if message is None or message.error() is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import ExecStatus
 
-from airflow_provider_backpressure.channels.listener_thread import Ear, Pulse
+from airflow_provider_backpressure.channels.listener_thread import ListenerThread, Pulse
 from airflow_provider_backpressure.core.ports import Receiver
 from airflow_provider_backpressure.core.push.metrics import PushCounts
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
@@ -23,8 +23,8 @@ ECHO_SECONDS = 5.0
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-class Listener(Ear):
-    """See ``Ear``."""
+class Listener(ListenerThread):
+    """See ``ListenerThread``."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Listener(Ear):
 
     def names(self) -> dict[str, str]:
         """Return what is to be listened to: hydrations by name."""
-        return {self._name_of(hydration_id): hydration_id for hydration_id in self.wanted()}
+        return {self._name_of(hydration_id): hydration_id for hydration_id in self.get_wanted()}
 
     def _listen(self) -> None:
-        with closing(self._connect()) as connection, self._signalled() as signalled:
+        with closing(self._connect()) as connection, self._wait_for_signals() as signalled:
             _Session(self, connection, signalled).run()
 
     def _wake(self) -> None:
@@ -55,7 +55,7 @@ class Listener(Ear):
                 signal.send(b".")
 
     @contextmanager
-    def _signalled(self) -> Iterator[socket.socket]:
+    def _wait_for_signals(self) -> Iterator[socket.socket]:
         """Give what can be read from where something has changed."""
         writing, reading = socket.socketpair()
         with writing, reading:
@@ -91,7 +91,7 @@ class _Session:
         """Listen until nobody waits any more; raises where the connection is lost."""
         while not self._listener.over:
             now = time.monotonic()
-            if self._pulse.missing(now):
+            if self._pulse.is_overdue(now):
                 raise LedgerUnavailable(
                     f"the echo of a heartbeat did not come within {ECHO_SECONDS:g} s; LISTEN needs a direct connection"
                 )

@@ -18,7 +18,7 @@ IDLE_SECONDS = 10.0
 BACKOFF = PollPolicy(initial=0.2, factor=2.0, maximum=5.0)
 
 
-class Ear(ABC):
+class ListenerThread(ABC):
     """Hears of the hydrations that were added. It connects by itself, and again when the connection is lost.
 
     A transport says how in :meth:`_listen`, and there what it hears: :meth:`alive`, :meth:`tell`, :meth:`deaf` and
@@ -76,7 +76,7 @@ class Ear(ABC):
         idle = not self._wanted and time.monotonic() - self._idle_since >= IDLE_SECONDS
         return self._closed.is_set() or idle
 
-    def wanted(self) -> set[str]:
+    def get_wanted(self) -> set[str]:
         """Return the hydrations that are to be heard of."""
         with self._lock:
             return set(self._wanted)
@@ -97,7 +97,7 @@ class Ear(ABC):
             self._told |= new
         # Without the lock: the receiver may be about to add or remove.
         for hydration_id in new:
-            self.receiver.subscribed(hydration_id)
+            self.receiver.on_subscribed(hydration_id)
 
     def deaf(self, why: object) -> None:
         """Say that nothing is heard for now, once; idempotent. Those that wait are polling meanwhile."""
@@ -113,7 +113,7 @@ class Ear(ABC):
 
     def _run(self) -> None:
         pauses, self._warned = BACKOFF.waits(), False
-        while not self._ended():
+        while not self._is_done():
             try:
                 self._listen()
             except Exception as error:
@@ -124,7 +124,7 @@ class Ear(ABC):
                 self.deaf(error)
                 self._closed.wait(next(pauses))
 
-    def _ended(self) -> bool:
+    def _is_done(self) -> bool:
         """Whether there is nothing left to do; the next one to be added begins anew."""
         with self._lock:
             if self.over:
@@ -153,7 +153,7 @@ class Pulse:
         """Whether one was sent and is not back yet."""
         return bool(self._token)
 
-    def missing(self, now: float) -> bool:
+    def is_overdue(self, now: float) -> bool:
         """Whether one is not back in time."""
         return self.under_way and now > self.until
 

@@ -111,7 +111,7 @@ class Sender:
                 self._send(batch)
         except Exception as error:
             log.debug("Nothing could be sent.", exc_info=True)
-            self._failed(batch, error)
+            self._log_failure(batch, error)
             return
         self._counts.broadcast(time.monotonic() - began)
         if self._pause:
@@ -123,7 +123,7 @@ class Sender:
             self._wire = self._open()
         self._wire.send(batch)
 
-    def _failed(self, batch: list[Message], error: Exception) -> None:
+    def _log_failure(self, batch: list[Message], error: Exception) -> None:
         self._hang_up()
         self._counts.add("send_failures")
         self._counts.add("dropped", len(batch))

@@ -38,14 +38,14 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
     def action(args: Namespace) -> None:
         # As Airflow's own commands do: a person at the host may read the connections in the metadata database.
         os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
-        code = _worked(work, args)
+        code = _run(work, args)
         if code:
             sys.exit(code)
 
     return action
 
 
-def _worked(work: Callable[[Namespace], int | None], args: Namespace) -> int | None:
+def _run(work: Callable[[Namespace], int | None], args: Namespace) -> int | None:
     """Return the exit code; what nobody has foreseen keeps its trace."""
     try:
         code = work(args)
@@ -63,9 +63,9 @@ def _worked(work: Callable[[Namespace], int | None], args: Namespace) -> int | N
 
 
 @contextmanager
-def opened(args: Namespace) -> Iterator[tuple[Ledger, Push | None]]:
+def open_ledger_and_push(args: Namespace) -> Iterator[tuple[Ledger, Push | None]]:
     """Open the ledger that the command names, and this process's end of its channel, if it has one."""
-    ledger, push = BackpressureHook(args.backpressure_conn_id).opened()
+    ledger, push = BackpressureHook(args.backpressure_conn_id).open_ledger_and_push()
     with closing(ledger):
         yield ledger, push
     if push is not None:
@@ -73,13 +73,13 @@ def opened(args: Namespace) -> Iterator[tuple[Ledger, Push | None]]:
 
 
 @contextmanager
-def opened_ledger(args: Namespace) -> Iterator[Ledger]:
+def open_ledger(args: Namespace) -> Iterator[Ledger]:
     """Open the ledger that the command names."""
-    with opened(args) as (ledger, _):
+    with open_ledger_and_push(args) as (ledger, _):
         yield ledger
 
 
-def shown(args: Namespace, rows: list[dict[str, Any]]) -> None:
+def print_rows(args: Namespace, rows: list[dict[str, Any]]) -> None:
     """Print rows as the command's ``--output`` asks; what is not known is empty, or null."""
     if args.output in FOR_PEOPLE:
         rows = [{name: "" if value is None else value for name, value in row.items()} for row in rows]
@@ -105,7 +105,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or type(value) in (bool, int, float) else str(value)
 
 
-def named(ledger: LedgerReader, name: str) -> Hydration:
+def find_hydration(ledger: LedgerReader, name: str) -> Hydration:
     """Return the hydration of an id, the beginning of an id, or a target's table.
 
     :class:`InvalidDeclaration` where there is none, or more than one.
@@ -117,10 +117,10 @@ def named(ledger: LedgerReader, name: str) -> Hydration:
     if found:
         listed = ", ".join(f"{one.id[:SHOWN]} ({one.sink_identity})" for one in found)
         raise InvalidDeclaration(f"{name!r} may mean several hydrations: {listed}.")
-    raise InvalidDeclaration(f"There is no hydration {name!r}: {_meant(every, name)}")
+    raise InvalidDeclaration(f"There is no hydration {name!r}: {_suggest_name(every, name)}")
 
 
-def _meant(every: list[Hydration], name: str) -> str:
+def _suggest_name(every: list[Hydration], name: str) -> str:
     """Return what a person may have meant by a name that no hydration has."""
     tables = [one.sink_identity.rpartition("/")[2] for one in every]
     close = difflib.get_close_matches(name, dict.fromkeys(tables), n=3)

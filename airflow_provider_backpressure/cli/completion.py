@@ -38,7 +38,7 @@ class Completed(Arg):
 
         def look() -> None:
             with suppress(Exception):
-                found.update(_looked(conn_id, self.names))
+                found.update(_read_names(conn_id, self.names))
 
         # A daemon: the shell's answer does not wait for a server that is silent.
         thread = threading.Thread(target=look, daemon=True)
@@ -47,7 +47,7 @@ class Completed(Arg):
         return {name: meaning for name, meaning in dict(found).items() if name.startswith(prefix)}
 
 
-def _looked(conn_id: str, names: Callable[[Any], Names]) -> Names:
+def _read_names(conn_id: str, names: Callable[[Any], Names]) -> Names:
     from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
 
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")

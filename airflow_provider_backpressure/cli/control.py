@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.command import SHOWN, command, named, opened_ledger, shown
+from airflow_provider_backpressure.cli.command import SHOWN, command, find_hydration, open_ledger, print_rows
 from airflow_provider_backpressure.cli.push import NESTED
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.gate.overrides import Change
@@ -17,8 +17,8 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 @command
 def pause(args: Namespace) -> None:
     """Close a hydration's gate, or all: what is in flight goes on to its commit, nothing more is admitted."""
-    with opened_ledger(args) as ledger:
-        for found in _meant(ledger, args):
+    with open_ledger(args) as ledger:
+        for found in _find_hydrations(ledger, args):
             ledger.pause(found.id, who=getuser(), why=args.why)
             in_flight = ledger.gate(found.id).in_flight
             print(f"{found.sink_identity} is paused; {in_flight} ranges in flight go on to their commit.")
@@ -27,8 +27,8 @@ def pause(args: Namespace) -> None:
 @command
 def resume(args: Namespace) -> None:
     """Take the hand off again."""
-    with opened_ledger(args) as ledger:
-        for found in _meant(ledger, args):
+    with open_ledger(args) as ledger:
+        for found in _find_hydrations(ledger, args):
             ledger.resume(found.id, who=getuser(), why=args.why)
             print(f"{found.sink_identity} goes on.")
 
@@ -37,8 +37,8 @@ def resume(args: Namespace) -> None:
 def set_(args: Namespace) -> None:
     """Change what a running hydration may take, and its place in the queue."""
     change = Change(credits=args.credits, range_rows=args.range_rows, priority=args.priority)
-    with opened_ledger(args) as ledger:
-        found = named(ledger, args.hydration)
+    with open_ledger(args) as ledger:
+        found = find_hydration(ledger, args.hydration)
         ledger.steer(found.id, change, who=getuser(), why=args.why)
         now = ledger.hydration(found.id)
     rows = f"{now.range_rows_set:,}" if now.range_rows_set else "as declared"
@@ -49,11 +49,11 @@ def set_(args: Namespace) -> None:
 @command
 def history(args: Namespace) -> None:
     """Show who steered what, when and why."""
-    with opened_ledger(args) as ledger:
-        meant = named(ledger, args.hydration).id if args.hydration else None
+    with open_ledger(args) as ledger:
+        meant = find_hydration(ledger, args.hydration).id if args.hydration else None
         acts = ledger.controls(meant)
     nested = args.output in NESTED
-    shown(
+    print_rows(
         args,
         [
             {
@@ -73,7 +73,7 @@ def _as_text(values: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
 
 
-def _meant(ledger: LedgerReader, args: Namespace) -> list[Hydration]:
+def _find_hydrations(ledger: LedgerReader, args: Namespace) -> list[Hydration]:
     if args.all == bool(args.hydration):
         raise InvalidDeclaration("Name a hydration, or --all of them.")
-    return ledger.hydrations() if args.all else [named(ledger, args.hydration)]
+    return ledger.hydrations() if args.all else [find_hydration(ledger, args.hydration)]

@@ -3,10 +3,10 @@
 from argparse import Namespace
 from contextlib import closing
 
-from airflow_provider_backpressure.cli.command import command, named, opened_ledger
+from airflow_provider_backpressure.cli.command import command, find_hydration, open_ledger
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.ports.leases import leased
+from airflow_provider_backpressure.core.ports.leases import count_leased
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks.endpoints import endpoint
@@ -16,8 +16,8 @@ from airflow_provider_backpressure.hooks.recorded_declaration import declaration
 @command
 def forget(args: Namespace) -> None:
     """Drop the log that the source keeps for a hydration, and remove it from the ledger."""
-    with opened_ledger(args) as ledger:
-        found = named(ledger, args.hydration)
+    with open_ledger(args) as ledger:
+        found = find_hydration(ledger, args.hydration)
         _check_idle(ledger, found)
         if found.plan is not None and found.plan.consistency is Consistency.CATCH_UP:
             drop_log(found)
@@ -34,6 +34,6 @@ def drop_log(hydration: Hydration) -> None:
 
 
 def _check_idle(ledger: Ledger, hydration: Hydration) -> None:
-    held = leased(ledger, hydration.id)
+    held = count_leased(ledger, hydration.id)
     if held:
         raise LedgerRefused(f"{held} ranges of {hydration.sink_identity} are in flight: let them end first.")

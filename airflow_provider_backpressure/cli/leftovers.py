@@ -34,7 +34,7 @@ def in_sink(hydration: Hydration, *, remove: bool) -> Iterator[Trace]:
     assert hydration.plan is not None, "without a plan nothing was written"
     where = hydration.plan.write.conn_id
     try:
-        with closing(_opened(hydration)) as sink:
+        with closing(_open_sink(hydration)) as sink:
             before = sink.traces()
             if remove:
                 sink.erase()
@@ -55,7 +55,7 @@ def in_logs(conn_id: str, known: Collection[str], *, remove: bool) -> Iterator[T
         yield Trace(where=conn_id, what="slots and publications", state=f"not reached: {error}", reached=False)
 
 
-def _opened(hydration: Hydration) -> Sink:
+def _open_sink(hydration: Hydration) -> Sink:
     sink = declaration_of(hydration).sink
     return sink.open(endpoint(sink.conn_id, *sink.conn_types) if sink.conn_id else NOWHERE)
 

@@ -5,11 +5,11 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_backpressure.cli.command import command, named, opened_ledger, shown
+from airflow_provider_backpressure.cli.command import command, find_hydration, open_ledger, print_rows
 from airflow_provider_backpressure.core.capacity.capacity_probe import Prober
 from airflow_provider_backpressure.core.capacity.saturation_curve import Curve, Step
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
-from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, recorded_plan
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, get_recorded_plan
 
 LEAST_SECONDS = 0.5
 
@@ -18,9 +18,9 @@ LEAST_SECONDS = 0.5
 def probe(args: Namespace) -> None:
     """Measure, or show what was measured last."""
     _check(args)
-    with opened_ledger(args) as ledger:
-        found = named(ledger, args.hydration)
-        plan = recorded_plan(found)
+    with open_ledger(args) as ledger:
+        found = find_hydration(ledger, args.hydration)
+        plan = get_recorded_plan(found)
         if args.last:
             kept = ledger.probe(found.id)
             if kept is None:
@@ -37,9 +37,9 @@ def probe(args: Namespace) -> None:
                 )
                 curve = prober.run(most=args.most, range_rows=args.range_rows)
     if args.output in ("json", "yaml"):
-        shown(args, [{**row, "verdict": curve.verdict()} for row in _rows(curve)])
+        print_rows(args, [{**row, "verdict": curve.verdict()} for row in _rows(curve)])
     else:
-        shown(args, [_read_by_people(row) for row in _rows(curve)])
+        print_rows(args, [_read_by_people(row) for row in _rows(curve)])
         print(curve.verdict())
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.command import command, opened, shown
+from airflow_provider_backpressure.cli.command import command, open_ledger_and_push, print_rows
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push
-from airflow_provider_backpressure.core.push.metrics import HISTOGRAMS, quantile, recorded
+from airflow_provider_backpressure.core.push.metrics import HISTOGRAMS, merge_recorded, quantile
 from airflow_provider_backpressure.core.push.switches import Switch, is_on, turn
 
 ON, OFF = "on", "off"
@@ -19,7 +19,7 @@ NESTED = ("json", "yaml")
 @command
 def push(args: Namespace) -> None:
     """Show it; with ``--publish`` or ``--subscribe`` turn a switch for every process."""
-    with opened(args) as (ledger, end):
+    with open_ledger_and_push(args) as (ledger, end):
         for switch in Switch:
             wanted = getattr(args, switch.value)
             if wanted is not None:
@@ -27,8 +27,8 @@ def push(args: Namespace) -> None:
         found = facts(ledger, end)
     if args.output not in NESTED:
         for name in HISTOGRAMS:
-            found[name] = told(found[name])
-    shown(args, [found])
+            found[name] = format_histogram(found[name])
+    print_rows(args, [found])
 
 
 def facts(ledger: Ledger, end: Push | None) -> dict[str, Any]:
@@ -36,11 +36,11 @@ def facts(ledger: Ledger, end: Push | None) -> dict[str, Any]:
     return {
         "transport": end.transport if end else "none",
         **{switch.value: ON if is_on(ledger, switch) else OFF for switch in Switch},
-        **recorded(ledger.push_counts()),
+        **merge_recorded(ledger.push_counts()),
     }
 
 
-def told(histogram: dict[str, Any]) -> str:
+def format_histogram(histogram: dict[str, Any]) -> str:
     """Return a histogram as a person reads it."""
     half, most = quantile(histogram, 0.5), quantile(histogram, 0.99)
     return "" if half is None or most is None else f"half <= {half * 1000:g} ms, 99 % <= {most * 1000:g} ms"

@@ -5,9 +5,9 @@ from typing import Any
 
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.command import SHOWN, command, opened_ledger, shown
+from airflow_provider_backpressure.cli.command import SHOWN, command, open_ledger, print_rows
 from airflow_provider_backpressure.core.gate.overrides import Shared
-from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, QueueEntry, expected_starts, in_order
+from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, QueueEntry, estimate_starts, in_order
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.progress_line import duration
 from airflow_provider_backpressure.core.progress.samples import eta
@@ -18,14 +18,14 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 @command
 def queue(args: Namespace) -> None:
     """Show the queue; with ``--concurrency`` change how many sources hydrate at once on a cluster."""
-    with opened_ledger(args) as ledger:
+    with open_ledger(args) as ledger:
         if args.concurrency is not None:
             if not args.cluster:
                 raise InvalidDeclaration("Name the cluster that shall hydrate so many sources at once: --cluster.")
             if args.concurrency < 0:
                 raise InvalidDeclaration(f"The concurrency must be at least 0, not {args.concurrency}.")
             ledger.share(Shared.HYDRATIONS, args.cluster, args.concurrency, who=getuser(), why=args.why)
-        shown(args, rows(ledger, args.cluster))
+        print_rows(args, rows(ledger, args.cluster))
 
 
 def rows(ledger: Ledger, cluster: str | None) -> list[dict[str, Any]]:
@@ -34,10 +34,10 @@ def rows(ledger: Ledger, cluster: str | None) -> list[dict[str, Any]]:
     lines = []
     for name in dict.fromkeys(sorted(entry.cluster for entry in entries)):
         own = [entry for entry in entries if entry.cluster == name]
-        most = ledger.shared(Shared.HYDRATIONS, name)
+        most = ledger.get_shared(Shared.HYDRATIONS, name)
         concurrency = CONCURRENCY if most is None else most
         left = {entry.hydration_id: _left(ledger, entry) for entry in own if entry.running}
-        starts = expected_starts(own, left, concurrency=concurrency)
+        starts = estimate_starts(own, left, concurrency=concurrency)
         places = {entry.hydration_id: number for number, entry in enumerate(in_order(own), start=1)}
         lines += [_line(ledger, entry, concurrency, places, starts) for entry in own]
     return lines

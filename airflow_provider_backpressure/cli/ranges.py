@@ -6,20 +6,20 @@ from contextlib import contextmanager
 
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.command import command, named, opened_ledger
+from airflow_provider_backpressure.cli.command import command, find_hydration, open_ledger
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.repair import repair, skip
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
-from airflow_provider_backpressure.hooks.hydration_session import Opened
-from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, recorded_plan
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, get_recorded_plan
 
 
 @command
 def retry_range(args: Namespace) -> None:
     """Remove each range from the target and plan it again; the DAG's next run reads it."""
-    with _opened(args) as (found, plan, opened):
-        for record in _meant(args, plan, opened):
+    with _open_plan(args) as (found, plan, opened):
+        for record in _find_ranges(args, plan, opened):
             removed = repair(opened.ledger, opened.sink, plan, record, who=getuser(), why=args.why)
             print(f"Range {record.seq} ({record.bounds}) is planned again; {removed} rows were removed.")
     print(f"Trigger the DAG {found.owner} to read them.")
@@ -28,19 +28,19 @@ def retry_range(args: Namespace) -> None:
 @command
 def skip_range(args: Namespace) -> None:
     """Leave ranges out for good; the reason stays in the ledger."""
-    with _opened(args) as (found, plan, opened):
-        for record in _meant(args, plan, opened):
+    with _open_plan(args) as (found, plan, opened):
+        for record in _find_ranges(args, plan, opened):
             skip(opened.ledger, opened.sink, plan, record, who=getuser(), why=args.why)
             print(f"Range {record.seq} ({record.bounds}) is left out of {found.sink_identity}.")
 
 
 @contextmanager
-def _opened(args: Namespace) -> Iterator[tuple[Hydration, Plan, Opened]]:
-    with opened_ledger(args) as ledger:
-        found = named(ledger, args.hydration)
+def _open_plan(args: Namespace) -> Iterator[tuple[Hydration, Plan, HydrationSession]]:
+    with open_ledger(args) as ledger:
+        found = find_hydration(ledger, args.hydration)
     with declaration_of(found, args.backpressure_conn_id).open() as opened:
-        yield found, recorded_plan(found), opened
+        yield found, get_recorded_plan(found), opened
 
 
-def _meant(args: Namespace, plan: Plan, opened: Opened) -> Iterator[RangeRecord]:
+def _find_ranges(args: Namespace, plan: Plan, opened: HydrationSession) -> Iterator[RangeRecord]:
     return (opened.ledger.range(plan.plan_id, seq) for seq in args.seq)

@@ -6,7 +6,7 @@ from typing import Any
 from airflow.api.client import get_current_api_client
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.command import command, shown
+from airflow_provider_backpressure.cli.command import command, print_rows
 from airflow_provider_backpressure.cli.declarations import declarations
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.planning.preconditions import way_out
@@ -19,12 +19,12 @@ RESTART = {"backpressure": "restart"}
 @command
 def rehydrate(args: Namespace) -> None:
     """Check that lakes are whole and targets are ready, and trigger the DAG; its run does the work."""
-    checked = [_checked(declaration) for declaration in declarations(args)]
+    checked = [_check(declaration) for declaration in declarations(args)]
     run = get_current_api_client().trigger_dag(dag_id=args.dag_id, conf=RESTART, triggering_user_name=getuser())
-    shown(args, [{**row, "run": run["dag_run_id"] if run else None} for row in checked])
+    print_rows(args, [{**row, "run": run["dag_run_id"] if run else None} for row in checked])
 
 
-def _checked(declaration: Declaration) -> dict[str, Any]:
+def _check(declaration: Declaration) -> dict[str, Any]:
     """Return what will be read; nothing of it is asked of the upstream, and nothing is changed."""
     if not hasattr(declaration.source, "lake"):
         raise InvalidDeclaration(

@@ -5,7 +5,7 @@ from typing import Any
 
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.command import SHOWN, command, shown
+from airflow_provider_backpressure.cli.command import SHOWN, command, print_rows
 from airflow_provider_backpressure.cli.declarations import declarations
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
 
@@ -15,10 +15,10 @@ AGREE = "ledger and target agree"
 @command
 def reindex(args: Namespace) -> None:
     """Compare ledger and target of each hydration of a DAG, and rebuild the ledger where the target knows more."""
-    shown(args, [_followed(declaration, accept=args.accept) for declaration in declarations(args)])
+    print_rows(args, [_reindex(declaration, accept=args.accept) for declaration in declarations(args)])
 
 
-def _followed(declaration: Declaration, *, accept: bool) -> dict[str, Any]:
+def _reindex(declaration: Declaration, *, accept: bool) -> dict[str, Any]:
     with declaration.open() as opened:
         planner = opened.planner()
         planned = planner.reindex(planner.register(), who=getuser(), accept=accept)

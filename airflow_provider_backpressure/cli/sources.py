@@ -4,24 +4,24 @@ from argparse import Namespace
 from collections import defaultdict
 from typing import Any
 
-from airflow_provider_backpressure.cli.command import command, opened_ledger, shown
+from airflow_provider_backpressure.cli.command import command, open_ledger, print_rows
 from airflow_provider_backpressure.core.frontier import Frontier
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
-from airflow_provider_backpressure.core.progress.aggregate import whole
+from airflow_provider_backpressure.core.progress.aggregate import sum_tables
 from airflow_provider_backpressure.core.progress.statistics import total_progress
 
 
 @command
 def sources(args: Namespace) -> None:
     """Show each source of each DAG."""
-    with opened_ledger(args) as ledger:
+    with open_ledger(args) as ledger:
         found: dict[tuple[str, str], list[Hydration]] = defaultdict(list)
         for one in ledger.hydrations():
             if one.plan is not None:
                 found[one.owner, one.plan.read.conn_id].append(one)
         rows = [_facts(ledger, *names, tables) for names, tables in sorted(found.items(), key=lambda each: each[0])]
-    shown(args, rows)
+    print_rows(args, rows)
 
 
 def _sum(frontier: Frontier | None) -> int | None:
@@ -29,7 +29,7 @@ def _sum(frontier: Frontier | None) -> int | None:
 
 
 def _facts(ledger: LedgerReader, owner: str, conn_id: str, tables: list[Hydration]) -> dict[str, Any]:
-    found = whole([(total_progress(ledger.statistics(one.id)), ledger.course(one.id)) for one in tables])
+    found = sum_tables([(total_progress(ledger.statistics(one.id)), ledger.course(one.id)) for one in tables])
     progress = found.progress
     return {
         "owner": owner,

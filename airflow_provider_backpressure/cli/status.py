@@ -10,20 +10,26 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from airflow_provider_backpressure.cli.command import command, named, opened, opened_ledger, shown
+from airflow_provider_backpressure.cli.command import (
+    command,
+    find_hydration,
+    open_ledger,
+    open_ledger_and_push,
+    print_rows,
+)
 from airflow_provider_backpressure.cli.push import NESTED
 from airflow_provider_backpressure.cli.push import facts as push_facts
-from airflow_provider_backpressure.cli.render.hydration import drawing
+from airflow_provider_backpressure.cli.render.panel import render_hydration
 from airflow_provider_backpressure.cli.render.status_values import Facts
-from airflow_provider_backpressure.cli.render.table import logged, overview
+from airflow_provider_backpressure.cli.render.table import format_log_line, overview
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.paging import every_glance, every_range
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.push.waiting import Changes
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.recorded_declaration import recorded_plan
+from airflow_provider_backpressure.hooks.recorded_declaration import get_recorded_plan
 
 REFRESH_SECONDS = 1.0
 NONE = "No hydration was planned yet: trigger a DAG that has one, or look at it with `airflow backpressure plan`."
@@ -32,7 +38,7 @@ NONE = "No hydration was planned yet: trigger a DAG that has one, or look at it 
 @command
 def status(args: Namespace) -> None:
     """Show every hydration, or one."""
-    with opened(args) as (ledger, push):
+    with open_ledger_and_push(args) as (ledger, push):
         if args.watch:
             if args.output != "table":
                 raise InvalidDeclaration("--watch draws on the screen: it goes with --output table only.")
@@ -41,30 +47,30 @@ def status(args: Namespace) -> None:
             Console().print(_picture(ledger, _chosen(ledger, args), Console()))
         else:
             more = {"push": push_facts(ledger, push)} if args.output in NESTED else {}
-            shown(args, [{**Facts.of(ledger, one).values(), **more} for one in _chosen(ledger, args)])
+            print_rows(args, [{**Facts.read(ledger, one).values(), **more} for one in _chosen(ledger, args)])
 
 
 @command
 def ranges(args: Namespace) -> None:
     """Show the ranges of a hydration's plan."""
     states = [RangeState(args.state)] if args.state else None
-    with opened_ledger(args) as ledger:
-        plan_id = recorded_plan(named(ledger, args.hydration)).plan_id
+    with open_ledger(args) as ledger:
+        plan_id = get_recorded_plan(find_hydration(ledger, args.hydration)).plan_id
         rows = [_range_facts(record) for record in every_range(ledger, plan_id, states)]
-    shown(args, rows)
+    print_rows(args, rows)
 
 
-def _chosen(ledger: Ledger, args: Namespace) -> list[Glance]:
+def _chosen(ledger: Ledger, args: Namespace) -> list[HydrationSummary]:
     if not args.hydration:
         return list(every_glance(ledger))
-    return ledger.glances(ids=[named(ledger, args.hydration).id], limit=1)
+    return ledger.glances(ids=[find_hydration(ledger, args.hydration).id], limit=1)
 
 
-def _picture(ledger: Ledger, chosen: list[Glance], console: Console) -> RenderableType:
+def _picture(ledger: Ledger, chosen: list[HydrationSummary], console: Console) -> RenderableType:
     """Return the whole picture of one hydration, the table of several."""
     if not chosen:
         return Text(NONE)
-    return overview(chosen, console) if len(chosen) > 1 else drawing(Facts.of(ledger, chosen[0]), console)
+    return overview(chosen, console) if len(chosen) > 1 else render_hydration(Facts.read(ledger, chosen[0]), console)
 
 
 def _watch(ledger: Ledger, push: Push | None, args: Namespace) -> None:
@@ -82,7 +88,7 @@ def _watch(ledger: Ledger, push: Push | None, args: Namespace) -> None:
         return
 
 
-def _looks(ledger: Ledger, push: Push | None, args: Namespace) -> Iterator[list[Glance]]:
+def _looks(ledger: Ledger, push: Push | None, args: Namespace) -> Iterator[list[HydrationSummary]]:
     """Yield how those that are watched stand, at each change."""
     with closing(Changes(push=push, ledger=ledger, pause=REFRESH_SECONDS)) as changes:
         while True:
@@ -93,12 +99,12 @@ def _looks(ledger: Ledger, push: Push | None, args: Namespace) -> Iterator[list[
             changes.wait([one.hydration.id for one in chosen])
 
 
-def _log(looks: Iterator[list[Glance]]) -> None:
+def _log(looks: Iterator[list[HydrationSummary]]) -> None:
     """Write a line with its time for each change: where the output is kept, nothing can be drawn over."""
     told: dict[str, str] = {}
     for chosen in looks:
         for one in chosen:
-            text = logged(one)
+            text = format_log_line(one)
             if told.get(one.hydration.id) != text:
                 told[one.hydration.id] = text
                 print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}", flush=True)

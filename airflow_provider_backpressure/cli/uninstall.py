@@ -7,7 +7,7 @@ from dataclasses import asdict
 from airflow.configuration import conf
 from sqlalchemy.engine import URL, make_url
 
-from airflow_provider_backpressure.cli.command import FAILED, command, opened_ledger, shown
+from airflow_provider_backpressure.cli.command import FAILED, command, open_ledger, print_rows
 from airflow_provider_backpressure.cli.leftovers import Trace, in_logs, in_sink
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
@@ -24,13 +24,13 @@ def uninstall(args: Namespace) -> int:
     """List it; with ``--yes`` remove it, and with ``--ledger`` the ledger's tables as the last."""
     if (args.ledger or args.force) and not args.yes:
         raise InvalidDeclaration("--ledger and --force go with --yes: without it nothing is removed.")
-    with opened_ledger(args) as ledger:
+    with open_ledger(args) as ledger:
         hydrations = ledger.hydrations()
         if args.yes:
             _check_idle(ledger, hydrations)
         traces = [*_traces(args, hydrations), *_topic(args.backpressure_conn_id)]
     rows = [{name: value for name, value in asdict(one).items() if name != "reached"} for one in traces]
-    shown(args, rows)
+    print_rows(args, rows)
     whole = all(one.reached for one in traces)
     if args.ledger:
         _drop_ledger(args, whole=whole)
@@ -59,7 +59,7 @@ def _topic(conn_id: str) -> Iterator[Trace]:
 def _check_idle(ledger: Ledger, hydrations: list[Hydration]) -> None:
     """Raise ``LedgerRefused`` while a range is in flight whose lease has not run out."""
     for one in hydrations:
-        held = ledger.gate(one.id).in_flight - len(ledger.abandoned(one.id))
+        held = ledger.gate(one.id).in_flight - len(ledger.find_abandoned(one.id))
         if held > 0:
             raise LedgerRefused(
                 f"{held} ranges of {one.sink_identity} are in flight: pause the DAG {one.owner} and let its run end."

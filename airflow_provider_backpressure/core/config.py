@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.health_signals import SlotLag as SlotLag
 from airflow_provider_backpressure.core.health_signals import ThreadsRunning as ThreadsRunning
 from airflow_provider_backpressure.core.health_signals import WalHeadroom as WalHeadroom
 from airflow_provider_backpressure.core.health_signals import WalRate as WalRate
-from airflow_provider_backpressure.core.health_signals import Watched, watched_from
+from airflow_provider_backpressure.core.health_signals import Watched, parse_signal
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 MEBIBYTE = 1024 * 1024
@@ -120,7 +120,7 @@ class Budget:
         object.__setattr__(self, "law", Law(self.law))
         if not isinstance(self.signals, tuple | list):
             raise InvalidDeclaration(f"Budget.signals must be a tuple of signals, not {type(self.signals).__name__}.")
-        object.__setattr__(self, "signals", tuple(watched_from(each) for each in self.signals))
+        object.__setattr__(self, "signals", tuple(parse_signal(each) for each in self.signals))
         if self.signals:
             self._check_signals()
 
@@ -144,7 +144,7 @@ class Budget:
         """Return the fields as JSON's values; ``Budget(**fields)`` reads them."""
         return {**asdict(self), "law": self.law.value, "signals": [asdict(each) for each in self.signals]}
 
-    def fitted(self, overhead_seconds: float) -> "Budget":
+    def fit(self, overhead_seconds: float) -> "Budget":
         """Return the budget for a runner with this overhead per range.
 
         Every bound of a range's size and time that stands at its default grows alike, until the overhead is 5 % of the

@@ -29,7 +29,7 @@ def from_text(text: str) -> BackpressureError | None:
     return None
 
 
-def unframed(error: E) -> E:
+def strip_frames(error: E) -> E:
     """Return a library's error, and those behind it, without the frames that raised them, to be kept as a cause.
 
     A driver's frames hold the login that it was called with, and some loggers print what each frame held. What the

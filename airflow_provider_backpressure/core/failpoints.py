@@ -141,7 +141,7 @@ def _off(step: Step, tag: str) -> None:
     """Do nothing: what :data:`reach` is in every process that was not started for a test."""
 
 
-def started_with(environment: bytes) -> Folder | None:
+def get_folder_at_start(environment: bytes) -> Folder | None:
     """Return the folder that the environment of a program's start names, if any. Entries are separated by NUL."""
     start = f"{VARIABLE}=".encode()
     for entry in environment.split(b"\0"):
@@ -157,7 +157,7 @@ def _environment() -> bytes:
         return b""
 
 
-_folder = started_with(_environment())
+_folder = get_folder_at_start(_environment())
 ON = _folder is not None
 """Whether this process was started with failpoints."""
 reach: Callable[[Step, str], None] = _folder.reach if _folder else _off

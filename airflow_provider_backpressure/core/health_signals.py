@@ -317,7 +317,7 @@ KINDS: Mapping[str, type[Watched]] = {
 """Every kind by what it is called in JSON."""
 
 
-def watched_from(value: Watched | Mapping[str, Any]) -> Watched:
+def parse_signal(value: Watched | Mapping[str, Any]) -> Watched:
     """Return what a user declared, also from its JSON; :class:`InvalidDeclaration` for anything else."""
     if isinstance(value, Watched):
         return value

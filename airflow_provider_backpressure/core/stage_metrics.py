@@ -113,7 +113,7 @@ def times_of(flow: Flow) -> dict[str, tuple[float, float, float]]:
     return {stage.value: (spent.busy, spent.idle, spent.backpressured) for stage, spent in flow.items()}
 
 
-def prevailing(flow: Flow) -> Flow:
+def unify_stages(flow: Flow) -> Flow:
     """Return the flow with reader and transform told in one way: apart, or together where more time is told so."""
     apart, both = (flow.get(stage, StageTime()).seconds for stage in (Stage.TRANSFORM, Stage.READ_AND_TRANSFORM))
     left_out = {Stage.READ, Stage.TRANSFORM} if both > apart else {Stage.READ_AND_TRANSFORM}
@@ -126,7 +126,7 @@ def bottleneck(flow: Flow) -> Stage | None:
     ``None`` where nothing is held up.
     """
     found, held_back = [], False
-    flow = prevailing(flow)
+    flow = unify_stages(flow)
     for stage in Stage:
         own = flow.get(stage, StageTime())
         if held_back and own.level is Level.OK and own.share(State.BUSY) > own.share(State.IDLE):
@@ -165,17 +165,17 @@ class Meter:
     read: StageClock = field(default_factory=StageClock)
     sink: StageClock = field(default_factory=StageClock)
 
-    def writing(self) -> None:
+    def start_write(self) -> None:
         """The sink is at work, and the reader has to wait for it."""
         self.read.to(State.BACKPRESSURED)
         self.sink.to(State.BUSY)
 
-    def reading(self) -> None:
+    def start_read(self) -> None:
         """The reader is at work, and the sink waits for rows."""
         self.sink.to(State.IDLE)
         self.read.to(State.BUSY)
 
-    def ending(self) -> None:
+    def start_end(self) -> None:
         """Everything is read; the sink brings it to its end."""
         self.read.to(State.IDLE)
         self.sink.to(State.BUSY)

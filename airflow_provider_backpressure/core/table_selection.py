@@ -26,7 +26,7 @@ class TableName:
     spelled: str
 
 
-def matching(tables: Iterable[TableName], pattern: str) -> list[TableName]:
+def match_tables(tables: Iterable[TableName], pattern: str) -> list[TableName]:
     """Return the tables whose ``schema.name`` matches: ``*`` is any text, ``?`` a character, ``[ab]`` one of these."""
     return [table for table in tables if fnmatchcase(f"{table.schema}.{table.name}", pattern)]
 
@@ -52,7 +52,7 @@ def targets(tables: Iterable[TableName], name: str, *, spell: Callable[[str], st
     for table in tables:
         if SCHEMA in name and not table.schema:
             raise InvalidDeclaration(f"{table.spelled} names no schema that could stand for {SCHEMA} in {name!r}.")
-        found[table.spelled] = _filled(name, {SCHEMA: spell(table.schema), TABLE: spell(table.name)})
+        found[table.spelled] = _fill(name, {SCHEMA: spell(table.schema), TABLE: spell(table.name)})
     twice = [target for target, number in Counter(found.values()).items() if number > 1]
     if twice:
         raise InvalidDeclaration(f"Several tables would go into {twice[0]}: write {SCHEMA} into the sink's name too.")
@@ -75,6 +75,6 @@ def in_files(name: str) -> str:
     return name
 
 
-def _filled(name: str, names: Mapping[str, str]) -> str:
+def _fill(name: str, names: Mapping[str, str]) -> str:
     # At one go: a schema may be called "{table}".
     return _PLACES.sub(lambda place: names[place[0]], name)

@@ -48,7 +48,7 @@ def _spent() -> dict[State, float]:
 
 
 @dataclass(kw_only=True)
-class Between:
+class TransformClock:
     """Clocks reader and transform of a range, in the writer's thread; it is told the writer's turns as a ``Meter`` is.
 
     ``look`` gives what the reader has done up to a moment of ``clock``.
@@ -66,17 +66,17 @@ class Between:
     """When it asked for more; ``None`` while it works."""
     _over: bool = False
 
-    def reading(self) -> None:
+    def start_read(self) -> None:
         """The writer waits for rows."""
         self._asked = self._now()
 
-    def writing(self) -> None:
+    def start_write(self) -> None:
         """It has got some."""
         now = self._now()
         # What came out was handed over before the reader went on: since then the transform had it.
         self._turn(now, had_since=now.ahead.busy_since)
 
-    def ending(self) -> None:
+    def start_end(self) -> None:
         """It has not begun to ask, or there are no more rows."""
         now = self._now()
         if self._asked is not None:

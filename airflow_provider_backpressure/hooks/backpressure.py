@@ -43,9 +43,9 @@ class BackpressureHook(BaseHook):
 
     def get_conn(self) -> Ledger:
         """Return the ledger, opened."""
-        return self.opened()[0]
+        return self.open_ledger_and_push()[0]
 
-    def opened(self) -> tuple[Ledger, Push | None]:
+    def open_ledger_and_push(self) -> tuple[Ledger, Push | None]:
         """Return the ledger, opened, and this process's end of its channel, if it has one."""
         found = connection(self.backpressure_conn_id, CONN_TYPE)
         extra = found.extra_dejson

@@ -14,7 +14,7 @@ def under_way(dag_id: str, run_id: str) -> bool:
     return _is_in(dag_id, run_id, UNDER_WAY)
 
 
-def running(dag_id: str, run_id: str) -> bool:
+def is_running(dag_id: str, run_id: str) -> bool:
     """Whether Airflow has this run running; asked as :func:`under_way`.
 
     A run that was cleared is queued, and may be so for as long as the run that asks is running: where a DAG has one

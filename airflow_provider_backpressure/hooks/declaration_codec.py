@@ -30,7 +30,7 @@ def text(declared: Any) -> str:
     return json.dumps(plain(declared)) if classes().get(type(declared).__name__) is type(declared) else ""
 
 
-def declared_from(value: Mapping[str, Any]) -> Any:
+def from_plain(value: Mapping[str, Any]) -> Any:
     """Return the declaration that :func:`plain` was given; :class:`InvalidDeclaration` for a class of others."""
     known = classes().get(value[CLASS])
     if known is None:

@@ -108,10 +108,10 @@ class Declaration:
     owner: str
 
     @contextmanager
-    def open(self) -> Iterator["Opened"]:
+    def open(self) -> Iterator["HydrationSession"]:
         """Resolve every connection, open the ports, and close them all in the end."""
         with ExitStack() as stack:
-            ledger, push = BackpressureHook(self.backpressure_conn_id).opened()
+            ledger, push = BackpressureHook(self.backpressure_conn_id).open_ledger_and_push()
             stack.enter_context(closing(ledger))
             if push is not None:
                 # What was published last is on its way before the process ends, which it may do without another word.
@@ -123,7 +123,7 @@ class Declaration:
             sink = stack.enter_context(closing(self.sink.open(endpoint_of(endpoints, self.sink.conn_id))))
             runner = open_runner(self.spark_conn_id, endpoints=endpoints, transform=self.function)
             stack.enter_context(closing(runner))
-            opened = Opened(
+            opened = HydrationSession(
                 declaration=self,
                 environment=settings.environment(),
                 ledger=ledger,
@@ -138,7 +138,7 @@ class Declaration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
+class HydrationSession:
     """A declared hydration with its ports open."""
 
     declaration: Declaration
@@ -171,7 +171,7 @@ class Opened:
     @property
     def budget(self) -> Budget:
         """The declared budget, its defaults as they fit the runner."""
-        return self.declaration.budget.fitted(self.runner.overhead_seconds)
+        return self.declaration.budget.fit(self.runner.overhead_seconds)
 
     def planner(self) -> Planner:
         """Return the planner."""
@@ -277,7 +277,7 @@ class Opened:
         ``tell`` is called after each look, in the observation's thread.
         """
 
-        def looked(hydration: Hydration, course: Course | None) -> None:
+        def on_look(hydration: Hydration, course: Course | None) -> None:
             metrics.send(self.ledger, hydration, course)
             if tell is not None:
                 tell(hydration, course)
@@ -287,7 +287,7 @@ class Opened:
                 ledger=self.ledger,
                 hydration_id=hydration_id,
                 open=self._another_source,
-                tell=looked,
+                tell=on_look,
             ),
             kept=settings.samples_kept(),
         )

@@ -94,12 +94,12 @@ def push_over(chosen: Transport, broker: Connection | None) -> Push | None:
     endpoint = kafka.from_connection(broker, broker.extra_dejson) if broker is not None else chosen.place
 
     def make() -> Push:
-        return Push(_opening(chosen, endpoint), transport=chosen.kind, paces=settings.paces())
+        return Push(_choose_open(chosen, endpoint), transport=chosen.kind, paces=settings.paces())
 
     return _ends.get((chosen, endpoint), make)
 
 
-def _opening(chosen: Transport, endpoint: Endpoint | None) -> Open:
+def _choose_open(chosen: Transport, endpoint: Endpoint | None) -> Open:
     if chosen.kind == LOCAL:
         from airflow_provider_backpressure.channels.in_process import LocalChannel
 

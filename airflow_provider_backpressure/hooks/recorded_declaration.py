@@ -26,7 +26,7 @@ def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CON
 
     Conditions and columns of the source are not known to the ledger, so nothing can be planned by it.
     """
-    plan = recorded_plan(hydration)
+    plan = get_recorded_plan(hydration)
     source, sink = SOURCES.get(plan.read.kind.removesuffix(SUFFIX)), SINKS.get(plan.write.kind)
     if source is None or sink is None:
         raise LedgerRefused(f"This version cannot open a {plan.read.kind} source with a {plan.write.kind} sink.")
@@ -42,7 +42,7 @@ def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CON
     )
 
 
-def recorded_health(hydration: Hydration, ledger: LedgerReader, budget: Budget) -> HealthWatch:
+def open_recorded_health(hydration: Hydration, ledger: LedgerReader, budget: Budget) -> HealthWatch:
     """Return what a budget watches of the hydration's source and sink; these are opened for it as they are needed."""
     declared = declaration_of(hydration)
 
@@ -58,16 +58,16 @@ def recorded_health(hydration: Hydration, ledger: LedgerReader, budget: Budget) 
 
 
 @contextmanager
-def recorded_sink(hydration: Hydration) -> Iterator[Sink]:
+def open_recorded_sink(hydration: Hydration) -> Iterator[Sink]:
     """Give a hydration's target, open; it connects at the first question."""
-    plan = recorded_plan(hydration)
+    plan = get_recorded_plan(hydration)
     declared = SINKS[plan.write.kind](plan.write, hydration.sink_identity)
     found = endpoint(declared.conn_id, *declared.conn_types) if declared.conn_id else NOWHERE
     with closing(declared.open(found)) as sink:
         yield sink
 
 
-def recorded_plan(hydration: Hydration) -> Plan:
+def get_recorded_plan(hydration: Hydration) -> Plan:
     """Return a hydration's plan; ``LedgerRefused`` where there is none yet."""
     if hydration.plan is None:
         raise LedgerRefused(f"{hydration.sink_identity} has no plan yet.")
@@ -81,9 +81,9 @@ def _postgres_source(read: ReadSpec, identity: str) -> SourceDeclaration:
 
 
 def _kafka_source(read: ReadSpec, identity: str) -> SourceDeclaration:
-    from airflow_provider_backpressure.connectors.kafka.source.columns import recorded_source
+    from airflow_provider_backpressure.connectors.kafka.source.columns import rebuild_source
 
-    return recorded_source(read.conn_id, identity.split("/", 3)[3].partition("#")[0], read.columns)
+    return rebuild_source(read.conn_id, identity.split("/", 3)[3].partition("#")[0], read.columns)
 
 
 def _mysql_source(read: ReadSpec, identity: str) -> SourceDeclaration:
@@ -93,7 +93,7 @@ def _mysql_source(read: ReadSpec, identity: str) -> SourceDeclaration:
     return MySQLSource(conn_id=read.conn_id, table=table)
 
 
-def _landed_source(read: ReadSpec, identity: str) -> SourceDeclaration:
+def _rebuild_lake_source(read: ReadSpec, identity: str) -> SourceDeclaration:
     from airflow_provider_backpressure.connectors.lake.source.config import Lake, LandedSource
     from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
 
@@ -137,7 +137,7 @@ SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {
 }
 SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {
     "kafka": _kafka_source,
-    "landed": _landed_source,
+    "landed": _rebuild_lake_source,
     "mysql": _mysql_source,
     "postgres": _postgres_source,
 }

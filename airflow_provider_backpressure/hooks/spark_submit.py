@@ -148,12 +148,12 @@ def environment(target: Target) -> dict[str, str]:
     kept.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if target.own_python:
         kept["PYTHONPATH"] = os.pathsep.join(
-            dict.fromkeys([*filter(None, kept.get("PYTHONPATH", "").split(os.pathsep)), *_added()])
+            dict.fromkeys([*filter(None, kept.get("PYTHONPATH", "").split(os.pathsep)), *_list_added_paths()])
         )
     return kept
 
 
-def _added() -> list[str]:
+def _list_added_paths() -> list[str]:
     """Return what was added to this process's module path beyond Python's own."""
     own = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     own |= {path / "lib-dynload" for path in own}

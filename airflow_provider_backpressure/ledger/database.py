@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.error_codec import strip_frames
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable
 from airflow_provider_backpressure.ledger import mysql_dialect as mysql
 from airflow_provider_backpressure.ledger import schema_version as versions
@@ -43,17 +43,17 @@ class MissingRight(LedgerRefused):
     """The ledger's role may not do this."""
 
 
-def normalised(url: str | URL) -> URL:
+def normalize_url(url: str | URL) -> URL:
     """Return the URL with the driver that this package brings along; ``LedgerRefused`` where it is not installed."""
     parsed = make_url(url)
     if parsed.get_backend_name() in ("postgres", "postgresql"):
         return parsed.set(drivername="postgresql+psycopg")
-    return mysql.normalised(parsed) if parsed.get_backend_name() in mysql.DIALECTS else parsed
+    return mysql.normalize_url(parsed) if parsed.get_backend_name() in mysql.DIALECTS else parsed
 
 
 def make_engine(url: str | URL) -> Engine:
     """Return an engine with a small pool and bounded waits; connects to nothing yet."""
-    url = normalised(url)
+    url = normalize_url(url)
     if url.get_backend_name() == "sqlite":
         engine = sa.create_engine(url, connect_args={"timeout": WAIT_SECONDS})
         sa.event.listen(engine, "connect", _prepare_sqlite)
@@ -133,13 +133,13 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Give a connection for single statements, each of which sees one moment."""
-        with self.translated(), self._of_this_release(), self._reads.connect() as connection:
+        with self.translate_errors(), self._of_this_release(), self._reads.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Give a connection within one transaction: READ COMMITTED, or SQLite's write lock."""
-        with self.translated(), self._of_this_release(), self._writes.begin() as connection:
+        with self.translate_errors(), self._of_this_release(), self._writes.begin() as connection:
             yield connection
 
     def close(self) -> None:
@@ -148,12 +148,12 @@ class Database:
             self.engine.dispose()
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Turn the database's errors into ``LedgerRefused`` and ``LedgerUnavailable``, with their cause."""
         try:
             yield
         except (SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error) as error:
-            raise self._in_our_words(error) from unframed(error)
+            raise self._in_our_words(error) from strip_frames(error)
 
     @contextmanager
     def _of_this_release(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ SEQUENCES = tuple(
 """Sequences behind the tables' own numbers, as PostgreSQL names them."""
 
 
-def granted(role: str, *, schema: str) -> list[str]:
+def write_grants(role: str, *, schema: str) -> list[str]:
     """Return PostgreSQL's statements that give the rights. Both names are put in as they are: quote what needs it."""
     return [
         f"GRANT USAGE ON SCHEMA {schema} TO {role}",
@@ -30,23 +30,23 @@ def granted(role: str, *, schema: str) -> list[str]:
     ]
 
 
-def granted_on_mysql(account: str, *, schema: str) -> list[str]:
+def write_grants_on_mysql(account: str, *, schema: str) -> list[str]:
     """Return MySQL's statements that give the rights; its GRANT takes one table at a time. Names as in ``granted``."""
     written = [f"GRANT {', '.join(RIGHTS)} ON {schema}.{table} TO {account}" for table in TABLES]
     return [*written, f"GRANT SELECT ON {schema}.{VERSION_TABLE} TO {account}"]
 
 
-def missing(url: str | URL) -> list[str]:
+def find_missing_rights(url: str | URL) -> list[str]:
     """Return the rights that the role of this URL lacks, as ``RIGHT on table``; SQLite has none to lack."""
     with closing(Database(url)) as database:
         if database.engine.dialect.name == "sqlite":
             return []
         if database.engine.dialect.name == "postgresql":
-            return _missing_on_postgresql(database)
-        return _missing_on_mysql(database)
+            return _find_missing_on_postgresql(database)
+        return _find_missing_on_mysql(database)
 
 
-def _missing_on_postgresql(database: Database) -> list[str]:
+def _find_missing_on_postgresql(database: Database) -> list[str]:
     tables = [("has_table_privilege", table, right) for table in TABLES for right in RIGHTS]
     sequences = [("has_sequence_privilege", name, "USAGE") for name in SEQUENCES]
     with database.read() as connection:
@@ -57,7 +57,7 @@ def _missing_on_postgresql(database: Database) -> list[str]:
         ]
 
 
-def _missing_on_mysql(database: Database) -> list[str]:
+def _find_missing_on_mysql(database: Database) -> list[str]:
     """Ask the server to explain statements, for which it wants the same rights: it has no function that tells them."""
     return [f"{right} on {table}" for table in TABLES for right in RIGHTS if not _may(database, right, table)]
 

@@ -38,7 +38,7 @@ def drop(url: str | URL) -> None:
     """
     database = Database(url)
     try:
-        with database.translated(), database.engine.begin() as connection:
+        with database.translate_errors(), database.engine.begin() as connection:
             metadata.drop_all(connection)
             sa.Table(VERSION_TABLE, sa.MetaData()).drop(connection, checkfirst=True)
     finally:
@@ -50,7 +50,7 @@ def _run(url: str | URL, revision: str, run: Callable[[Config, str], None]) -> N
     config = Config(ALEMBIC_INI)
     config.attributes["engine"] = database.engine
     try:
-        with database.translated():
+        with database.translate_errors():
             versions.refuse_newer(versions.found(database.engine), address=database.address)
             run(config, revision)
     finally:

@@ -108,19 +108,19 @@ UNSETTLED = (RangeState.ADMITTED, RangeState.FAILED)
 indexes: work per range does not grow with the plan, and planning fills the primary key alone."""
 
 
-def unsettled(table: sa.FromClause) -> sa.ColumnElement[bool]:
+def is_unsettled(table: sa.FromClause) -> sa.ColumnElement[bool]:
     """Return the index's condition. Constants, not parameters: a planner has to prove that the index serves."""
     return table.c.state.in_([sa.literal_column(f"'{state.value}'") for state in UNSETTLED])
 
 
-is_unsettled = unsettled(range_)
+_UNSETTLED = is_unsettled(range_)
 
 sa.Index(
     "ix_backpressure_range_unsettled",
     range_.c.hydration_id,
     range_.c.state,
-    postgresql_where=is_unsettled,
-    sqlite_where=is_unsettled,
+    postgresql_where=_UNSETTLED,
+    sqlite_where=_UNSETTLED,
 )
 
 statistics = sa.Table(

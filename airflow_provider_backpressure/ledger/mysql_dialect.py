@@ -13,7 +13,7 @@ DRIVERS = {"pymysql": "pymysql", "mysqldb": "MySQLdb"}
 """Drivers and their Python packages; the first that is installed is taken where the address names neither."""
 
 
-def normalised(url: URL) -> URL:
+def normalize_url(url: URL) -> URL:
     """Return the URL with a driver that is installed; ``LedgerRefused`` where there is none."""
     named = url.drivername.partition("+")[2]
     wanted = {named: DRIVERS[named]} if named in DRIVERS else DRIVERS

@@ -19,14 +19,14 @@ def nobody(ledger: Steering, hydration_id: str, diff: Diff) -> None:
 
 
 @dataclass(kw_only=True)
-class Told:
+class Outbox:
     """What is to be told of one transaction."""
 
     diffs: list[Diff] = field(default_factory=list)
 
-    def of(self, before: Figures, after: Figures, **news: Any) -> Figures:
-        """Return the figures to be saved, with the number of this change; see :func:`.hydrating.told`."""
-        figures, diff = hydrating.told(before, after, **news)
+    def add(self, before: Figures, after: Figures, **news: Any) -> Figures:
+        """Return the figures to be saved, with the number of this change; see :func:`.hydrating.number_change`."""
+        figures, diff = hydrating.number_change(before, after, **news)
         self.diffs.append(diff)
         return figures
 

@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.transitions import fairness as waits
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions import range as attempts
 from airflow_provider_backpressure.ledger.database import Database, repeatable
-from airflow_provider_backpressure.ledger.outbox import Publish, Told
+from airflow_provider_backpressure.ledger.outbox import Outbox, Publish
 from airflow_provider_backpressure.ledger.tables import control as controls
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import queue as turns
@@ -32,9 +32,9 @@ class SqlSteering:
     _publish: Publish
 
     @contextmanager
-    def _writing(self) -> Iterator[tuple[Connection, Told]]:
+    def _write(self) -> Iterator[tuple[Connection, Outbox]]:
         """Give a transaction, and what is told of it after its commit: within it a full queue would make it fail."""
-        told = Told()
+        told = Outbox()
         with self._database.write() as connection:
             yield connection, told
         told.tell(self._publish, self)
@@ -52,9 +52,9 @@ class SqlSteering:
     @repeatable
     def steer(self, hydration_id: str, change: Change, *, who: str, why: str | None = None) -> None:
         """See ``Steering.steer``."""
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
-            hydrations.save(connection, told.of(figures, hydrating.steered(figures, change)))
+            hydrations.save(connection, told.add(figures, hydrating.override(figures, change)))
             own: dict[str, Any] = {}
             if change.range_rows is not None:
                 own["range_rows_set"] = change.range_rows or None
@@ -83,28 +83,28 @@ class SqlSteering:
             if waiting != figures:
                 hydrations.keep_wait(connection, waiting)
 
-    def shared(self, kind: Shared, name: str) -> int | None:
-        """See ``Steering.shared``."""
+    def get_shared(self, kind: Shared, name: str) -> int | None:
+        """See ``Steering.get_shared``."""
         with self._database.read() as connection:
             return turns.read_limit(connection, kind, name)
 
     @repeatable
     def resize(self, hydration_id: str, slots: int) -> None:
         """See ``Steering.resize``."""
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
-            hydrations.save(connection, told.of(figures, hydrating.rescaled(figures, slots=slots)))
+            hydrations.save(connection, told.add(figures, hydrating.rescale(figures, slots=slots)))
 
     @repeatable
     def skip(self, plan_id: str, seq: int, *, who: str, why: str) -> bool:
         """See ``Steering.skip``."""
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
-            record = attempts.skipped(ranges.one(connection, plan_id, seq)[0], why=why)
+            record = attempts.skip(ranges.one(connection, plan_id, seq)[0], why=why)
             if record is None:
                 return False
             ranges.save(connection, record)
-            hydrations.save(connection, told.of(figures, figures, seq=seq))
+            hydrations.save(connection, told.add(figures, figures, seq=seq))
             controls.add(
                 connection, hydration_id=figures.id, who=who, action="skip-range", why=why, values={"seq": seq}
             )
@@ -137,8 +137,8 @@ class SqlSteering:
         return by_turn(found)
 
     def _steer(self, hydration_id: str, action: str, who: str, why: str | None, **values: Any) -> None:
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
-            number = told.of(figures, figures, **values).number
+            number = told.add(figures, figures, **values).number
             hydrations.change(connection, hydration_id, gate_changes=number, **values)
             controls.add(connection, hydration_id=hydration_id, who=who, action=action, why=why, values=values)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from airflow_provider_backpressure.core.progress.samples import Sample
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.progress.views import FlowAt, Tile, stretches
 from airflow_provider_backpressure.ledger.database import Database
 from airflow_provider_backpressure.ledger.queries import charts
@@ -22,10 +22,10 @@ class SqlViews:
         with self._database.read() as connection:
             return hydrations.owners(connection)
 
-    def owned(self, ids: Collection[str]) -> dict[str, str]:
-        """See ``Views.owned``."""
+    def find_owners(self, ids: Collection[str]) -> dict[str, str]:
+        """See ``Views.find_owners``."""
         with self._database.read() as connection:
-            return hydrations.owned(connection, ids)
+            return hydrations.find_owners(connection, ids)
 
     def clusters(self) -> dict[str, set[str]]:
         """See ``Views.clusters``."""
@@ -34,11 +34,11 @@ class SqlViews:
 
     def glances(
         self, *, owners: Collection[str] | None = None, ids: Collection[str] | None = None, limit: int, offset: int = 0
-    ) -> list[Glance]:
+    ) -> list[HydrationSummary]:
         """See ``Views.glances``."""
         with self._database.read() as connection:
             found = hydrations.chosen(connection, owners=owners, ids=ids, limit=limit, offset=offset)
-            return glances.of(connection, found)
+            return glances.read_summaries(connection, found)
 
     def how_many(self, *, owners: Collection[str]) -> int:
         """See ``Views.how_many``."""

@@ -63,15 +63,15 @@ class SqlReader:
         with self._database.read() as connection:
             return ranges.one(connection, plan_id, seq)[0]
 
-    def abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
-        """See ``LedgerReader.abandoned``."""
+    def find_abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
+        """See ``LedgerReader.find_abandoned``."""
         with self._database.read() as connection:
-            return ranges.abandoned(connection, hydration_id=hydration_id, lane=lane)
+            return ranges.find_abandoned(connection, hydration_id=hydration_id, lane=lane)
 
     def statistics(self, hydration_id: str) -> list[WorkerStatistics]:
         """See ``LedgerReader.statistics``."""
         with self._database.read() as connection:
-            return statistics.of(connection, hydration_id)
+            return statistics.read_statistics(connection, hydration_id)
 
     def rate(self, hydration_id: str, *, seconds: float = 60.0) -> float | None:
         """See ``LedgerReader.rate``."""
@@ -81,7 +81,7 @@ class SqlReader:
     def flow(self, hydration_id: str, *, seconds: float = 60.0) -> dict[Stage, StageTime]:
         """See ``LedgerReader.flow``."""
         with self._database.read() as connection:
-            return flows.of(connection, hydration_id, seconds=seconds)
+            return flows.read_flow(connection, hydration_id, seconds=seconds)
 
     def probe(self, hydration_id: str) -> str | None:
         """See ``LedgerReader.probe``."""
@@ -96,7 +96,7 @@ class SqlReader:
     def spans(self, hydration_id: str) -> list[Span]:
         """See ``LedgerReader.spans``."""
         with self._database.read() as connection:
-            return phases.of(connection, hydration_id)
+            return phases.read_spans(connection, hydration_id)
 
     def push_counts(self) -> list[str]:
         """See ``LedgerReader.push_counts``."""

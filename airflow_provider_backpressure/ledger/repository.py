@@ -30,7 +30,7 @@ from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.core.transitions.hydration import Figures
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.ledger.database import Database, repeatable
-from airflow_provider_backpressure.ledger.outbox import Publish, Told, nobody
+from airflow_provider_backpressure.ledger.outbox import Outbox, Publish, nobody
 from airflow_provider_backpressure.ledger.overrides import SqlSteering
 from airflow_provider_backpressure.ledger.page_views import SqlViews
 from airflow_provider_backpressure.ledger.reader import SqlReader
@@ -82,7 +82,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         """See ``Ledger.register``."""
         key = {"environment": environment, "source_identity": source_identity, "sink_identity": sink_identity}
         digest = hydrations.identity(**key)
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             found = hydrations.by_identity(connection, digest)
             if found is None:
                 try:
@@ -102,7 +102,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                 found = hydrations.by_identity(connection, digest)
                 assert found is not None, "added here or by the other process"
             if found.owner != owner:
-                raise refusals.owned(
+                raise refusals.owned_by_other(
                     source_identity=source_identity, sink_identity=sink_identity, owner=found.owner, asking=owner
                 )
             figures = hydrations.lock(connection, found.id)
@@ -112,9 +112,9 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                     cluster = figures.cluster
                 else:
                     turns.leave(connection, found.id)
-            declared = hydrating.rescaled(figures, credits_declared=credits, cluster=cluster, sink_server=sink_server)
+            declared = hydrating.rescale(figures, credits_declared=credits, cluster=cluster, sink_server=sink_server)
             if declared != figures:
-                hydrations.save(connection, told.of(figures, declared))
+                hydrations.save(connection, told.add(figures, declared))
             if connections is not None:
                 turns.set_limit(connection, Shared.CONNECTIONS, sink_server, connections, who=None)
             return hydrations.by_id(connection, found.id)
@@ -162,30 +162,32 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def _lead_to(self, hydration_id: str, plan: Plan, number: int) -> None:
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             before = hydrations.lock(connection, hydration_id)
             planning.check_stored(connection, plan.plan_id, number)
             _free_token(connection, before)
             _save_moved(
-                connection, before, told.of(before, hydrating.planned_anew(before, plan), waiting=int(number > 0))
+                connection, before, told.add(before, hydrating.start_plan(before, plan), waiting=int(number > 0))
             )
             hydrations.change(connection, hydration_id, plan=plan.to_json())
-            statistics.begin(connection, tallies.totals(hydration_id, plan, statistics.of(connection, hydration_id)))
+            statistics.begin(
+                connection, tallies.totals(hydration_id, plan, statistics.read_statistics(connection, hydration_id))
+            )
 
     @repeatable
     def restore(self, hydration_id: str, plan: Plan, records: Iterable[RangeRecord], *, who: str, why: str) -> None:
         """See ``Ledger.restore``."""
         every = list(records)
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             before = hydrations.lock(connection, hydration_id)
-            leased = ranges.leased(connection, hydration_id)
+            leased = ranges.count_leased(connection, hydration_id)
             if leased:
                 raise refusals.in_flight_still(hydration_id, leased)
             _free_token(connection, before)
             planning.put_records(connection, every, plan_id=plan.plan_id)
-            _save_moved(connection, before, told.of(before, hydrating.restored(before, plan), known=False))
+            _save_moved(connection, before, told.add(before, hydrating.restore(before, plan), known=False))
             hydrations.change(connection, hydration_id, plan=plan.to_json())
-            earlier = tallies.before_restored(before, plan, statistics.of(connection, hydration_id))
+            earlier = tallies.before_restored(before, plan, statistics.read_statistics(connection, hydration_id))
             statistics.begin(connection, tallies.totals(hydration_id, plan, earlier))
             statistics.save(connection, tallies.found_committed(hydration_id, every))
             values = {"plan_id": plan.plan_id, "epoch": plan.epoch}
@@ -220,7 +222,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             memory_limit=memory_limit,
             seq=seq,
         )
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
             return None if figures.shut else _admit(connection, figures, request, told)
 
@@ -250,7 +252,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         memory_bytes: int | None = None,
     ) -> bool:
         """See ``Ledger.commit``. A range of an earlier plan is written down, and nothing is learned from it."""
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             figures = before = hydrations.lock_by_range(connection, plan_id, seq)
             record, now = ranges.one(connection, plan_id, seq)
             back = attempts.credits_back(record)
@@ -258,12 +260,12 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                 return False
             ranges.save(
                 connection,
-                attempts.committed(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now),
+                attempts.commit(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now),
             )
             if figures.plan_id != plan_id:
-                hydrations.save(connection, told.of(before, figures, in_flight=back, seq=seq))
+                hydrations.save(connection, told.add(before, figures, in_flight=back, seq=seq))
                 return True
-            own = tallies.worked(
+            own = tallies.with_commit(
                 statistics.worker(connection, figures.id, worker), record.progress(rows), rows=rows, bytes=bytes
             )
             statistics.save(connection, own)
@@ -272,40 +274,40 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             )
             if figures.sample_due(now):
                 figures = taken(connection, figures, now, pressure=pressure)
-            hydrations.save(connection, told.of(before, figures, in_flight=back, seq=seq))
+            hydrations.save(connection, told.add(before, figures, in_flight=back, seq=seq))
             return True
 
     @repeatable
     def release(self, plan_id: str, seq: int, *, attempt: int, error: str, fail: bool = False) -> bool:
         """See ``Ledger.release``."""
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
-            record = attempts.released(ranges.one(connection, plan_id, seq)[0], attempt=attempt, error=error, fail=fail)
+            record = attempts.release(ranges.one(connection, plan_id, seq)[0], attempt=attempt, error=error, fail=fail)
             if record is None:
                 return False
             ranges.save(connection, record)
             again = figures.plan_id == plan_id and record.state is RangeState.PLANNED
-            after = hydrating.planned_again(figures, seq) if again else figures
+            after = hydrating.reopen_range(figures, seq) if again else figures
             news = {"waiting": 1} if again else {}
-            hydrations.save(connection, told.of(figures, after, in_flight=-1, seq=seq, **news))
+            hydrations.save(connection, told.add(figures, after, in_flight=-1, seq=seq, **news))
             return True
 
     @repeatable
     def retry_failed(self, plan_id: str) -> int:
         """See ``Ledger.retry_failed``. Ranges of an earlier plan stay as they are: nobody would run them."""
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             figures = hydrations.lock_by_plan(connection, plan_id)
             if figures is None:
                 return 0
             seqs = ranges.retry_failed(connection, hydration_id=figures.id, plan_id=plan_id)
             if seqs:
-                hydrations.save(connection, told.of(figures, hydrating.planned_again(figures, min(seqs)), waiting=1))
+                hydrations.save(connection, told.add(figures, hydrating.reopen_range(figures, min(seqs)), waiting=1))
             return len(seqs)
 
     @repeatable
     def recut(self, plan_id: str, seq: int, *, attempt: int, pieces: Sequence[Bounds]) -> list[int]:
         """See ``Ledger.recut``."""
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
             before, first = ranges.one(connection, plan_id, seq)[0], ranges.last_seq(connection, plan_id) + 1
             record = attempts.recut(before, attempt=attempt, first=first, number=len(pieces))
@@ -315,23 +317,25 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             made = attempts.pieces_of(before, pieces, first=first)
             planning.add_ranges(connection, made, hydration_id=figures.id, plan_id=plan_id)
             hydrations.save(
-                connection, told.of(figures, figures, in_flight=attempts.credits_back(before), seq=seq, waiting=1)
+                connection, told.add(figures, figures, in_flight=attempts.credits_back(before), seq=seq, waiting=1)
             )
             return [piece.seq for piece in made]
 
     @repeatable
     def reopen(self, plan_id: str, seq: int, *, who: str, why: str | None = None) -> bool:
         """See ``Ledger.reopen``."""
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
             before = ranges.one(connection, plan_id, seq)[0]
-            record = attempts.reopened(before) if figures.plan_id == plan_id else None
+            record = attempts.reopen(before) if figures.plan_id == plan_id else None
             if record is None:
                 return False
             _free_token(connection, figures)
             ranges.save(connection, record)
-            hydrations.save(connection, told.of(figures, hydrating.planned_again(figures, seq), seq=seq, waiting=1))
-            for row in tallies.taken_back(statistics.of(connection, figures.id), before.lane, before.rows or 0):
+            hydrations.save(connection, told.add(figures, hydrating.reopen_range(figures, seq), seq=seq, waiting=1))
+            for row in tallies.taken_back(
+                statistics.read_statistics(connection, figures.id), before.lane, before.rows or 0
+            ):
                 statistics.save(connection, row)
             controls.add(
                 connection, hydration_id=figures.id, who=who, action="retry-range", why=why, values={"seq": seq}
@@ -341,7 +345,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     @repeatable
     def finish(self, hydration_id: str) -> Hydration:
         """See ``Ledger.finish``."""
-        with self._writing() as (connection, told):
+        with self._write() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
             plan = hydrations.by_id(connection, hydration_id).plan
             if figures.phase is not Phase.STEADY_STATE or (plan is not None and plan.increment):
@@ -366,7 +370,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         with self._database.write() as connection:
             hydrations.lock(connection, hydration_id)
             own = statistics.worker(connection, hydration_id, worker)
-            statistics.save(connection, tallies.reading(own, in_flight_rows))
+            statistics.save(connection, tallies.with_read(own, in_flight_rows))
 
     @repeatable
     def keep_probe(self, hydration_id: str, curve: str) -> None:
@@ -396,8 +400,8 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     def forget(self, hydration_id: str) -> None:
         """See ``Ledger.forget``."""
         with self._database.write() as connection:
-            if hydrations.locked(connection, hydration_id):
-                held = ranges.leased(connection, hydration_id)
+            if hydrations.lock_if_there(connection, hydration_id):
+                held = ranges.count_leased(connection, hydration_id)
                 if held:
                     raise refusals.still_held(hydration_id, held)
                 source = hydrations.by_id(connection, hydration_id).source_identity
@@ -418,15 +422,13 @@ def _free_token(connection: Connection, figures: Figures) -> None:
         turns.leave(connection, figures.id)
 
 
-def _admit(connection: Connection, before: Figures, request: admission.Request, told: Told) -> Permit | None:
+def _admit(connection: Connection, before: Figures, request: admission.Request, told: Outbox) -> Permit | None:
     figures = before
     found = ranges.candidate(connection, figures, seq=request.seq)
     if found is None or not turns.take_turn(connection, figures, seconds=TOKEN_SECONDS).granted:
         return None
     ready = not found.range.ordered or admission.settles(ranges.state_before(connection, found.range))
-    record = request.admitted(
-        found.range, in_flight=found.in_flight, credits=figures.credits, now=found.now, ready=ready
-    )
+    record = request.admit(found.range, in_flight=found.in_flight, credits=figures.credits, now=found.now, ready=ready)
     if record is None or (found.range.state is RangeState.PLANNED and not _room(connection, figures, request)):
         return None
     ranges.save(connection, record)
@@ -434,7 +436,7 @@ def _admit(connection: Connection, before: Figures, request: admission.Request, 
     if figures.sampled_at is None:
         figures = taken(connection, figures, found.now)
     if found.range.state is RangeState.PLANNED:
-        figures = told.of(before, figures, in_flight=1, seq=record.seq)
+        figures = told.add(before, figures, in_flight=1, seq=record.seq)
     hydrations.save(connection, figures)
     return Permit(range=record)
 
@@ -454,19 +456,19 @@ def _room(connection: Connection, figures: Figures, request: admission.Request) 
     return admission.fits(reserved_bytes=turns.held_on_cluster(connection, figures.cluster), request=request)
 
 
-def _finish(connection: Connection, figures: Figures, told: Told) -> None:
+def _finish(connection: Connection, figures: Figures, told: Outbox) -> None:
     if figures.plan_id is None:
         raise refusals.without_plan(figures.id)
     found = ranges.any_open(connection, figures.id)
     if found is not None:
         raise refusals.still_open(*found)
-    totals = tallies.made_exact(statistics.of(connection, figures.id))
+    totals = tallies.made_exact(statistics.read_statistics(connection, figures.id))
     if totals is not None:
         statistics.save(connection, totals)
     now = ranges.now(connection)
     if figures.sampled_at is None or now > figures.sampled_at:
         figures = taken(connection, figures, now)
-    _save_moved(connection, figures, told.of(figures, hydrating.finished(figures, now)))
+    _save_moved(connection, figures, told.add(figures, hydrating.finish(figures, now)))
     turns.forget(connection, figures.id)
 
 

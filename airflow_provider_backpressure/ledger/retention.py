@@ -23,10 +23,10 @@ class SqlPruning:
 
     _database: Database
 
-    def superseded(self, *, seconds: float) -> list[str]:
-        """See ``Pruning.superseded``. Reads every range there is."""
+    def find_superseded(self, *, seconds: float) -> list[str]:
+        """See ``Pruning.find_superseded``. Reads every range there is."""
         with self._database.read() as connection:
-            return _superseded(connection, seconds=seconds)
+            return _find_superseded(connection, seconds=seconds)
 
     @repeatable
     def prune_plan(self, plan_id: str, *, most: int = 1000) -> int:
@@ -49,7 +49,7 @@ class SqlPruning:
             return gone + upstreams.strays(connection, seconds=HOUR)
 
 
-def _superseded(connection: Connection, *, seconds: float) -> list[str]:
+def _find_superseded(connection: Connection, *, seconds: float) -> list[str]:
     cut = now(connection) - timedelta(seconds=seconds)
     begun, ended = sa.func.max(range_.c.admitted_at), sa.func.max(range_.c.committed_at)
     held = sa.func.max(sa.case((is_in(RangeState.ADMITTED), 1), else_=0))

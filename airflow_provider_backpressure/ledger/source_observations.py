@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.progress.alerts import Notice, noted
-from airflow_provider_backpressure.core.progress.lag import Course, Sight, advanced
+from airflow_provider_backpressure.core.progress.alerts import Notice, note_alerts
+from airflow_provider_backpressure.core.progress.lag import Course, Sight, advance
 from airflow_provider_backpressure.core.progress.samples import Sample
 from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
 from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER
@@ -15,7 +15,7 @@ from airflow_provider_backpressure.ledger.tables import range as ranges
 from airflow_provider_backpressure.ledger.tables import sample as samples
 from airflow_provider_backpressure.ledger.tables import source_position as upstreams
 from airflow_provider_backpressure.ledger.tables import statistics
-from airflow_provider_backpressure.ledger.tables.sampling import sampled
+from airflow_provider_backpressure.ledger.tables.sampling import keep_sample
 
 
 class SqlObserving:
@@ -26,7 +26,7 @@ class SqlObserving:
     def upstream(self, source_identity: str) -> Seen | None:
         """See ``ObservedReader.upstream``."""
         with self._database.read() as connection:
-            return upstreams.of(connection, source_identity)
+            return upstreams.read_position(connection, source_identity)
 
     def course(self, hydration_id: str) -> Course | None:
         """See ``ObservedReader.course``."""
@@ -56,13 +56,13 @@ class SqlObserving:
         with self._database.write() as connection:
             figures = hydrations.lock(connection, hydration_id)
             before = hydrations.course(connection, hydration_id)
-            course = advanced(before, sight, least_seconds=least_seconds)
+            course = advance(before, sight, least_seconds=least_seconds)
             if course is before:
                 return course
             hydrations.keep_course(connection, hydration_id, course)
             row = statistics.worker(connection, hydration_id, PLAN_WORKER)
-            statistics.save(connection, tallies.observed(row, course))
-            sampled(connection, figures, ranges.now(connection))
+            statistics.save(connection, tallies.with_course(row, course))
+            keep_sample(connection, figures, ranges.now(connection))
             return course
 
     @repeatable
@@ -70,15 +70,15 @@ class SqlObserving:
         """See ``Observed.record_memory``."""
         with self._database.write() as connection:
             figures = hydrations.lock(connection, hydration_id)
-            sampled(connection, figures, ranges.now(connection), memory=reading)
+            keep_sample(connection, figures, ranges.now(connection), memory=reading)
 
     @repeatable
     def note(self, hydration_id: str, present: Mapping[str, float], *, looked: Collection[str]) -> Notice:
         """See ``Observed.note``."""
         with self._database.write() as connection:
             hydrations.lock(connection, hydration_id)
-            before = hydrations.occurring(connection, hydration_id)
-            after, notice = noted(before, present, frozenset(looked), ranges.now(connection))
+            before = hydrations.read_alerts(connection, hydration_id)
+            after, notice = note_alerts(before, present, frozenset(looked), ranges.now(connection))
             if after != before:
                 hydrations.keep_occurring(connection, hydration_id, after)
             return notice

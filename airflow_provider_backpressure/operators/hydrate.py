@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.progress.alerts import Kind, event
 from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull, SnapshotLost
-from airflow_provider_backpressure.hooks.hydration_session import Opened
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.operators.lane_clock import ENDED, LaneClock, ProgressLog
 from airflow_provider_backpressure.operators.notifications import Listener, Teller, as_listeners
 
@@ -72,7 +72,7 @@ class HydrateOperator(TransformTask):
     def execute(self, context: Context) -> dict[str, Any]:
         """Drain, or defer at a gate that stays closed. Returns how many ranges this task committed."""
         self._clock = LaneClock()
-        with self.opened(context) as opened:
+        with self.open_ports(context) as opened:
             hydration, plan = opened.hydration()
             if self.lanes > 1:
                 check_one_task(plan.consistency, what="several lanes")
@@ -87,8 +87,8 @@ class HydrateOperator(TransformTask):
             else:
                 teller.begin(hydration.id)
             self._account(context, opened, hydration.id)
-            with opened.observation(hydration.id, tell=teller.look), telling_of_full(teller, hydration):
-                result = self._followed(context, opened, hydration.id, plan.unit)
+            with opened.observation(hydration.id, tell=teller.look), notify_if_full(teller, hydration):
+                result = self._follow(context, opened, hydration.id, plan.unit)
             if result.outcome is Outcome.CLOSED:
                 teller.look(*opened.latest(hydration.id))
         if result.outcome is Outcome.CLOSED:
@@ -106,7 +106,7 @@ class HydrateOperator(TransformTask):
         self._parked = float(event.get("waited", 0.0))
         return super().resume(context, event)
 
-    def _teller(self, context: Context, opened: Opened) -> Teller:
+    def _teller(self, context: Context, opened: HydrationSession) -> Teller:
         return Teller(
             listeners=self.on_event,
             context=context,
@@ -115,18 +115,18 @@ class HydrateOperator(TransformTask):
             log=self.log,
         )
 
-    def _account(self, context: Context, opened: Opened, hydration_id: str) -> None:
+    def _account(self, context: Context, opened: HydrationSession, hydration_id: str) -> None:
         if self._parked:
             times = {Stage.ADMIT: StageTime(backpressured=self._parked)}
             opened.ledger.record_flow(hydration_id, worker=lane_name(context), times=times)
             self._parked = 0.0
 
-    def _followed(self, context: Context, opened: Opened, hydration_id: str, unit: str) -> LaneResult:
+    def _follow(self, context: Context, opened: HydrationSession, hydration_id: str, unit: str) -> LaneResult:
         """Return what the lane did of the plan, and of those that follow it in the same run."""
         committed = 0
         while True:
             progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration_id, log=self.log, unit=unit)
-            result = self._drained(context, opened, progress)
+            result = self._drain(context, opened, progress)
             progress.write()
             self._note(context, opened)
             committed += result.committed
@@ -134,9 +134,9 @@ class HydrateOperator(TransformTask):
                 return replace(result, committed=committed)
             unit = opened.hydration()[1].unit
 
-    def _note(self, context: Context, opened: Opened) -> None:
+    def _note(self, context: Context, opened: HydrationSession) -> None:
         """Remember what this task has moved, before the next plan counts anew; where nobody asks, it costs nothing."""
-        if not openlineage.installed():
+        if not openlineage.is_installed():
             return
         hydration, plan = opened.hydration()
         lane, before = lane_name(context), self.lineage
@@ -147,7 +147,7 @@ class HydrateOperator(TransformTask):
             bytes=sum(row.bytes_received for row in own) + ((before.bytes or 0) if before else 0),
         )
 
-    def _drained(self, context: Context, opened: Opened, progress: ProgressLog) -> LaneResult:
+    def _drain(self, context: Context, opened: HydrationSession, progress: ProgressLog) -> LaneResult:
         """Return what the lane did; a plan whose snapshot is lost is closed and made anew, a few times."""
         for left in reversed(range(SNAPSHOTS)):
             hydrator = opened.hydrator(
@@ -155,7 +155,7 @@ class HydrateOperator(TransformTask):
                 share=math.ceil(self.budget.credits / self.lanes),
                 inline_wait=settings.inline_wait(),
                 clock=self._clock,
-                on_commit=progress.committed,
+                on_commit=progress.log_if_due,
             )
             try:
                 return hydrator.run()
@@ -176,7 +176,7 @@ class HydrateOperator(TransformTask):
 
 
 @contextmanager
-def telling_of_full(teller: Teller, hydration: Hydration) -> Iterator[None]:
+def notify_if_full(teller: Teller, hydration: Hydration) -> Iterator[None]:
     """Tell that no more rows may be kept aside, on the way of that error out of the task."""
     try:
         yield

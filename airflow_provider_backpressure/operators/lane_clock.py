@@ -67,7 +67,7 @@ class ProgressLog:
     """What is counted."""
     _next: float = field(default=0.0)
 
-    def committed(self) -> None:
+    def log_if_due(self) -> None:
         """Write a line if it is time."""
         now = time.monotonic()
         if now >= self._next:

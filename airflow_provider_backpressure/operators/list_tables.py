@@ -6,7 +6,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 
 from airflow_provider_backpressure.base_operator import airflow_errors
-from airflow_provider_backpressure.connectors.postgres.identifiers import shown
+from airflow_provider_backpressure.connectors.postgres.identifiers import quote_if_needed
 from airflow_provider_backpressure.core.table_selection import TableName, in_files, placeholder, targets
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.hooks.endpoints import endpoint
@@ -14,7 +14,7 @@ from airflow_provider_backpressure.hooks.endpoints import endpoint
 
 def each_target(source: Any, sink: Any, tables: list[TableName]) -> dict[str, str]:
     """Return each table's target by the table, as the sink spells it."""
-    spell = shown if getattr(sink, "in_sql", False) else in_files
+    spell = quote_if_needed if getattr(sink, "in_sql", False) else in_files
     return targets(tables, getattr(sink, placeholder(sink)), spell=spell)
 
 

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.planning.planner import Planned, Verdict
 from airflow_provider_backpressure.core.planning.preview import foretold
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.hydration_session import Declaration, Opened
+from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 
 MAX_TASKS = 1024
@@ -68,7 +68,7 @@ class PlanSnapshotOperator(TransformTask):
 
     def execute(self, context: Context) -> Any:
         """Plan."""
-        with self.opened(context) as opened:
+        with self.open_ports(context) as opened:
             planner, wish = opened.planner(), _wish(context)
             if wish == FORETELL:
                 self._foretell(opened)
@@ -87,7 +87,7 @@ class PlanSnapshotOperator(TransformTask):
                 return self._open_ranges(opened, planned)
             return {**ids, "ranges": planned.ranges}
 
-    def _foretell(self, opened: Opened) -> NoReturn:
+    def _foretell(self, opened: HydrationSession) -> NoReturn:
         """Write down what a plan would be. It takes no turn, and leaves a hydration that is known as it is."""
         planner = opened.planner()
         facts = foretold(planner.preview(), target=opened.sink.identity, mode=self.mode, credits=self.budget.credits)
@@ -97,7 +97,7 @@ class PlanSnapshotOperator(TransformTask):
         opened.ledger.keep_preview(hydration.id, json.dumps(kept))
         raise AirflowSkipException(f"This run only plans: {facts}.")
 
-    def _restart(self, context: Context, opened: Opened) -> bool:
+    def _restart(self, context: Context, opened: HydrationSession) -> bool:
         """Whether this run, which asks for a new plan, has not got it yet."""
         known = opened.find()
         current = known.plan.plan_id if known and known.plan else "none"
@@ -114,7 +114,7 @@ class PlanSnapshotOperator(TransformTask):
             raise AirflowSkipException(planned.note)
         self.log.info("Plan %s %s: %s.", planned.plan.plan_id, planned.verdict.value, planned.note)
 
-    def _open_ranges(self, opened: Opened, planned: Planned) -> list[int]:
+    def _open_ranges(self, opened: HydrationSession, planned: Planned) -> list[int]:
         found = opened.ledger.ranges(planned.plan.plan_id, states=OPEN, limit=MAX_TASKS + 1)
         if len(found) > MAX_TASKS:
             raise InvalidDeclaration(

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.gate.hydration import Permit
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.hooks.hydration_session import Opened
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.links import RangeLink
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.operators.lane_clock import ENDED, LaneClock
@@ -43,7 +43,7 @@ class SubmitRangeOperator(TransformTask):
         self._clock = LaneClock()
         seq = int(self.seq)
         lane = range_lane(context, seq)
-        with self.opened(context) as opened:
+        with self.open_ports(context) as opened:
             hydration, plan = opened.hydration()
             check_one_task(plan.consistency, what="tasks of one range each")
             self.take_turn(context, opened, hydration.id)
@@ -64,7 +64,7 @@ class SubmitRangeOperator(TransformTask):
                 seq=seq,
                 lane=lane,
             )
-        if openlineage.installed():
+        if openlineage.is_installed():
             self.lineage = Lineage(plan=plan, rows=record.rows, bytes=record.bytes)
         self.log.info("Range %s is %s: %s rows.", seq, record.state, record.rows)
         return {"seq": seq, "attempt": record.attempt, "rows": record.rows, "checksum": record.checksum}
@@ -79,7 +79,7 @@ class SubmitRangeOperator(TransformTask):
 class OneRange:
     """One range on its way from wherever it is to committed."""
 
-    opened: Opened
+    opened: HydrationSession
     hydrator: Hydrator
     seq: int
     refused: Decision | None = None

@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, VerificationFailed
-from airflow_provider_backpressure.hooks.hydration_session import Opened
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 
 NAMED = 20
 """Most ranges that are named in the error; the log has them all."""
@@ -50,7 +50,7 @@ class VerifyHydrationOperator(HydrationTask):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify."""
-        with self.opened(context) as opened:
+        with self.open_ports(context) as opened:
             hydration, plan = opened.hydration()
             self.take_turn(context, opened, hydration.id)
             opened.completion().check()
@@ -66,7 +66,7 @@ class VerifyHydrationOperator(HydrationTask):
                 "plan_id": plan.plan_id,
                 "phase": hydration.phase.value,
                 "rows": rows,
-                "frontier": committed_frontier(plan, rows),
+                "frontier": read_committed_frontier(plan, rows),
                 "verified": self.verify.value,
             }
             self._tell(context, facts)
@@ -75,7 +75,7 @@ class VerifyHydrationOperator(HydrationTask):
                 opened.observation(hydration.id).observer.settle()
             return {**facts, "checksum": report.checksum if report else None}
 
-    def _report(self, opened: Opened, plan: Plan) -> Report:
+    def _report(self, opened: HydrationSession, plan: Plan) -> Report:
         committed = every_range(opened.ledger, plan.plan_id, [RangeState.COMMITTED])
         report = opened.verifier().verify(committed, self.verify)
         self.lineage = Lineage(plan=plan, rows=report.rows, moved=False, equal=report.equal)
@@ -110,7 +110,7 @@ def as_verify(verify: str | bool) -> Verify:
         raise InvalidDeclaration(f"verify must be one of {', '.join(Verify)}, not {verify!r}.") from error
 
 
-def committed_frontier(plan: Plan, rows: int) -> dict[str, int]:
+def read_committed_frontier(plan: Plan, rows: int) -> dict[str, int]:
     """Return what is committed: of a single table its rows, of several and of a log the frontier that was planned."""
     if len(plan.frontier) == 1 and not plan.replays and plan.consistency is not Consistency.OFFSETS:
         return {str(key): rows for key in plan.frontier}

@@ -27,7 +27,7 @@ class OpenLedger(Protocol):
         """Return it, and this process's end of its channel."""
         ...
 
-    def failed(self, error: BackpressureError) -> None:
+    def record_error(self, error: BackpressureError) -> None:
         """Take note of an error."""
         ...
 
@@ -67,7 +67,7 @@ def make_app(ledger: OpenLedger) -> FastAPI:
     @app.exception_handler(BackpressureError)
     def unwell(request: Request, error: BackpressureError) -> JSONResponse:
         """Answer with the error's sentence."""
-        ledger.failed(error)
+        ledger.record_error(error)
         return JSONResponse({"detail": str(error)}, status_code=status.HTTP_503_SERVICE_UNAVAILABLE)
 
     return app

@@ -34,15 +34,15 @@ def may_trigger(user: BaseUser, owner: str) -> bool:
 
 def readable(user: BaseUser, owners: Collection[str]) -> set[str]:
     """Return the DAGs that a person may see."""
-    return _permitted(user, owners, "GET")
+    return _list_permitted(user, owners, "GET")
 
 
 def steerable(user: BaseUser, owners: Collection[str]) -> set[str]:
     """Return the DAGs that a person may edit."""
-    return _permitted(user, owners, "PUT")
+    return _list_permitted(user, owners, "PUT")
 
 
-def _permitted(user: BaseUser, owners: Collection[str], method: ResourceMethod) -> set[str]:
+def _list_permitted(user: BaseUser, owners: Collection[str], method: ResourceMethod) -> set[str]:
     manager, teams = get_auth_manager(), _teams(owners)
     by_team: dict[str | None, set[str]] = {}
     for owner in owners:

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, HTTPException, Path, Request, status
 
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import LedgerRefused, Terminal
@@ -31,7 +31,7 @@ def ledger_of(request: Request) -> Ledger:
 Opened = Annotated[Ledger, Depends(ledger_of)]
 
 
-def seen(hydration_id: str, ledger: Opened, user: User) -> Glance:
+def seen(hydration_id: str, ledger: Opened, user: User) -> HydrationSummary:
     """Return a hydration that the person may see: 404 where there is none, 403 where it is not theirs to see."""
     found = ledger.glances(ids=[hydration_id], limit=1) if ID.fullmatch(hydration_id) else []
     if not found:
@@ -40,17 +40,17 @@ def seen(hydration_id: str, ledger: Opened, user: User) -> Glance:
     return found[0]
 
 
-Seen = Annotated[Glance, Depends(seen)]
+Seen = Annotated[HydrationSummary, Depends(seen)]
 
 
-def steered(now: Seen, user: User) -> Glance:
+def editable_hydration(now: Seen, user: User) -> HydrationSummary:
     """Return a hydration that the person may steer."""
     if not may_steer(user, now.hydration.owner):
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit the DAG {now.hydration.owner}.")
     return now
 
 
-Steered = Annotated[Glance, Depends(steered)]
+Steered = Annotated[HydrationSummary, Depends(editable_hydration)]
 
 
 def check_readable(user: User, owner: str) -> None:
@@ -59,7 +59,7 @@ def check_readable(user: User, owner: str) -> None:
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not see the DAG {owner}.")
 
 
-def range_of(now: Glance, seq: int, ledger: Ledger) -> RangeRecord:
+def range_of(now: HydrationSummary, seq: int, ledger: Ledger) -> RangeRecord:
     """Return a range of the hydration's plan; 404 where there is none."""
     plan = now.hydration.plan
     try:
@@ -71,7 +71,7 @@ def range_of(now: Glance, seq: int, ledger: Ledger) -> RangeRecord:
 
 
 @contextmanager
-def refused() -> Iterator[None]:
+def answer_refusals() -> Iterator[None]:
     """Answer 409 with its sentence to an act that is refused for what it is."""
     try:
         yield

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, Ba
 from airflow_provider_backpressure.hooks.push_transport import push_at
 
 
-def opened() -> tuple[Ledger, Push | None]:
+def open_ledger_and_push() -> tuple[Ledger, Push | None]:
     """Open the ledger of the connection ``backpressure_default``, and this process's end of its channel.
 
     Where there is no such connection, the tables that ``airflow db migrate`` has made are used as Airflow's own are:
@@ -27,7 +27,7 @@ def opened() -> tuple[Ledger, Push | None]:
         address = make_url(conf.get_mandatory_value("database", "sql_alchemy_conn"))
         push = push_at(address)
         return open_ledger(address, push), push
-    return BackpressureHook().opened()
+    return BackpressureHook().open_ledger_and_push()
 
 
 class OpenedLedger:
@@ -36,7 +36,7 @@ class OpenedLedger:
     A password that was changed, or a database that has moved, is found by the next request.
     """
 
-    def __init__(self, open: Callable[[], tuple[Ledger, Push | None]] = opened) -> None:
+    def __init__(self, open: Callable[[], tuple[Ledger, Push | None]] = open_ledger_and_push) -> None:
         self._open = open
         self._lock = threading.Lock()
         self._opened: tuple[Ledger, Push | None] | None = None
@@ -48,7 +48,7 @@ class OpenedLedger:
                 self._opened = self._open()
             return self._opened
 
-    def failed(self, error: BackpressureError) -> None:
+    def record_error(self, error: BackpressureError) -> None:
         """Take note of an error of the ledger."""
         if not isinstance(error, LedgerUnavailable):
             return

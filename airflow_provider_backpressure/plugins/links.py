@@ -52,7 +52,7 @@ def job_of(record: RangeRecord, cluster: str) -> answers.JobTold | None:
     if record.tag is None:
         return None
     session = record.session_id if record.session_id and SESSION.fullmatch(record.session_id) else None
-    page = _monitoring(cluster) if session else None
+    page = _get_monitoring_url(cluster) if session else None
     href = f"{page}/connect/session/?id={session}" if page else None
     return answers.JobTold(tag=record.tag, cluster=cluster, session_id=session, href=href)
 
@@ -103,7 +103,7 @@ def _try_of(found: Drainer, by: datetime | None) -> int | None:
     return max(every, default=None)
 
 
-def _monitoring(cluster: str) -> str | None:
+def _get_monitoring_url(cluster: str) -> str | None:
     """Return where Spark's pages are, as the cluster's connection has it, without a login."""
     try:
         parts = urlsplit(memory_url(cluster) or "")

@@ -49,7 +49,7 @@ class Live:
             return Heard(pushed=False, moved={})
         clock = asyncio.get_running_loop().time
         settled, end = clock() + min(seconds, SETTLE_SECONDS), clock() + seconds
-        with self._following(push, ledger, seen) as bell:
+        with self._follow(push, ledger, seen) as bell:
             while True:
                 bell.clear()
                 numbers = await self._numbers(push, ledger, seen)
@@ -70,7 +70,7 @@ class Live:
         return {each: push.number(each) if each in missed else known[each] for each in ids}
 
     @contextmanager
-    def _following(self, push: Push, ledger: Ledger, ids: Mapping[str, int]) -> Iterator[asyncio.Event]:
+    def _follow(self, push: Push, ledger: Ledger, ids: Mapping[str, int]) -> Iterator[asyncio.Event]:
         bell = asyncio.Event()
         for each in ids:
             if (push, each) not in self._followed:

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCo
 from airflow_provider_backpressure.core.gate.overrides import MOST_CREDITS, MOST_PRIORITY, MOST_ROWS, Control
 from airflow_provider_backpressure.core.gate.queue import may_start
 from airflow_provider_backpressure.core.progress.lag_text import sentence
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.progress.views import Tile
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 
@@ -70,7 +70,7 @@ class Line(BaseModel):
     updated_at: datetime
 
     @classmethod
-    def of(cls, now: Glance, *, may_steer: bool, **more: Any) -> Any:
+    def from_value(cls, now: HydrationSummary, *, may_steer: bool, **more: Any) -> Any:
         """Tell how a hydration stands."""
         hydration, progress, reasons, left = now.hydration, now.progress, now.reasons, now.eta
         waits = not now.place.granted and not may_start(now.place)
@@ -255,7 +255,7 @@ class RangeTold(BaseModel):
     seconds: float | None
 
     @classmethod
-    def of(cls, record: RangeRecord, **more: Any) -> Any:
+    def from_value(cls, record: RangeRecord, **more: Any) -> Any:
         """Tell of a range."""
         ends = record.admitted_at and record.committed_at
         return cls(
@@ -313,7 +313,7 @@ class Ranges(BaseModel):
     @classmethod
     def page(cls, records: Sequence[RangeRecord], limit: int) -> "Ranges":
         """Make a page of one record more than are shown, where there is one more."""
-        shown = [RangeTold.of(record) for record in records[:limit]]
+        shown = [RangeTold.from_value(record) for record in records[:limit]]
         return cls(ranges=shown, next_after=shown[-1].seq if len(records) > limit else None)
 
 
@@ -327,7 +327,7 @@ class TileTold(BaseModel):
     seconds: float | None
 
     @classmethod
-    def of(cls, tile: Tile) -> "TileTold":
+    def from_value(cls, tile: Tile) -> "TileTold":
         """Tell of a tile."""
         states = {state.value: number for state, number in tile.states.items()}
         return cls(first=tile.first, last=tile.last, states=states, attempts=tile.attempts, seconds=tile.seconds)
@@ -349,7 +349,7 @@ class Act(BaseModel):
     values: dict[str, Any]
 
     @classmethod
-    def of(cls, act: Control) -> "Act":
+    def from_value(cls, act: Control) -> "Act":
         """Tell of an act."""
         return cls(at=act.at, who=act.who, action=act.action, why=act.why, values=act.values)
 

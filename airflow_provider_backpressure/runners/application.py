@@ -54,7 +54,7 @@ class Submitter(Protocol):
         ...
 
 
-def prepared(
+def prepare_application(
     name: str, request: Request, folder: Path, *, target: Target, endpoints: Mapping[str, Endpoint], here: bool
 ) -> Application:
     """Write an application's files and return it. ``here``: its driver runs on this host and answers."""
@@ -68,8 +68,8 @@ def prepared(
         name=name,
         file=application_file(),
         arguments=tuple(arguments),
-        py_files=(str(shipment.shipment()), *_listed(target.conf.get("spark.submit.pyFiles"))),
-        files=() if here else (str(sent), *_listed(target.conf.get("spark.files"))),
+        py_files=(str(shipment.shipment()), *_split_list(target.conf.get("spark.submit.pyFiles"))),
+        files=() if here else (str(sent), *_split_list(target.conf.get("spark.files"))),
         conf={**DEFAULTS, **_own(target, folder, here=here), **target.conf, **target.marks(name)},
         folder=folder,
         here=here,
@@ -93,5 +93,5 @@ def application_file() -> str:
     return str(Path(found.origin).parent / processes.APPLICATION)
 
 
-def _listed(text: str | None) -> list[str]:
+def _split_list(text: str | None) -> list[str]:
     return [part for part in (text or "").split(",") if part]

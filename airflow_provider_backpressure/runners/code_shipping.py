@@ -47,7 +47,7 @@ def shipment() -> Path:
 
 @cache
 def cargo() -> tuple[str, bytes]:
-    """Return the same for a job, as ``spark.code_loading.carrying`` takes it: its name, and all sources packed."""
+    """Return the same for a job, as ``spark.code_loading.carry_code`` takes it: its name, and all sources packed."""
     texts = {name: content.decode() for name, content in _contents().items()}
     return release(), zlib.compress(json.dumps(texts).encode(), 9)
 

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.error_codec import strip_frames
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment
 from airflow_provider_backpressure.core.snapshot.messages import (
@@ -27,7 +27,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.exceptions import RunnerUnavailable
 from airflow_provider_backpressure.runners.code_shipping import ABOARD, JOB, PROBE, SETTINGS, cargo, module
-from airflow_provider_backpressure.runners.connect_session import Address, active, is_session_id, tagged
+from airflow_provider_backpressure.runners.connect_session import Address, active, is_session_id, tag_jobs
 from airflow_provider_backpressure.runners.errors import translate
 from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
 
@@ -100,7 +100,7 @@ class ConnectRunner:
             session.interruptTag(tag)
         except PySparkException as error:
             if "INVALID_HANDLE" not in (error.getCondition() or ""):
-                raise translate(error, str(self._address)) from unframed(error)
+                raise translate(error, str(self._address)) from strip_frames(error)
             log.info("Session %s is gone and its jobs with it: nothing to interrupt for %s.", session_id, tag)
         finally:
             if session is not own:
@@ -128,7 +128,7 @@ class ConnectRunner:
 
     def _run(self, spec: RangeSpec, session: SparkSession) -> RangeResult:
         job = module(JOB)
-        with tagged(session, spec.tag):
+        with tag_jobs(session, spec.tag):
             rows = job.range_job(session, spec, self._endpoints, self._transform).collect()
         result: RangeResult = job.range_result(spec, rows)
         return result
@@ -152,17 +152,17 @@ class ConnectRunner:
         """
         session: SparkSession | None = None
         try:
-            session = self._opened()
-            with active(session), module(ABOARD).carrying(*cargo()):
+            session = self._open()
+            with active(session), module(ABOARD).carry_code(*cargo()):
                 return work(session)
         except (PySparkException, ValueError) as error:
             found = translate(error, str(self._address))
             if session is not None and isinstance(found, RunnerUnavailable):
                 self._give_up(session)
             # Its frames hold the request, and that the function with the logins.
-            raise found from unframed(error)
+            raise found from strip_frames(error)
 
-    def _opened(self) -> SparkSession:
+    def _open(self) -> SparkSession:
         """Return the session, opened where it is not yet."""
         with self._lock:
             if self._session is None:

@@ -147,7 +147,7 @@ def active(session: SparkSession) -> Iterator[None]:
 
 
 @contextmanager
-def tagged(session: SparkSession, tag: str) -> Iterator[None]:
+def tag_jobs(session: SparkSession, tag: str) -> Iterator[None]:
     """Give what this thread submits the tag by which it can be interrupted."""
     session.addTag(tag)
     try:

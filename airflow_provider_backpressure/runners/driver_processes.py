@@ -17,7 +17,7 @@ PATIENCE = 5.0
 """Seconds that a process gets to end by itself, and again to be gone."""
 
 
-def of(folder: str) -> list[int]:
+def find_processes(folder: str) -> list[int]:
     """Return the processes of this account that run the application whose request lies in a folder of this name.
 
     None where the system does not show processes as files, as Linux does.
@@ -28,11 +28,11 @@ def of(folder: str) -> list[int]:
 
 def end(folder: str) -> int:
     """End them, by force where they do not, and return how many there were."""
-    handles = [handle for pid in of(folder) if (handle := _handle(pid, folder)) is not None]
+    handles = [handle for pid in find_processes(folder) if (handle := _handle(pid, folder)) is not None]
     try:
-        left = _signalled(handles, signal.SIGTERM)
+        left = _send_signal(handles, signal.SIGTERM)
         if left:
-            _signalled(left, signal.SIGKILL)
+            _send_signal(left, signal.SIGKILL)
     finally:
         for handle in handles:
             os.close(handle)
@@ -63,7 +63,7 @@ def _handle(pid: int, folder: str) -> int | None:
     return None
 
 
-def _signalled(handles: Iterable[int], number: signal.Signals) -> list[int]:
+def _send_signal(handles: Iterable[int], number: signal.Signals) -> list[int]:
     """Send a signal and return the processes that live on after a while."""
     left = []
     for handle in handles:

@@ -72,7 +72,7 @@ def fullest(stages: Iterable[Mapping[str, Any]]) -> tuple[str, int | None]:
     return max(used.items(), key=lambda entry: entry[1], default=(DRIVER, None))
 
 
-def working(stages: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def find_working_stages(stages: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Return the attempts of stages that have begun a task; one that waits for a slot has no memory to report."""
     return frozenset(
         f"{stage.get('stageId')}.{stage.get('attemptId')}" for stage in stages if stage.get("executorSummary")
@@ -146,7 +146,7 @@ class ExecutorMemory:
                 slots_each=last.slots_each,
             )
         executor, used = fullest(stages)
-        running = working(stages)
+        running = find_working_stages(stages)
         reading = MemoryReading(
             used_bytes=used,
             limit_bytes=self._limit,

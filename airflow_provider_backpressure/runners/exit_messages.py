@@ -28,15 +28,15 @@ def failure(answer: Mapping[str, Any], output: str, master: str) -> Backpressure
     if found:
         return found
     if answer.get("type") in ANALYSIS:
-        return RunnerRefused(f"Spark refused the transform: {telling(text)}")
+        return RunnerRefused(f"Spark refused the transform: {find_cause(text)}")
     if not answer and any(sign in text for sign in _NO_JAVA):
         return RunnerRefused("spark-submit finds no Java on this host: install Java 17 or 21, or set JAVA_HOME.")
     if not answer and any(sign in text for sign in _NO_MASTER):
-        return RunnerUnavailable(f"The Spark master {master} does not answer: {telling(text)}")
-    return broken_off(text)(f"The Spark application failed: {telling(text)}")
+        return RunnerUnavailable(f"The Spark master {master} does not answer: {find_cause(text)}")
+    return broken_off(text)(f"The Spark application failed: {find_cause(text)}")
 
 
-def telling(text: str) -> str:
+def find_cause(text: str) -> str:
     """Return the line that says what happened: the first exception that is named, else the last line."""
     lines = [line.strip().lstrip(": ") for line in text.splitlines() if line.strip()]
     if not lines:

@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import RunnerRefused
 
 
-def named(transform: Transform | None, function: Callable[..., Any] | None) -> Transform | None:
+def to_reference(transform: Transform | None, function: Callable[..., Any] | None) -> Transform | None:
     """Return the transform with a reference in place of the function itself, which cannot travel to an application."""
     if transform is None or transform.sql is not None or transform.python:
         return transform

@@ -30,9 +30,9 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 from airflow_provider_backpressure.exceptions import BackpressureError, RangeFailed
 from airflow_provider_backpressure.runners import code_shipping as shipment
 from airflow_provider_backpressure.runners import driver_processes as processes
-from airflow_provider_backpressure.runners.application import Submitter, prepared
+from airflow_provider_backpressure.runners.application import Submitter, prepare_application
 from airflow_provider_backpressure.runners.exit_messages import failure
-from airflow_provider_backpressure.runners.function_names import named
+from airflow_provider_backpressure.runners.function_names import to_reference
 from airflow_provider_backpressure.runners.spark_master import PYTHON, Target, safe
 from airflow_provider_backpressure.runners.work_folders import ANSWER, Folders, private
 
@@ -93,18 +93,20 @@ class SubmitRunner:
             )
         if self._target.local and self._target.own_python and PYTHON not in self._target.conf:
             return ExecutorEnvironment(**shipment.module(shipment.PROBE).environment(modules))
-        kept = self._probed(modules)
+        kept = self._probe(modules)
         if kept.exists() and time.time() - kept.stat().st_mtime < PROBED_SECONDS:
             return ExecutorEnvironment(**json.loads(kept.read_text()))
-        found = self._asked(Request(kind=PROBE, modules=tuple(modules)))
+        found = self._ask(Request(kind=PROBE, modules=tuple(modules)))
         if all(found["modules"].values()):
             private(kept.with_suffix(f".{uuid.uuid4().hex}"), json.dumps(found)).replace(kept)
         return ExecutorEnvironment(**found)
 
     def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:
         """See :meth:`Runner.describe`. An application on this host: analysis needs no executors."""
-        request = Request(kind=DESCRIBE, read=read, transform=named(transform, self._transform), master=ON_THIS_HOST)
-        return columns_from_json(self._asked(request)["columns"])
+        request = Request(
+            kind=DESCRIBE, read=read, transform=to_reference(transform, self._transform), master=ON_THIS_HOST
+        )
+        return columns_from_json(self._ask(request)["columns"])
 
     def run(self, spec: RangeSpec) -> "Future[RangeResult]":
         """See :meth:`Runner.run`. In cluster mode the result names no slices: the sink's markers do."""
@@ -154,8 +156,8 @@ class SubmitRunner:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _range(self, spec: RangeSpec) -> RangeResult:
-        sent = RangeSpec(**{**vars(spec), "transform": named(spec.transform, self._transform)})
-        answer = self._answered(spec.tag, Request(kind=RANGE, spec=sent))
+        sent = RangeSpec(**{**vars(spec), "transform": to_reference(spec.transform, self._transform)})
+        answer = self._run_application(spec.tag, Request(kind=RANGE, spec=sent))
         return RangeResult(
             plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=_slices(answer.get("slices", ()))
         )
@@ -169,7 +171,7 @@ class SubmitRunner:
         master = "local[*]" if self._target.cluster else None
         try:
             request = Request(kind=CHECKSUMS, checksums=tuple(spec for spec, _ in batch), master=master)
-            results = _slices(self._asked(request)["slices"])
+            results = _slices(self._ask(request)["slices"])
         except BackpressureError as error:
             for _, future in batch:
                 future.set_exception(error)
@@ -177,10 +179,10 @@ class SubmitRunner:
         for (_, future), result in zip(batch, results, strict=True):
             future.set_result(result)
 
-    def _asked(self, request: Request) -> dict[str, Any]:
+    def _ask(self, request: Request) -> dict[str, Any]:
         """Return the answer to a request that changes nothing."""
         name = f"bp-{request.kind}-{uuid.uuid4().hex}"
-        future: Future[dict[str, Any]] = self._pool.submit(self._answered, name, request, here=True)
+        future: Future[dict[str, Any]] = self._pool.submit(self._run_application, name, request, here=True)
         with self._lock:
             self._jobs[name] = future
         try:
@@ -188,15 +190,17 @@ class SubmitRunner:
         finally:
             self._jobs.pop(name, None)
 
-    def _answered(self, name: str, request: Request, *, here: bool = False) -> dict[str, Any]:
+    def _run_application(self, name: str, request: Request, *, here: bool = False) -> dict[str, Any]:
         """Run an application and return its answer, empty where drivers run on the cluster. Errors as the port's."""
         here = here or not self._target.cluster
         if request.master is None:
             self._target.knock()
         self._folders.root()
         self._folders.sweep()
-        with self._folders.opened(name) as folder:
-            application = prepared(name, request, folder, target=self._target, endpoints=self._endpoints, here=here)
+        with self._folders.open_folder(name) as folder:
+            application = prepare_application(
+                name, request, folder, target=self._target, endpoints=self._endpoints, here=here
+            )
             if name in self._ended:
                 raise RangeFailed("The Spark application was ended before it began.")
             output = self._submitter.submit(application)
@@ -207,7 +211,7 @@ class SubmitRunner:
             raise RangeFailed("The Spark application was ended.")
         raise failure(answer, output or "it ended without an answer", self._target.master)
 
-    def _probed(self, modules: Sequence[str]) -> Path:
+    def _probe(self, modules: Sequence[str]) -> Path:
         text = json.dumps([self._target.master, sorted(self._target.conf.items()), sys.version, sorted(modules)])
         return self._folders.root() / f"probed-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 

@@ -38,7 +38,7 @@ class Folders:
         return self._root / safe(name)
 
     @contextmanager
-    def opened(self, name: str) -> Iterator[Path]:
+    def open_folder(self, name: str) -> Iterator[Path]:
         """Give a new folder for an application, removed with all that is in it afterwards."""
         self.root()
         self.remove(name)
@@ -60,7 +60,7 @@ class Folders:
                 stale = path.is_dir() and time.time() - path.stat().st_mtime > STALE_SECONDS
             except FileNotFoundError:
                 continue
-            if stale and not processes.of(path.name):
+            if stale and not processes.find_processes(path.name):
                 shutil.rmtree(path, ignore_errors=True)
 
 

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher,
 from airflow_provider_backpressure.core.clock import SystemClock
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.push.waiting import Parked
-from airflow_provider_backpressure.hooks.hydration_session import Opened
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.hooks.spark import memory_reader, memory_url
 
 
@@ -29,16 +29,16 @@ class GateSensor(HydrationTask, BaseSensorOperator):
         super().__init__(poke_interval=poke_interval, **kwargs)
         self.deferrable = deferrable
         self._watcher: Watcher | None = None
-        self._opened: Opened | None = None
+        self._opened: HydrationSession | None = None
         self._parked: Parked | None = None
 
     def execute(self, context: Context) -> Any:
         """Wait."""
-        with self.opened(context) as opened:
+        with self.open_ports(context) as opened:
             self.take_turn(context, opened, opened.hydration()[0].id)
-            self._opened, self._watcher = opened, self._watching(context, opened)
+            self._opened, self._watcher = opened, self._make_watcher(context, opened)
             if not self.deferrable:
-                return self._poked(context, opened)
+                return self._wait_in_slot(context, opened)
             if self.poke(context):
                 return None
             watcher = self._watcher
@@ -76,7 +76,7 @@ class GateSensor(HydrationTask, BaseSensorOperator):
             why = self._watcher.look()
         return why
 
-    def _poked(self, context: Context, opened: Opened) -> Any:
+    def _wait_in_slot(self, context: Context, opened: HydrationSession) -> Any:
         """Wait in the worker slot, or by Airflow's rescheduling."""
         if opened.push is None or self.reschedule:
             return super().execute(context)
@@ -94,7 +94,7 @@ class GateSensor(HydrationTask, BaseSensorOperator):
         finally:
             self._parked.done()
 
-    def _watching(self, context: Context, opened: Opened) -> Watcher:
+    def _make_watcher(self, context: Context, opened: HydrationSession) -> Watcher:
         hydration, plan = opened.hydration()
         return Watcher(
             ledger=opened.ledger,
@@ -107,7 +107,7 @@ class GateSensor(HydrationTask, BaseSensorOperator):
             plan_id=plan.plan_id,
         )
 
-    def _memory(self, opened: Opened) -> Callable[[], MemoryReading | None]:
+    def _memory(self, opened: HydrationSession) -> Callable[[], MemoryReading | None]:
         """Return the live reading, without a Spark session where the connection says where to look."""
         address = memory_url(self.spark_conn_id)
         return memory_reader(address) if address else opened.runner.memory
@@ -128,8 +128,8 @@ class HydrationQueueSensor(GateSensor):
 
     watch = Watch.QUEUE
 
-    def _watching(self, context: Context, opened: Opened) -> Watcher:
-        watcher = super()._watching(context, opened)
+    def _make_watcher(self, context: Context, opened: HydrationSession) -> Watcher:
+        watcher = super()._make_watcher(context, opened)
         watcher.lane = lane_name(context)
         return watcher
 
@@ -152,8 +152,8 @@ class SinkCommitSensor(GateSensor):
         super().__init__(**kwargs)
         self.seq = seq
 
-    def _watching(self, context: Context, opened: Opened) -> Watcher:
-        watcher = super()._watching(context, opened)
+    def _make_watcher(self, context: Context, opened: HydrationSession) -> Watcher:
+        watcher = super()._make_watcher(context, opened)
         watcher.seq = int(self.seq)
         watcher.lane = range_lane(context, watcher.seq)
         return watcher

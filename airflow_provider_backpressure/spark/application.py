@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_fro
 from airflow_provider_backpressure.core.snapshot.application_request import CHECKSUMS, DESCRIBE, PROBE, RANGE, Request
 from airflow_provider_backpressure.spark.job import checksum_job, describe, range_job, slice_results
 from airflow_provider_backpressure.spark.probe import probe_job
-from airflow_provider_backpressure.spark.task import said
+from airflow_provider_backpressure.spark.task import report_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,15 +33,15 @@ def main(arguments: Sequence[str]) -> None:
     if answer:
         logins.unlink()
     try:
-        with said():
-            found = answered(Request.from_json(request.read_text()), endpoints_from_json(text))
+        with report_errors():
+            found = answer_request(Request.from_json(request.read_text()), endpoints_from_json(text))
     except Exception as error:
         _write(answer, {"error": str(error), "type": type(error).__name__})
         raise
     _write(answer, found)
 
 
-def answered(request: Request, endpoints: Endpoints) -> dict[str, Any]:
+def answer_request(request: Request, endpoints: Endpoints) -> dict[str, Any]:
     """Return the answer to a request, on a session that lives as long as it takes."""
     from pyspark.sql import SparkSession
 

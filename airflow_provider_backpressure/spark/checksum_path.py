@@ -6,13 +6,13 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Slice, SliceResult
 from airflow_provider_backpressure.spark.registry import reader, writer
 from airflow_provider_backpressure.spark.stream_end import apart
-from airflow_provider_backpressure.spark.task import measured
+from airflow_provider_backpressure.spark.task import measure
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 
 def checksum_slice(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
     """Count and hash the rows of a query, inside a task."""
-    return measured(partial(_checksum, spec, endpoint))
+    return measure(partial(_checksum, spec, endpoint))
 
 
 def _checksum(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:

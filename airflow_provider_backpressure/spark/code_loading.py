@@ -29,7 +29,7 @@ _cargo: ContextVar[tuple[str, bytes] | None] = ContextVar("cargo", default=None)
 
 
 @contextmanager
-def carrying(digest: str, packed: bytes) -> Iterator[None]:
+def carry_code(digest: str, packed: bytes) -> Iterator[None]:
     """Let the functions of jobs that this thread makes meanwhile carry this code.
 
     ``packed``: ``{"package/module.py": source}`` as zlib-compressed JSON; ``digest`` tells two of them apart.

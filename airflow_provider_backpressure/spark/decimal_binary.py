@@ -23,7 +23,7 @@ def to_words(column: pyarrow.Array) -> numpy.ndarray:
     return numpy.where(present(column)[:, None], words, 0)
 
 
-def encoded(column: pyarrow.Array) -> tuple[numpy.ndarray, numpy.ndarray]:
+def encode(column: pyarrow.Array) -> tuple[numpy.ndarray, numpy.ndarray]:
     """Return the values of a decimal column in 16-bit cells, and which cells of each row are a value's.
 
     They are what ``numeric_send`` gives for a column of this precision and scale: no zeros at either end.

@@ -28,13 +28,13 @@ from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.spark.change_rows import log_reader
 from airflow_provider_backpressure.spark.code_loading import aboard
-from airflow_provider_backpressure.spark.reader_timings import Slate, Slates, told
+from airflow_provider_backpressure.spark.reader_timings import ReaderTimings, Slates, time_items
 from airflow_provider_backpressure.spark.registry import reader, writer
 from airflow_provider_backpressure.spark.result_rows import RESULT
 from airflow_provider_backpressure.spark.stage_timer import Across
-from airflow_provider_backpressure.spark.stream_end import BAD, END, ended
-from airflow_provider_backpressure.spark.task import measured, outcome, said
-from airflow_provider_backpressure.spark.transforms import Function, transformed
+from airflow_provider_backpressure.spark.stream_end import BAD, END, append_end
+from airflow_provider_backpressure.spark.task import measure, outcome, report_errors
+from airflow_provider_backpressure.spark.transforms import Function, apply_transform
 from airflow_provider_backpressure.spark.types import carrier, postgres_type
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def frame_job(
         return _straight(session, spec, source, sink)
     meeting = uuid.uuid4().hex
     read = _source(session, spec.read, spec.slices, source, spec, meeting)
-    frame = transformed(session, read, spec.transform, function)
+    frame = apply_transform(session, read, spec.transform, function)
     names = [*frame.columns, END]
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -57,10 +57,10 @@ def frame_job(
             return writer(spec.write.kind).write(sink, spec, (batch.rename_columns(names) for batch in batches))
 
         with Slates(_place(meeting), len(spec.slices)) as slates:
-            result = outcome(lambda: measured(work, Across(slates)))
+            result = outcome(lambda: measure(work, Across(slates)))
         yield result
 
-    whole = _ended(session, frame, len(names) - 1)
+    whole = _with_end(session, frame, len(names) - 1)
     return whole.coalesce(1).mapInArrow(aboard(write), RESULT)
 
 
@@ -71,12 +71,12 @@ def _straight(session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: 
         trusting = replace(spec, read=replace(spec.read, trusts=_target_looks(spec)))
         rows = (batch for piece in spec.slices for batch in _read(trusting, piece, source))
         told = partial(_position, spec, source) if spec.read.tells_position else None
-        given = ended(rows, spec.read.columns, keep_bad=spec.read.keep_bad)
+        given = append_end(rows, spec.read.columns, keep_bad=spec.read.keep_bad)
         return writer(spec.write.kind).write(sink, spec, given, told)
 
     def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for _ in batches:
-            yield outcome(lambda: measured(work))
+            yield outcome(lambda: measure(work))
 
     return session.range(0, 1, 1, 1).mapInArrow(aboard(run), RESULT)
 
@@ -106,7 +106,7 @@ def _read(spec: RangeSpec, piece: Slice, source: Endpoint) -> Iterator[pyarrow.R
     return reader(spec.read.kind).read(source, spec.read, piece, name)
 
 
-def described(
+def describe_columns(
     session: "SparkSession", read: ReadSpec, transform: Transform, function: Function | None
 ) -> tuple[Column, ...]:
     """Return the columns that a transform makes, by analysis; nothing is read.
@@ -114,9 +114,9 @@ def described(
     A column keeps the source's type where name and carrier are the source's: ``code varchar(8)``, ``id uuid`` stay
     what they were. ``RunnerRefused`` for a type that PostgreSQL has no counterpart of, and for a name that comes twice.
     """
-    frame = transformed(session, _source(session, read), transform, function)
+    frame = apply_transform(session, _source(session, read), transform, function)
     known = {column.name: column for column in read.columns}
-    found = [(field, _described(field, known.get(field.name))) for field in frame.schema.fields]
+    found = [(field, _describe_field(field, known.get(field.name))) for field in frame.schema.fields]
     strange = [f"{field.name} a {field.dataType.simpleString()}" for field, column in found if column is None]
     if strange:
         raise RunnerRefused(
@@ -153,14 +153,14 @@ def _source(
             for index in batch.column(0).to_pylist():
                 assert source is not None
                 assert spec is not None
-                with said():
-                    yield from told(_read(spec, pieces[index], source), Slate(_place(meeting), index))
+                with report_errors():
+                    yield from time_items(_read(spec, pieces[index], source), ReaderTimings(_place(meeting), index))
 
     tasks = max(1, len(pieces))
     return session.range(0, tasks, 1, tasks).mapInArrow(aboard(read), schema)
 
 
-def _ended(session: "SparkSession", frame: "DataFrame", width: int) -> "DataFrame":
+def _with_end(session: "SparkSession", frame: "DataFrame", width: int) -> "DataFrame":
     """Return the frame, which has so many columns, with a row behind all others that says so.
 
     It is the last partition of what one task writes, so it comes only after everything before has been read to its end.
@@ -174,7 +174,7 @@ def _ended(session: "SparkSession", frame: "DataFrame", width: int) -> "DataFram
     return marked.union(session.range(0, 1, 1, 1).select(*nothing, functions.lit(True).alias(END)))
 
 
-def _described(field: StructField, known: Column | None) -> Column | None:
+def _describe_field(field: StructField, known: Column | None) -> Column | None:
     """Return the column that a field becomes; ``None`` where PostgreSQL has no type for it."""
     if known is not None and carrier(known.type)[1] == field.dataType:
         return Column(name=field.name, type=known.type, nullable=field.nullable, collation=known.collation)

@@ -27,10 +27,10 @@ from airflow_provider_backpressure.core.snapshot.paths import COPY, FRAME, REPLA
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.spark.checksum_path import checksum_slice
 from airflow_provider_backpressure.spark.code_loading import aboard
-from airflow_provider_backpressure.spark.frame_path import described, frame_job
+from airflow_provider_backpressure.spark.frame_path import describe_columns, frame_job
 from airflow_provider_backpressure.spark.registry import task_module
 from airflow_provider_backpressure.spark.result_rows import RESULT
-from airflow_provider_backpressure.spark.task import measured, outcome
+from airflow_provider_backpressure.spark.task import measure, outcome
 from airflow_provider_backpressure.spark.transforms import Function
 
 if TYPE_CHECKING:
@@ -46,11 +46,7 @@ def range_job(
         whole, *_ = spec.slices
         return _job(
             session,
-            [
-                partial(
-                    measured, partial(task_module(spec.write.kind, "replay").replay_slice, spec, whole, source, sink)
-                )
-            ],
+            [partial(measure, partial(task_module(spec.write.kind, "replay").replay_slice, spec, whole, source, sink))],
         )
     if spec.path == FRAME:
         return frame_job(session, spec, source, sink, function)
@@ -71,7 +67,7 @@ def describe(
     session: "SparkSession", read: ReadSpec, transform: Transform, function: Function | None = None
 ) -> tuple[Column, ...]:
     """Return the columns that a transform makes, without reading a row."""
-    return described(session, read, transform, function)
+    return describe_columns(session, read, transform, function)
 
 
 def slice_results(rows: list[Any]) -> tuple[SliceResult, ...]:

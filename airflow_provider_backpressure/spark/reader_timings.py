@@ -30,7 +30,7 @@ _MOST_WAITING = 1024
 """Readers that may have come since the writer looked last."""
 
 
-class Slate:
+class ReaderTimings:
     """What one reader says of itself: busy until it hands over, held back until it is taken, idle once it has ended.
 
     Nothing here raises: figures are not worth a range.
@@ -98,7 +98,7 @@ class Slate:
             os.close(file)
 
 
-def told(items: Iterable[Item], slate: Slate) -> Iterator[Item]:
+def time_items(items: Iterable[Item], slate: ReaderTimings) -> Iterator[Item]:
     """Yield what a reader gives, clocked where it hands over and where it goes on."""
     try:
         for item in items:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.core.stage_metrics import Meter, Stage, StageTime, times_of
-from airflow_provider_backpressure.core.transform_stage import Between
+from airflow_provider_backpressure.core.transform_stage import TransformClock
 from airflow_provider_backpressure.spark.reader_timings import Slates
 
 Item = TypeVar("Item")
@@ -22,22 +22,22 @@ class Across(Meter):
     def __init__(self, slates: Slates) -> None:
         """Begin with slates that are kept open until :meth:`take`."""
         super().__init__()
-        self._slates, self._between = slates, Between(look=slates.look)
+        self._slates, self._between = slates, TransformClock(look=slates.look)
 
-    def writing(self) -> None:
+    def start_write(self) -> None:
         """The sink is at work."""
-        super().writing()
-        self._between.writing()
+        super().start_write()
+        self._between.start_write()
 
-    def reading(self) -> None:
+    def start_read(self) -> None:
         """The sink waits for rows."""
-        super().reading()
-        self._between.reading()
+        super().start_read()
+        self._between.start_read()
 
-    def ending(self) -> None:
+    def start_end(self) -> None:
         """There are no rows yet, or no more."""
-        super().ending()
-        self._between.ending()
+        super().start_end()
+        self._between.start_end()
 
     def take(self) -> dict[Stage, StageTime]:
         """Return the times up to now: of reader and transform each, or where that is not known of both together."""
@@ -49,36 +49,36 @@ class Across(Meter):
 _meter = Meter()
 
 
-def clocked(work: Callable[[], SliceResult], across: Across | None = None) -> SliceResult:
+def time_slice(work: Callable[[], SliceResult], across: Across | None = None) -> SliceResult:
     """Return the result with what reader and sink did meanwhile: until rows are asked for, the sink is at work.
 
     ``across``: the reader is another process, behind a transform.
     """
     global _meter
     _meter = Meter() if across is None else across
-    _meter.ending()
+    _meter.start_end()
     result = work()
     return replace(result, times=times_of(_meter.take()))
 
 
 @contextmanager
-def opened(reader: AbstractContextManager[Item]) -> Iterator[Item]:
+def time_open(reader: AbstractContextManager[Item]) -> Iterator[Item]:
     """Enter a reader on its own clock: a database may have to look for its first row for long before it answers."""
-    _meter.reading()
+    _meter.start_read()
     with reader as rows:
-        _meter.ending()
+        _meter.start_end()
         yield rows
 
 
-def handed(items: Iterable[Item]) -> Iterator[Item]:
+def time_handovers(items: Iterable[Item]) -> Iterator[Item]:
     """Yield what a reader gives, clocked at each handing over."""
     iterator = iter(items)
     while True:
-        _meter.reading()
+        _meter.start_read()
         try:
             item = next(iterator)
         except StopIteration:
-            _meter.ending()
+            _meter.start_end()
             return
-        _meter.writing()
+        _meter.start_write()
         yield item

@@ -65,7 +65,7 @@ def complete(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordB
         raise RangeFailed("The rows broke off before the end of their range.")
 
 
-def ended(
+def append_end(
     batches: Iterable[pyarrow.RecordBatch], columns: Sequence[Column], *, keep_bad: bool = False
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield the batches with the last column, and behind them the row that :func:`complete` looks for.
@@ -88,7 +88,7 @@ def check_names(batch: pyarrow.RecordBatch, write: WriteSpec) -> None:
         raise RunnerRefused(f"The transform gives the columns {batch.schema.names} where {planned} were planned.")
 
 
-def whole(spec: RangeSpec) -> Slice:
+def to_one_slice(spec: RangeSpec) -> Slice:
     """Return the range as one slice, since after a transform it can only be committed as a whole."""
     first, *others = spec.slices
     if not others:

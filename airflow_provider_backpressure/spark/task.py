@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.spark import peak_memory as memory
 from airflow_provider_backpressure.spark.result_rows import row
-from airflow_provider_backpressure.spark.stage_timer import Across, clocked
+from airflow_provider_backpressure.spark.stage_timer import Across, time_slice
 from airflow_provider_backpressure.spark.zip_importers import forget_archives
 
 
@@ -22,19 +22,19 @@ class TaskFailed(Exception):
 
 def outcome(work: Callable[[], SliceResult]) -> pyarrow.RecordBatch:
     """Do the work of a task and return its result as a row."""
-    with said():
+    with report_errors():
         result = work()
     return row(json.dumps(asdict(result)))
 
 
-def measured(work: Callable[[], SliceResult], across: Across | None = None) -> SliceResult:
+def measure(work: Callable[[], SliceResult], across: Across | None = None) -> SliceResult:
     """Return the result with the peak of this process's memory, and the times of the stages, meanwhile."""
     memory.reset_peak()
-    return replace(clocked(work, across), peak_memory_bytes=memory.peak_bytes())
+    return replace(time_slice(work, across), peak_memory_bytes=memory.peak_bytes())
 
 
 @contextmanager
-def said() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Raise errors of ours such that the driver finds them in the text."""
     try:
         yield

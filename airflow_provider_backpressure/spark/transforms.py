@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 Function = Callable[["DataFrame"], "DataFrame"]
 
 
-def transformed(
+def apply_transform(
     session: "SparkSession", frame: "DataFrame", transform: Transform | None, function: Function | None
 ) -> "DataFrame":
     """Return what the transform makes of a frame; ``RunnerRefused`` for one that cannot be found or fails."""
     if transform is None:
         return frame
     if transform.sql is not None:
-        return _selected(session, frame, transform.sql)
-    return _called(_found(transform.python, function), frame)
+        return _select(session, frame, transform.sql)
+    return _call(_found(transform.python, function), frame)
 
 
-def _selected(session: "SparkSession", frame: "DataFrame", query: str) -> "DataFrame":
+def _select(session: "SparkSession", frame: "DataFrame", query: str) -> "DataFrame":
     # A view would be shared by all ranges of the session; a frame as parameter belongs to this one alone. The query
     # stands in brackets, so that it may have a WITH of its own and can be nothing but a query.
     text = query.strip().removesuffix(";").replace("{", "{{").replace("}", "}}")
     return session.sql(f"WITH source AS (SELECT * FROM {{frame}}) SELECT * FROM (\n{text}\n)", frame=frame)  # noqa: S608
 
 
-def _called(function: Function, frame: "DataFrame") -> "DataFrame":
+def _call(function: Function, frame: "DataFrame") -> "DataFrame":
     name = getattr(function, "__qualname__", type(function).__name__)
     _by_value(function)
     try:

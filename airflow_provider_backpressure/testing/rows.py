@@ -18,7 +18,7 @@ def query_of(bounds: Bounds | None, window: Window | None) -> str:
     return json.dumps([*ends, None if window is None else [window.after, window.upto]])
 
 
-def selected(keys: Sequence[int], query: str) -> list[int]:
+def select_keys(keys: Sequence[int], query: str) -> list[int]:
     """Return those of the ascending keys that a query selects, in order."""
     start, end, window = json.loads(query)
     first = 0 if start is None else bisect_left(keys, start)

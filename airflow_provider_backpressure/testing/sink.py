@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from airflow_provider_backpressure.core.capacity.saturation_curve import ending
+from airflow_provider_backpressure.core.capacity.saturation_curve import format_suffix
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Marker, PlanRow
@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSp
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.testing.health import MemoryHealth
-from airflow_provider_backpressure.testing.rows import checksum_of, query_of, selected
+from airflow_provider_backpressure.testing.rows import checksum_of, query_of, select_keys
 
 
 @dataclass(kw_only=True)
@@ -155,7 +155,7 @@ class MemorySink:
     def read(self, query: str) -> list[int]:
         """Return the keys that a slice query selects."""
         with self._lock:
-            return selected(sorted(self._written), query)
+            return select_keys(sorted(self._written), query)
 
     def find_surplus(self, plan: Plan) -> str:
         """See ``Sink.find_surplus``."""
@@ -174,7 +174,7 @@ class MemorySink:
         with self._lock:
             if self.epoch(plan.plan_id) is None:
                 raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds the target.")
-            gone = set(selected(sorted(self._written), query_of(bounds, None)))
+            gone = set(select_keys(sorted(self._written), query_of(bounds, None)))
             number = sum(key in gone for key in self._written)
             self._written[:] = [key for key in self._written if key not in gone]
             self._markers.pop((plan.plan_id, slice_id), None)
@@ -214,7 +214,7 @@ class MemorySink:
 
     def scratch(self, digits: str, *, indexes: bool = True) -> "MemoryScratch":
         """See ``Sink.scratch``."""
-        name, identity = self.name + ending(digits), self.identity + ending(digits)
+        name, identity = self.name + format_suffix(digits), self.identity + format_suffix(digits)
         return self.beside.get(name) or MemoryScratch(identity=identity, name=name, of=self)
 
     def traces(self) -> tuple[str, ...]:

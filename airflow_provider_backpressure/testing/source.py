@@ -10,10 +10,10 @@ from airflow_provider_backpressure.core.progress.source_position import Unit, Up
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
-from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, numbered
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
 from airflow_provider_backpressure.exceptions import BackpressureError, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.testing.health import MemoryHealth
-from airflow_provider_backpressure.testing.rows import COLUMNS, in_window, query_of, selected
+from airflow_provider_backpressure.testing.rows import COLUMNS, in_window, query_of, select_keys
 
 
 @dataclass(kw_only=True)
@@ -83,7 +83,7 @@ class MemorySource:
         if not keys:
             return iter(())
         boundaries = ((str(keys[at]),) for at in range(rows, len(keys), rows))
-        return numbered(cover(("id",), boundaries), rows=rows, row_bytes=snapshot.row_bytes)
+        return number_ranges(cover(("id",), boundaries), rows=rows, row_bytes=snapshot.row_bytes)
 
     def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
         """See ``Source.cut``."""
@@ -111,7 +111,7 @@ class MemorySource:
 
     def read(self, query: str) -> list[int]:
         """Return the keys that a slice's query selects."""
-        return selected(self.keys, query)
+        return select_keys(self.keys, query)
 
     def log(self, hydration_id: str) -> ChangeLog:
         """See ``Source.log``."""

@@ -20,12 +20,12 @@ from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable, Terminal, Transient
-from airflow_provider_backpressure.hooks.declaration_codec import declared_from
-from airflow_provider_backpressure.hooks.recorded_declaration import recorded_health
+from airflow_provider_backpressure.hooks.declaration_codec import from_plain
+from airflow_provider_backpressure.hooks.recorded_declaration import open_recorded_health
 from airflow_provider_backpressure.hooks.spark import memory_reader
 from airflow_provider_backpressure.triggers.async_waiter import Bench
 from airflow_provider_backpressure.triggers.retention_guard import Guard
-from airflow_provider_backpressure.triggers.shared_ledger import opened
+from airflow_provider_backpressure.triggers.shared_ledger import open_ledger_and_push
 
 CLASSPATH = "airflow_provider_backpressure.triggers.admission.AdmissionTrigger"
 
@@ -106,7 +106,7 @@ class AdmissionTrigger(BaseTrigger):
             remind_after=remind_after,
             source=source,
         )
-        self._guard = Guard(source=declared_from(json.loads(source))) if source else None
+        self._guard = Guard(source=from_plain(json.loads(source))) if source else None
         self._health: HealthWatch | None = None
         self._bench: Bench | None = None
 
@@ -139,7 +139,7 @@ class AdmissionTrigger(BaseTrigger):
                 why = await asyncio.to_thread(watcher.look)
                 seen = watcher.last
                 if why is None and time.monotonic() >= guarded + GUARD_SECONDS:
-                    await self._guarded(watcher.ledger)
+                    await self._guard_log(watcher.ledger)
                     guarded = time.monotonic()
             except (Terminal, SnapshotLost) as error:
                 return _event("refused", str(error))
@@ -155,7 +155,7 @@ class AdmissionTrigger(BaseTrigger):
             await self._wait(seen, pause, left if self._guard is None else min(left, GUARD_SECONDS))
         raise AssertionError("a policy's waits have no end")
 
-    async def _guarded(self, ledger: Ledger) -> None:
+    async def _guard_log(self, ledger: Ledger) -> None:
         """Let the policy act at the limit of the log that is kept meanwhile: no lane does, where none has a job."""
         if self._guard is None:
             return
@@ -178,7 +178,7 @@ class AdmissionTrigger(BaseTrigger):
 
     async def _watcher(self) -> Watcher:
         wait, budget = self.wait, Budget(**self.wait.budget)
-        ledger, push = await opened(wait.backpressure_conn_id)
+        ledger, push = await open_ledger_and_push(wait.backpressure_conn_id)
         self._bench = self._bench or Bench(push, ledger, wait.hydration_id, wait.seq)
         return Watcher(
             ledger=ledger,
@@ -199,7 +199,7 @@ class AdmissionTrigger(BaseTrigger):
             return lambda: NONE_SEEN
         if self._health is None:
             hydration = await asyncio.to_thread(ledger.hydration, self.wait.hydration_id)
-            self._health = recorded_health(hydration, ledger, budget)
+            self._health = open_recorded_health(hydration, ledger, budget)
         # Airflow's channel to the triggerer belongs to the event loop, so a thread of asyncio's own could not use it
         # for the connections.
         await sync_to_async(self._health.start)()

@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.alerts import Kind, event, of_course
 from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.hooks.hydration_session import SourceDeclaration
-from airflow_provider_backpressure.hooks.recorded_declaration import recorded_health
+from airflow_provider_backpressure.hooks.recorded_declaration import open_recorded_health
 from airflow_provider_backpressure.triggers.notifications import tell
 from airflow_provider_backpressure.triggers.retention_guard import Guard
 
@@ -31,7 +31,7 @@ BETWEEN = frozenset({Kind.DATA_AT_RISK, Kind.LOG_LOST})
 
 
 @dataclass(kw_only=True)
-class Between:
+class IdleMaintenance:
     """One hydration, as a trigger looks after it. For one event loop; what hangs holds no other trigger up.
 
     To give a log up is as sound from here as from a lane: whoever reads it next finds that it is gone, and no run goes
@@ -76,7 +76,7 @@ class Between:
             if working:
                 self._rest()
             else:
-                found |= _joined(await self._policy(hydration), await self._warnings(ledger, hydration))
+                found |= _join_alerts(await self._policy(hydration), await self._warnings(ledger, hydration))
                 looked |= BETWEEN
             await self._tell(ledger, hydration, found, looked)
         except (BackpressureError, AirflowRuntimeError) as error:
@@ -100,7 +100,7 @@ class Between:
             return {}
         if self._health is None or self._plan_id != hydration.plan.plan_id:
             self._rest()
-            self._health = recorded_health(hydration, ledger, self.budget)
+            self._health = open_recorded_health(hydration, ledger, self.budget)
             self._plan_id = hydration.plan.plan_id
             await sync_to_async(self._health.start)()
             await asyncio.to_thread(self._health.settle)
@@ -129,7 +129,7 @@ class Between:
             await tell(self.callbacks, event(Kind(due), found[Kind(due)], hydration))
 
 
-def _joined(*each: Mapping[Kind, str]) -> dict[Kind, str]:
+def _join_alerts(*each: Mapping[Kind, str]) -> dict[Kind, str]:
     """Return everything that was found, of one kind in one sentence."""
     found: dict[Kind, str] = {}
     for some in each:

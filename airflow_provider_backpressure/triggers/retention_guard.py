@@ -28,14 +28,14 @@ class Guard:
             return
         if self._open is None:
             # Airflow's channel to the triggerer belongs to the event loop: a thread of asyncio's own cannot use it.
-            self._open = await sync_to_async(self._opening)()
+            self._open = await sync_to_async(self._make_open)()
         await asyncio.to_thread(_guard, self._open, hydration.id, replaying)
 
     def forget(self) -> None:
         """Read the connection anew the next time: it may have changed."""
         self._open = None
 
-    def _opening(self) -> Callable[[], Source]:
+    def _make_open(self) -> Callable[[], Source]:
         found = endpoint(self.source.conn_id, *self.source.conn_types)
         return lambda: self.source.open(found)
 

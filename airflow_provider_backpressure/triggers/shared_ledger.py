@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, open_ledger, url
-from airflow_provider_backpressure.hooks.endpoints.connection import check_type, missing
+from airflow_provider_backpressure.hooks.endpoints.connection import check_type, missing_connection
 from airflow_provider_backpressure.hooks.push_transport import push_over, transport
 
 if TYPE_CHECKING:
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=8)
-def shared_ledger(address: "URL", push: Push | None = None) -> Ledger:
+def get_shared_ledger(address: "URL", push: Push | None = None) -> Ledger:
     """Return the ledger that all triggers of this process share: a thousand waiting lanes need few connections."""
     return open_ledger(address, push)
 
 
-async def opened_ledger(conn_id: str) -> Ledger:
+async def open_shared_ledger(conn_id: str) -> Ledger:
     """Return the ledger of an Airflow connection; ``InvalidDeclaration`` where there is no such connection."""
-    return (await opened(conn_id))[0]
+    return (await open_ledger_and_push(conn_id))[0]
 
 
-async def opened(conn_id: str) -> tuple[Ledger, Push | None]:
+async def open_ledger_and_push(conn_id: str) -> tuple[Ledger, Push | None]:
     """Return the ledger of an Airflow connection, and this process's end of its channel, if it has one.
 
     ``InvalidDeclaration`` where there is no such connection.
@@ -42,13 +42,13 @@ async def opened(conn_id: str) -> tuple[Ledger, Push | None]:
     broker = await _connection(chosen.conn_id, "kafka") if chosen.conn_id else None
     push = push_over(chosen, broker)
     told = () if push is None else (push,)
-    return await asyncio.to_thread(lambda: shared_ledger(url(found, extra), *told)), push
+    return await asyncio.to_thread(lambda: get_shared_ledger(url(found, extra), *told)), push
 
 
 async def _connection(conn_id: str, conn_type: str) -> Connection:
     try:
         found = await BaseHook.aget_connection(conn_id)
     except AirflowNotFoundException as error:
-        raise missing(conn_id, conn_type) from error
+        raise missing_connection(conn_id, conn_type) from error
     check_type(found, conn_type)
     return found

@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.monitoring.committed_frontier import committed_frontier, follows
+from airflow_provider_backpressure.core.monitoring.committed_frontier import follows, read_committed_frontier
 from airflow_provider_backpressure.core.monitoring.new_data import Unread
 from airflow_provider_backpressure.core.monitoring.source_poller import PRUNE_SECONDS, Observer, prune
 from airflow_provider_backpressure.core.ports import Source
@@ -20,7 +20,7 @@ from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.hooks import metrics
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
-from airflow_provider_backpressure.triggers.shared_ledger import opened_ledger
+from airflow_provider_backpressure.triggers.shared_ledger import open_shared_ledger
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Poller:
                 look.cancel()
 
     async def _round(self) -> News:
-        ledger = await opened_ledger(self.backpressure_conn_id)
+        ledger = await open_shared_ledger(self.backpressure_conn_id)
         every = await asyncio.to_thread(ledger.hydrations)
         mine = [one for one in every if one.environment == settings.environment()]
         for one in mine:
@@ -73,7 +73,7 @@ class Poller:
             opened = self._open.get(hydration.id)
             if opened is None:
                 # Airflow's channel to the triggerer belongs to the event loop: a thread of asyncio's own cannot use it.
-                opened = self._open[hydration.id] = await sync_to_async(_opening)(hydration)
+                opened = self._open[hydration.id] = await sync_to_async(_make_open)(hydration)
             observer = Observer(
                 ledger=ledger,
                 hydration_id=hydration.id,
@@ -97,7 +97,7 @@ class Poller:
                 await asyncio.to_thread(prune, ledger, one.id, kept)
 
 
-def _opening(hydration: Hydration) -> Callable[[], Source]:
+def _make_open(hydration: Hydration) -> Callable[[], Source]:
     declared = declaration_of(hydration).source
     found = endpoint(declared.conn_id, *declared.conn_types)
     return lambda: declared.open(found)
@@ -111,6 +111,6 @@ def _unread(ledger: Ledger, hydration: Hydration) -> Unread:
     """Return what is unread as of now: a lane may have looked before its last commits, and looks are seconds apart."""
     found, course = ledger.hydration(hydration.id), ledger.course(hydration.id)
     if course is not None:
-        done = committed_frontier(found, ledger, before=course.latest.committed)
+        done = read_committed_frontier(found, ledger, before=course.latest.committed)
         course = replace(course, latest=replace(course.latest, committed=done))
     return Unread(hydration=found, course=course)

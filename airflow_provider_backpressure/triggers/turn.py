@@ -11,9 +11,9 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import Terminal, Transient
-from airflow_provider_backpressure.hooks.dag_runs import running
+from airflow_provider_backpressure.hooks.dag_runs import is_running
 from airflow_provider_backpressure.triggers.admission import FIRST_LOOK_SECONDS
-from airflow_provider_backpressure.triggers.shared_ledger import opened_ledger
+from airflow_provider_backpressure.triggers.shared_ledger import open_shared_ledger
 
 CLASSPATH = "airflow_provider_backpressure.triggers.turn.TurnTrigger"
 LOOK_SECONDS = 3.0
@@ -72,7 +72,7 @@ class TurnTrigger(BaseTrigger):
         await asyncio.sleep(self.turn.first_look)
         while True:
             try:
-                ledger = ledger or await opened_ledger(self.turn.backpressure_conn_id)
+                ledger = ledger or await open_shared_ledger(self.turn.backpressure_conn_id)
                 over = await self._look(ledger)
             except (Transient, AirflowRuntimeError) as error:
                 self.log.warning("Whose turn it is cannot be seen now: %s", error)
@@ -91,7 +91,7 @@ class TurnTrigger(BaseTrigger):
         if found.holder != turn.run_id:
             return f"run {turn.run_id} has done with the hydration"
         # Airflow's channel to the triggerer belongs to the event loop, so a thread of asyncio's own could not use it.
-        if not await sync_to_async(running)(turn.dag_id, turn.run_id):
+        if not await sync_to_async(is_running)(turn.dag_id, turn.run_id):
             return f"run {turn.run_id} does not run any more"
         return None
 

@@ -13,15 +13,15 @@ from asgiref.sync import sync_to_async
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.health_signals import watched_from
+from airflow_provider_backpressure.core.health_signals import parse_signal
 from airflow_provider_backpressure.core.monitoring.new_data import AGAIN_SECONDS, Debounce, Unread
 from airflow_provider_backpressure.core.monitoring.source_poller import LOOK_SECONDS
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.hooks.dag_runs import under_way
-from airflow_provider_backpressure.hooks.declaration_codec import declared_from
+from airflow_provider_backpressure.hooks.declaration_codec import from_plain
 from airflow_provider_backpressure.hooks.endpoints import endpoint
-from airflow_provider_backpressure.triggers.idle_maintenance import Between
-from airflow_provider_backpressure.triggers.shared_ledger import opened_ledger
+from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance
+from airflow_provider_backpressure.triggers.shared_ledger import open_shared_ledger
 from airflow_provider_backpressure.triggers.source_poller import News, Poller
 
 CLASSPATH = "airflow_provider_backpressure.triggers.unread.UnreadTrigger"
@@ -86,9 +86,9 @@ class UnreadTrigger(BaseEventTrigger):
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
         """Yield the events of this source and sink. What cannot be seen now is tried again with the next news."""
-        between = Between(
-            source=declared_from(self.subject.source),
-            budget=Budget(signals=tuple(map(watched_from, self.subject.signals))),
+        between = IdleMaintenance(
+            source=from_plain(self.subject.source),
+            budget=Budget(signals=tuple(map(parse_signal, self.subject.signals))),
             callbacks=self.subject.on_event,
         )
         try:
@@ -108,26 +108,26 @@ class UnreadTrigger(BaseEventTrigger):
         async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
             yield event
 
-    async def _due(self, news: News, between: Between) -> Unread | None:
+    async def _due(self, news: News, between: IdleMaintenance) -> Unread | None:
         if self._names is None:
             self._names = await sync_to_async(self._identities)()
         unread = news.get(self._names, Unread(hydration=None, course=None))
         hydration = unread.hydration
         if hydration is not None:
-            working = await self._working(hydration)
-            between.look(await opened_ledger(self.backpressure_conn_id), unread, working=working)
+            working = await self._has_run(hydration)
+            between.look(await open_shared_ledger(self.backpressure_conn_id), unread, working=working)
             if working or hydration.paused_by is not None:
                 return None
         return unread if self._debounce.due(unread, now=time.monotonic()) else None
 
-    async def _working(self, hydration: Hydration) -> bool:
+    async def _has_run(self, hydration: Hydration) -> bool:
         """Whether a run is under way. One that failed still has the hydration, so Airflow is asked."""
         if hydration.holder is None:
             return False
         return await sync_to_async(under_way)(hydration.owner, hydration.holder)
 
     def _identities(self) -> tuple[str, str]:
-        source, sink = declared_from(self.subject.source), declared_from(self.subject.sink)
+        source, sink = from_plain(self.subject.source), from_plain(self.subject.sink)
         there = endpoint(sink.conn_id, *sink.conn_types) if sink.conn_id else NOWHERE
         opened = source.open(endpoint(source.conn_id, *source.conn_types)), sink.open(there)
         return opened[0].identity, opened[1].identity

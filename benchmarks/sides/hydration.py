@@ -132,7 +132,7 @@ class Hydration:
                 share=math.ceil(self._order.credits / LANES),
                 inline_wait=settings.inline_wait(),
                 clock=LaneClock(),
-                on_commit=progress.committed,
+                on_commit=progress.log_if_due,
             )
             try:
                 result = hydrator.run()

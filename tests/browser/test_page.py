@@ -240,7 +240,7 @@ def test_the_queue_is_changed_by_who_may(login: Login, page: PageServer):
     confirm(frame, "Change", "quiet hours")
     expect(queue).to_contain_text("of 3 under way", timeout=PATIENCE)
     expect(queue).to_contain_text("Set to 3 by admin")
-    assert page.ledger.shared(Shared.HYDRATIONS, "spark_billing") == 3
+    assert page.ledger.get_shared(Shared.HYDRATIONS, "spark_billing") == 3
     page.ledger.share(Shared.HYDRATIONS, "spark_billing", 4, who="test")
     seen = opened(login("viewer"), page).get_by_role("group", name="Queue of spark_billing")
     expect(seen).to_be_visible(timeout=PATIENCE)

@@ -120,7 +120,7 @@ class Begun:
             Slice(
                 slice_id=slice_id(seq, index),
                 query=query,
-                bounds=KeyBounds.of(column="id", start=str(index), end=None).to_json(),
+                bounds=KeyBounds.of_column(column="id", start=str(index), end=None).to_json(),
             )
             for index, query in enumerate(queries)
         )

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy 
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import connect_sink
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import RowSum
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut
-from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import copying
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import open_copy_in
 from airflow_provider_backpressure.connectors.postgres.tasks.write import to_csv
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
@@ -103,7 +103,7 @@ def write(name: str, columns: tuple[Column, ...]) -> WriteSpec:
 
 def fill(connection: psycopg.Connection, spec: WriteSpec, block: bytes | memoryview, options: str) -> None:
     """Write rows by COPY."""
-    with copying(connection, sql.SQL(spec.target), spec.columns, options) as copy:
+    with open_copy_in(connection, sql.SQL(spec.target), spec.columns, options) as copy:
         copy.put(block)
 
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from airflow_provider_backpressure.cli.doctor.checks import postgres_slots
-from airflow_provider_backpressure.cli.doctor.command import following
+from airflow_provider_backpressure.cli.doctor.command import find_followers
 from airflow_provider_backpressure.connectors.postgres.source import change_log as postgres_log
 from airflow_provider_backpressure.connectors.postgres.source.table import PostgresTable
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
@@ -76,7 +76,7 @@ def test_a_table_that_changes_while_it_is_read_has_caught_up_in_the_end(followed
         with pytest.raises(LedgerRefused, match="consistent from"):
             followed.finish()
         assert ports.planner().follow()
-        window = ReplayWindow.of(ports.plan.read.window)
+        window = ReplayWindow.from_window(ports.plan.read.window)
         assert window is not None
         assert window.first
         assert window.hydrating
@@ -448,10 +448,10 @@ def test_no_slot_is_left_where_planning_fails(followed: Followed, monkeypatch: p
         log = ports.source.log(hydration.id)
         log.begin()
         with pytest.raises(SourceRefused, match=f"no plan of this ledger follows: {log.stream}"):
-            list(postgres_slots(followed.composed.source, following(ports.ledger.hydrations())))
+            list(postgres_slots(followed.composed.source, find_followers(ports.ledger.hydrations())))
     followed.plan()
     with followed.ports() as ports:
-        (finding,) = postgres_slots(followed.composed.source, following(ports.ledger.hydrations()))
+        (finding,) = postgres_slots(followed.composed.source, find_followers(ports.ledger.hydrations()))
     assert "for its hydration" in finding
 
 

@@ -70,7 +70,7 @@ def test_the_probe_sees_the_executors_python(runner: ConnectRunner) -> None:
 
 def test_the_server_keeps_no_plans(runner: ConnectRunner) -> None:
     """Each holds all of our code: a few hundred would fill the heap of a small server."""
-    assert runner._opened().conf.get("spark.connect.session.planCache.enabled") == "false"
+    assert runner._open().conf.get("spark.connect.session.planCache.enabled") == "false"
 
 
 def test_an_error_of_ours_comes_back_as_itself(runner: ConnectRunner, begun: Begun) -> None:
@@ -105,7 +105,7 @@ def test_a_module_missing_on_the_executors_is_named(
     monkeypatch.setattr("airflow_provider_backpressure.runners.connect_session.SHARED", {})
     hidden = tmp_path / "psycopg.py"
     hidden.write_text("raise ModuleNotFoundError(\"No module named 'psycopg'\", name='psycopg')")
-    runner._opened().addArtifacts(str(hidden), pyfile=True)
+    runner._open().addArtifacts(str(hidden), pyfile=True)
     assert runner.probe(["psycopg"]).modules["psycopg"] is None
     with pytest.raises(RunnerRefused) as raised:
         runner.run(begun.spec("SELECT * FROM t")).result(60)

@@ -269,7 +269,7 @@ def test_a_server_gone_without_a_word_may_come_back(database: Endpoint, stream: 
     with opened(database) as connection:
         with socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
             line.shutdown(socket.SHUT_RDWR)
-        with pytest.raises(SinkUnavailable, match="was lost"), SINK.translated(database):
+        with pytest.raises(SinkUnavailable, match="was lost"), SINK.translate_errors(database):
             stream(connection, statement)
 
 

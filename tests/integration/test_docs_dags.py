@@ -95,7 +95,7 @@ def shop(postgres: Server, connect: Server, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", json.dumps({**spark, **extra}))
         monkeypatch.setenv("AIRFLOW__BACKPRESSURE__POLL_INTERVAL", "0.1")
         # Airflow's own answer wants a metadata database.
-        monkeypatch.setattr(tasks, "running", lambda dag_id, run_id: True)
+        monkeypatch.setattr(tasks, "is_running", lambda dag_id, run_id: True)
         yield place
 
 

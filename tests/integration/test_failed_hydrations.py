@@ -63,7 +63,7 @@ def connections(monkeypatch: pytest.MonkeyPatch, database: Endpoint, ledger_url:
     }
     for name, values in made.items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(values))
-    monkeypatch.setattr(task, "running", lambda dag_id, run_id: False)
+    monkeypatch.setattr(task, "is_running", lambda dag_id, run_id: False)
     monkeypatch.setattr(access, "get_auth_manager", Everybody)
 
 

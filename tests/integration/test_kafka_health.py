@@ -223,7 +223,7 @@ def test_what_is_unread_is_asked_of_the_plan(log):
     at.topic.send(1, *range(3))
     found = at.source.health(at.budget.signals, seconds=5).lag()
     assert found == {0: 0, 1: 3}
-    window = LogWindow.of(at.plan().plan.read.window)
+    window = LogWindow.from_window(at.plan().plan.read.window)
     assert window is not None
     assert unread(at.planned.plan, at.ledger)() == {0: 0, 1: 0}
 

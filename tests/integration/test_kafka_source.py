@@ -458,7 +458,7 @@ def test_a_start_is_turned_into_offsets_when_it_is_planned(
         with pytest.raises(offsets, match=r"[Pp]artition"):
             source.snapshot()
         return
-    window = LogWindow.of(source.snapshot().window)
+    window = LogWindow.from_window(source.snapshot().window)
     assert window is not None
     assert list(range(window.start[0], window.end[0])) == offsets
 
@@ -478,7 +478,7 @@ def test_a_time_leaves_earlier_records_of_an_open_transaction_out(kafka: Server,
     assert first is not None
     topic.send(0, "last", timestamp=future)
     until(lambda: source.upstream().open == 0)
-    following = LogWindow.of(source.snapshot(after=first.upto).window)
+    following = LogWindow.from_window(source.snapshot(after=first.upto).window)
     assert following is not None
     records = sorted(topic.committed().items())
     values = [value for (_, at), value in records if following.start[0] <= at < following.end[0]]

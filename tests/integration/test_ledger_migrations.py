@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import LedgerRefused
-from airflow_provider_backpressure.ledger.database import normalised
+from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.migration import downgrade, migrate
 from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
 from airflow_provider_backpressure.ledger.repository import SqlLedger
@@ -42,7 +42,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine
             database=place.database,
         )
     elif request.param == "mysql":
-        url = normalised(mysql.address(request.getfixturevalue("mysql_database")))
+        url = normalize_url(mysql.address(request.getfixturevalue("mysql_database")))
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     yield engine
     engine.dispose()

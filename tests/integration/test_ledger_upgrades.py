@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.planning.planner import Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused
-from airflow_provider_backpressure.ledger.database import normalised
+from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.ledger.schema_version import REVISION
@@ -32,9 +32,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> sa.URL:
     """A database without the ledger's tables."""
     if request.param == "postgresql":
         place: Endpoint = request.getfixturevalue("database")
-        return normalised(address(place))
+        return normalize_url(address(place))
     if request.param == "mysql":
-        return normalised(mysql.address(request.getfixturevalue("mysql_database")))
+        return normalize_url(mysql.address(request.getfixturevalue("mysql_database")))
     return sa.make_url(f"sqlite:///{tmp_path / 'ledger.db'}")
 
 

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.limits import FixedLimit
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.snapshot.bounds import cover
-from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, numbered
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger import models
@@ -119,7 +119,7 @@ def steps(ledger: Ledger, hydration_id: str) -> Iterator[tuple[str, Callable[[],
     yield "admit", admit
     yield "gate", lambda: ledger.gate(hydration_id)
     yield "queue", lambda: ledger.queue("spark_default")
-    yield "abandoned", lambda: ledger.abandoned(hydration_id, lane="lane")
+    yield "abandoned", lambda: ledger.find_abandoned(hydration_id, lane="lane")
     yield "renew", lambda: ledger.renew(hydration_id, lane="lane", lease_seconds=60.0)
     yield "commit", commit
     admit()
@@ -135,7 +135,7 @@ def large(engine: sa.Engine) -> tuple[SqlLedger, str]:
     ledger = SqlLedger(engine)
     hydration_id = register(ledger)
     pieces = cover(("id",), ((str(number),) for number in range(1, MANY)))
-    assert ledger.save_plan(hydration_id, make_plan(), numbered(pieces, rows=1, row_bytes=8.0)) == MANY
+    assert ledger.save_plan(hydration_id, make_plan(), number_ranges(pieces, rows=1, row_bytes=8.0)) == MANY
     return ledger, hydration_id
 
 
@@ -224,12 +224,12 @@ def test_an_overview_reads_only_the_last_minutes(
     now = datetime.now(UTC)
     for hydration_id in ids:
         plan = make_plan(total=100_000)
-        ledger.save_plan(hydration_id, plan, numbered(cover(("id",), []), rows=1, row_bytes=8.0))
+        ledger.save_plan(hydration_id, plan, number_ranges(cover(("id",), []), rows=1, row_bytes=8.0))
         rest = {"hydration_id": hydration_id, "plan_id": plan.plan_id, "read_rows": 0, "in_flight": 0, "credits": 1}
         rows = [{**rest, "at": now - timedelta(seconds=n), "committed_rows": 10 * (3_000 - n)} for n in range(3_000)]
         with engine.begin() as connection:
             connection.execute(sa.insert(models.sample), rows)
-    found: list[Glance] = []
+    found: list[HydrationSummary] = []
     statements = Recorder(engine).during(lambda: found.extend(ledger.glances(ids=ids, limit=20)))
     assert all(one.eta is not None and one.eta.latest is not None for one in found)
     for text, values in statements:
@@ -254,7 +254,9 @@ def test_ranges_are_stored_as_they_come(kind, request: pytest.FixtureRequest, tm
 
     def watched() -> Iterator[PlannedRange]:
         nonlocal most
-        for planned in numbered(cover(("id",), ((str(number),) for number in range(1, MANY))), rows=1, row_bytes=8.0):
+        for planned in number_ranges(
+            cover(("id",), ((str(number),) for number in range(1, MANY))), rows=1, row_bytes=8.0
+        ):
             alive.add(planned)
             most = max(most, len(alive))
             yield planned

@@ -58,7 +58,7 @@ def test_a_table_that_changes_while_it_is_read_has_caught_up_in_the_end(followed
         with pytest.raises(LedgerRefused, match="consistent from"):
             followed.finish()
         assert ports.planner().follow()
-        window = ReplayWindow.of(ports.plan.read.window)
+        window = ReplayWindow.from_window(ports.plan.read.window)
         assert window is not None
         assert window.first
         assert window.hydrating

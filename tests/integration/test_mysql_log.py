@@ -374,7 +374,7 @@ def test_a_server_that_does_not_have_what_was_replayed_is_refused(mysql_database
     """It was restored, or is another one."""
     run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
     with following(mysql_database) as followed:
-        there = Place.of(followed.start).gtids
+        there = Place.from_position(followed.start).gtids
         ahead = Place(gtids=there.union(there.parse("aaaaaaaa-0000-0000-0000-000000000001:1-5"))).position
         with pytest.raises(LogLost, match="aaaaaaaa-0000-0000-0000-000000000001:1-5, which were replayed"):
             followed.log.windows(ahead, bytes=ALL)
@@ -385,7 +385,7 @@ def test_a_log_that_was_reset_and_written_past_its_old_number_is_lost(mysql_data
     run(mysql_database, "RESET MASTER", "CREATE TABLE t (id int PRIMARY KEY)", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
     with following(mysql_database) as followed:
         time.sleep(1.1)  # The server knows seconds.
-        old = replace(Place.of(followed.start), made="")
+        old = replace(Place.from_position(followed.start), made="")
         run(mysql_database, "RESET MASTER", *[f"INSERT INTO t VALUES ({number})" for number in range(20)])
         assert followed.log.windows(old.position, bytes=ALL), "positions of older versions do not know it"
         with pytest.raises(LogLost, match=r"another binlog [^\n]*was reset or restored"):
@@ -400,7 +400,7 @@ def test_a_log_that_goes_on_otherwise_from_where_it_was_replayed_to_is_lost(mysq
     run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
     with following(mysql_database) as followed:
         run(mysql_database, "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
-        start = Place.of(followed.start)
+        start = Place.from_position(followed.start)
         (_, begin, *_), (_, second, *_) = run(
             mysql_database, f"SHOW BINLOG EVENTS IN '{start.file}' FROM {start.at} LIMIT 2"
         )
@@ -484,4 +484,4 @@ def test_a_range_tells_a_position_behind_whatever_it_may_have_seen(mysql_databas
     run(mysql_database, "INSERT INTO t VALUES (1)")
     after = LogPosition.parse(mysql_log.position(mysql_database, "bp:plan:0.0:1"))
     assert after.at == before.at + 1
-    assert Place.of(before).gtids.within(Place.of(after).gtids)
+    assert Place.from_position(before).gtids.within(Place.from_position(after).gtids)

@@ -140,7 +140,7 @@ def test_a_dense_integer_key_is_cut_without_a_look_at_its_rows(
     filled(mysql_database, "id int PRIMARY KEY, v int", 10_000, "g, g", "DELETE FROM t WHERE id % 5 = 0")
     sizes, _, ranges = assert_covered(mysql_database, opened(), rows=100, count=8000)
     assert set(sizes) == {80}
-    assert ranges[0].bounds == KeyBounds.of(column="id", start=None, end="101")
+    assert ranges[0].bounds == KeyBounds.of_column(column="id", start=None, end="101")
     assert "t is cut by id (strides)" in caplog.text
     run(mysql_database, "UPDATE t SET id = id + 1000000000 WHERE id > 5000 ORDER BY id DESC")
     sizes, _, _ = assert_covered(mysql_database, opened(), rows=100, count=8000)

@@ -19,7 +19,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.postgres.sink import attempts as postgres_attempts
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import connect_sink
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, reading
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, open_copy_out
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -358,7 +358,7 @@ def test_row_security_that_comes_later_hides_no_rows(database: Endpoint, opened:
         "ALTER TABLE raw.t ENABLE ROW LEVEL SECURITY",
     )
     what = Reading(query="SELECT id FROM raw.t", name="bp-read:1", every_row=True)
-    with pytest.raises(SourceRefused, match="row-level security"), reading(writer, what):
+    with pytest.raises(SourceRefused, match="row-level security"), open_copy_out(writer, what):
         pass
     with (
         closing(connect_sink(writer, name="bp:x:0:1")) as connection,
@@ -443,7 +443,7 @@ def test_hostile_names_stay_names(database: Endpoint, opened: Open) -> None:
     assert sink.begin(plan) == 1
     assert sink.epoch(plan.plan_id) == 1
     run(database, 'INSERT INTO "a.b; --"."c""d%s{}" VALUES (1, \'x\'), (2, \'y\')')
-    bounds = KeyBounds.of(column='i"d; --', start="2", end=None)
+    bounds = KeyBounds.of_column(column='i"d; --', start="2", end=None)
     assert run(database, sink.slice_query(write, bounds)) == [(2, "y")]
     assert sink.holds_rows()
 
@@ -505,7 +505,7 @@ def test_markers_are_read_as_they_were_written(database: Endpoint, opened: Open)
     write = prepared(sink)
     plan = planned(write)
     epoch = sink.begin(plan)
-    bounds = KeyBounds.of(column="id", start=None, end="7").to_json()
+    bounds = KeyBounds.of_column(column="id", start=None, end="7").to_json()
     assert sink.markers(plan.plan_id) == {}
     write_marker(database, write, plan, "0.0", epoch, bounds=json.dumps(bounds), attempt=3, checksum="xx:00ff")
     write_marker(database, write, plan, "1.0", epoch, revoked=True)
@@ -744,7 +744,10 @@ def test_the_target_is_read_back_by_the_same_bounds(
     write = prepared(sink, columns=snapshot.columns)
     run(database, "INSERT INTO raw.t SELECT a, id FROM raw.source")
     read, pieces = source.read_spec(snapshot), []
-    for bounds in (KeyBounds.of(column="id", start=None, end=cut), KeyBounds.of(column="id", start=cut, end=None)):
+    for bounds in (
+        KeyBounds.of_column(column="id", start=None, end=cut),
+        KeyBounds.of_column(column="id", start=cut, end=None),
+    ):
         there = run(database, sink.slice_query(write, bounds))
         assert sorted(map(repr, there)) == sorted(map(repr, run(database, source.slice(read, bounds, "x").query)))
         assert there
@@ -768,7 +771,7 @@ def test_bounds_that_do_not_single_out_the_same_rows_are_refused(database: Endpo
     source.close()
     sink = opened()
     write = prepared(sink, columns=columns)
-    bounds = KeyBounds.of(column="id", start="B", end=None)
+    bounds = KeyBounds.of_column(column="id", start="B", end=None)
     with pytest.raises(SinkRefused, match=r"ordered by C in raw\.t and by icu en-US .* in the source"):
         sink.slice_query(write, bounds)
     assert run(database, sink.slice_query(write, None)) == []
@@ -776,7 +779,7 @@ def test_bounds_that_do_not_single_out_the_same_rows_are_refused(database: Endpo
         same = replace(write, columns=(replace(columns[0], collation=order),))
         assert run(database, sink.slice_query(same, bounds)) == []
     with pytest.raises(SinkRefused, match="no column nix"):
-        sink.slice_query(write, KeyBounds.of(column="nix", start="1", end=None))
+        sink.slice_query(write, KeyBounds.of_column(column="nix", start="1", end=None))
 
 
 def test_a_lost_connection_is_made_anew(database: Endpoint, opened: Open) -> None:

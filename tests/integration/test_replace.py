@@ -151,7 +151,7 @@ def test_rows_are_read_where_they_are(database: Endpoint, replacing: Replacing) 
     target(database)
     plan = replacing()
     plan.load()
-    bounds = KeyBounds.of(column="id", start="11", end="21")
+    bounds = KeyBounds.of_column(column="id", start="11", end="21")
     with closing(plan.open()) as sink:
         for step in (lambda: None, plan.complete, plan.publish):
             step()

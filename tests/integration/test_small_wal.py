@@ -22,7 +22,7 @@ from airflow_provider_backpressure.core.planning.planner import Verdict
 from airflow_provider_backpressure.exceptions import LogLost, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import PostgresSource
-from airflow_provider_backpressure.triggers.idle_maintenance import Between
+from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance
 from airflow_provider_backpressure.triggers.notifications import as_callbacks
 from dev.proxy import Proxy
 from dev.services import Server, Services
@@ -267,7 +267,7 @@ def test_between_runs_the_triggerer_lets_the_policy_act_and_tells(
     limited = replace(followed, composed=replace(followed.composed, reading={"at_wal_limit": policy}))
     followed.source(TABLE, FILL.format(50))
     limited.go()
-    between = Between(
+    between = IdleMaintenance(
         source=PostgresSource(conn_id="source", table="public.t", at_wal_limit=policy),
         budget=Budget(signals=(SlotLag(bytes=KEPT // 2),)),
         callbacks=as_callbacks(AsyncCallback(hear)),
@@ -300,7 +300,7 @@ def test_between_runs_the_triggerer_lets_the_policy_act_and_tells(
     assert followed.differs() == (0, 0)
 
 
-def look(between: Between, followed: Followed) -> None:
+def look(between: IdleMaintenance, followed: Followed) -> None:
     """Look once, as the trigger does while no run is under way."""
 
     async def once() -> None:

@@ -93,7 +93,7 @@ def test_a_range_is_an_application_and_its_password_is_nowhere(
     with Processes().looking() as shown:
         job = runner.run(spec)
         until(lambda: job.done() or backends(begun.sink, spec.tag), timeout=90)
-        running = processes.of(safe(spec.tag))
+        running = processes.find_processes(safe(spec.tag))
         kept = [path for path in temporary.rglob("*.json") if begun.sink.password in path.read_text()]
         result = job.result(120)
     assert (result.plan_id, result.seq, result.attempt, result.rows) == (spec.plan_id, 0, 1, 20000)
@@ -173,9 +173,9 @@ def test_a_killed_lanes_application_is_ended_by_another_process(submit: Open, be
     until(lambda: backends(begun.sink, spec.tag), timeout=120)
     lane.kill()
     lane.join()
-    assert processes.of(safe(spec.tag))
+    assert processes.find_processes(safe(spec.tag))
     runner.interrupt(session_id, spec.tag)
-    assert processes.of(safe(spec.tag)) == []
+    assert processes.find_processes(safe(spec.tag)) == []
     until(lambda: not backends(begun.sink, spec.tag))
     assert begun.markers() == {}
     assert list((temporary / f"backpressure-{os.getuid()}").iterdir()) == []

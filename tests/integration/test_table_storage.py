@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_backpressure.connectors.postgres import table_storage as storage
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.source.table import PostgresTable
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, reading
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, open_copy_out
 from airflow_provider_backpressure.core.config import Budget, Consistency, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.phases import Phase
@@ -96,7 +96,7 @@ def exported(endpoint: Endpoint) -> Iterator[str]:
 
 def count(endpoint: Endpoint, read: ReadSpec, piece: Slice) -> int:
     """Return how many rows a task reads."""
-    with reading(endpoint, Reading.of(read, piece, "bp-test"), options="FORMAT csv") as stream:
+    with open_copy_out(endpoint, Reading.from_slice(read, piece, "bp-test"), options="FORMAT csv") as stream:
         return sum(len(block) for block in stream)
 
 

@@ -29,8 +29,8 @@ from airflow_provider_backpressure.core.snapshot.paths import COPY, REPLAY
 from airflow_provider_backpressure.spark import checksum_path as checksum
 from airflow_provider_backpressure.spark import frame_path as frame
 from airflow_provider_backpressure.spark.registry import writer
-from airflow_provider_backpressure.spark.stream_end import ended
-from airflow_provider_backpressure.spark.task import measured
+from airflow_provider_backpressure.spark.stream_end import append_end
+from airflow_provider_backpressure.spark.task import measure
 
 START_SECONDS = 240.0
 THREADS = 16
@@ -111,7 +111,7 @@ def carry_out(spec: RangeSpec, source: Endpoint, sink: Endpoint, *, timed: bool)
     works = [partial(_slice, spec, piece, source, sink) for piece in spec.slices]
     if spec.path not in (COPY, REPLAY):
         works = [partial(_framed, spec, source, sink)]
-    results = tuple(measured(work) if timed else work() for work in works)
+    results = tuple(measure(work) if timed else work() for work in works)
     return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=results)
 
 
@@ -124,7 +124,7 @@ def _framed(spec: RangeSpec, source: Endpoint, sink: Endpoint) -> SliceResult:
     trusting = replace(spec, read=replace(spec.read, trusts=frame._target_looks(spec)))
     rows = (batch for piece in spec.slices for batch in frame._read(trusting, piece, source))
     told = partial(frame._position, spec, source) if spec.read.tells_position else None
-    given = ended(rows, spec.read.columns, keep_bad=spec.read.keep_bad)
+    given = append_end(rows, spec.read.columns, keep_bad=spec.read.keep_bad)
     return writer(spec.write.kind).write(sink, spec, given, told)
 
 

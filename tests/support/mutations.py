@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.limits import GradedLimit
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.planning.resplit import Knife
+from airflow_provider_backpressure.core.planning.resplit import RangeSplitter
 from airflow_provider_backpressure.core.transitions import admission
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.testing import MemorySink
@@ -101,7 +101,7 @@ def _earlier_attempts_go_on(patch: Patch) -> None:
 
 
 def _frontier_past_a_hole(patch: Patch) -> None:
-    patch.setattr(hydrating, "planned_again", lambda figures, seq: figures)
+    patch.setattr(hydrating, "reopen_range", lambda figures, seq: figures)
 
 
 def _nobody_settles(patch: Patch) -> None:
@@ -110,7 +110,7 @@ def _nobody_settles(patch: Patch) -> None:
 
 
 def _cut_without_a_word(patch: Patch) -> None:
-    patch.setattr(Knife, "_closed", lambda self, record, tried: True)
+    patch.setattr(RangeSplitter, "_is_closed", lambda self, record, tried: True)
 
 
 def _backups_are_not_looked_for(patch: Patch) -> None:
@@ -122,7 +122,7 @@ def _pause_binds_nobody(patch: Patch) -> None:
 
 
 def _credits_are_not_counted(patch: Patch) -> None:
-    admitted = admission.Request.admitted
+    admitted = admission.Request.admit
     patch.setattr(
         admission.Request, "admitted", lambda self, record, **how: admitted(self, record, **{**how, "in_flight": 0})
     )

@@ -70,7 +70,7 @@ class World:
             monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(values))
         monkeypatch.setitem(spark.RUNNERS, "spark_connect", lambda request: self.runner)
         monkeypatch.setattr(backpressure, "open_ledger", lambda address: self.ledger)
-        monkeypatch.setattr(task, "running", lambda dag_id, run_id: run_id in self.running)
+        monkeypatch.setattr(task, "is_running", lambda dag_id, run_id: run_id in self.running)
         monkeypatch.setenv("AIRFLOW__BACKPRESSURE__INLINE_WAIT", "0.02")
         monkeypatch.setenv("AIRFLOW__BACKPRESSURE__POLL_INTERVAL", "0.01")
 

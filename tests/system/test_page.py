@@ -83,7 +83,7 @@ def test_who_gets_in(page: PageServer, steered: str):
         assert code == 200, (path, told)
     done = [act.action for act in page.ledger.controls(steered)]
     assert done == ["skip-range", "retry-range", "set", "resume", "pause"]
-    assert page.ledger.shared(Shared.HYDRATIONS, "spark_steered") == 2
+    assert page.ledger.get_shared(Shared.HYDRATIONS, "spark_steered") == 2
 
 
 def test_a_range_leads_to_its_task_and_its_job(page: PageServer, steered: str):

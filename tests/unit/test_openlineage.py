@@ -113,7 +113,7 @@ def test_a_task_that_moved_nothing_tells_nothing(world: World):
 
 def test_without_the_provider_it_costs_nothing(world: World, monkeypatch: pytest.MonkeyPatch):
     """Neither an import nor a question to the ledger."""
-    monkeypatch.setattr(openlineage, "installed", lambda: False)
+    monkeypatch.setattr(openlineage, "is_installed", lambda: False)
     for name in [name for name in sys.modules if name.split(".")[0] == "openlineage"]:
         monkeypatch.delitem(sys.modules, name)
     task = HydrateOperator(task_id="hydrate", **world.flow)
@@ -124,9 +124,9 @@ def test_without_the_provider_it_costs_nothing(world: World, monkeypatch: pytest
 
 
 def test_whether_it_is_installed_is_looked_up(monkeypatch: pytest.MonkeyPatch):
-    openlineage.installed.cache_clear()
-    assert openlineage.installed() is True
-    openlineage.installed.cache_clear()
+    openlineage.is_installed.cache_clear()
+    assert openlineage.is_installed() is True
+    openlineage.is_installed.cache_clear()
     monkeypatch.setattr(openlineage, "find_spec", lambda name: None)
-    assert openlineage.installed() is False
-    openlineage.installed.cache_clear()
+    assert openlineage.is_installed() is False
+    openlineage.is_installed.cache_clear()

@@ -20,7 +20,7 @@ def postgres(place: Endpoint) -> Iterator[str]:
     with (
         connect(place, errors=errors, application_name=CONTROL) as first,
         connect(place, errors=errors, application_name=CONTROL) as second,
-        errors.translated(place),
+        errors.translate_errors(place),
     ):
         version = first.execute("SHOW server_version").fetchone()
         yield f"PostgreSQL {version[0] if version else ''} answers {place.user} at {place.address}."
@@ -60,9 +60,9 @@ def postgres_slots(place: Endpoint, known: Collection[str]) -> Iterator[str]:
 def kafka(place: Endpoint) -> Iterator[str]:
     """A broker that lets us in."""
     from airflow_provider_backpressure.connectors.kafka.connect import library_version
-    from airflow_provider_backpressure.connectors.kafka.metadata import described
+    from airflow_provider_backpressure.connectors.kafka.metadata import describe_cluster
 
-    found = described(place)
+    found = describe_cluster(place)
     yield f"Kafka answers {place.user or 'without a login'} at {place.host}: {found}."
     yield f"The client is librdkafka {library_version(place)}."
 
@@ -73,7 +73,7 @@ def mysql(place: Endpoint) -> Iterator[str]:
     from airflow_provider_backpressure.connectors.mysql.errors import Errors
 
     errors = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
-    with connect(place, errors=errors, name=CONTROL) as connection, errors.translated(place):
+    with connect(place, errors=errors, name=CONTROL) as connection, errors.translate_errors(place):
         product = "MariaDB" if is_mariadb(connection) else "MySQL"
         number = ".".join(str(part) for part in version(connection))
         yield f"{product} {number} answers {place.user} at {place.host}:{place.port}."

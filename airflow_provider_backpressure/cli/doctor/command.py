@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from airflow_provider_backpressure.cli.command import FAILED, command, shown
+from airflow_provider_backpressure.cli.command import FAILED, command, print_rows
 from airflow_provider_backpressure.cli.doctor.checks import CHECKS, REACHES, SLOTS
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.hydration import Hydration
@@ -22,7 +22,7 @@ from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, Backpres
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.endpoints.connection import connection
 from airflow_provider_backpressure.hooks.spark import open_runner
-from airflow_provider_backpressure.ledger.grants import missing
+from airflow_provider_backpressure.ledger.grants import find_missing_rights
 
 EXECUTOR_SECONDS = 60.0
 """Longest wait for a task on the executors that asks a database for one row."""
@@ -42,26 +42,26 @@ def doctor(args: Namespace) -> int:
     """Look at the connections given, or at those of the hydrations in the ledger; 1 where there is a problem."""
     checks = list(_every(args))
     rows = [{"check": one.what, "result": "ok" if one.ok else "problem", "finding": one.finding} for one in checks]
-    shown(args, rows)
+    print_rows(args, rows)
     return 0 if all(one.ok for one in checks) else FAILED
 
 
 def _every(args: Namespace) -> Iterator[Check]:
     ledger = args.backpressure_conn_id
-    yield from _looked(f"ledger {ledger}", partial(_ledger, ledger))
+    yield from _run_checks(f"ledger {ledger}", partial(_ledger, ledger))
     known = _known(ledger)
     databases = args.conn_id or sorted({name for one in known for name in _databases(one)})
     for database in databases:
-        yield from _looked(f"database {database}", partial(_database, database))
+        yield from _run_checks(f"database {database}", partial(_database, database))
     for database in databases:
-        yield from _looked(f"slots of {database}", partial(_slots, database, following(known)))
+        yield from _run_checks(f"slots of {database}", partial(_slots, database, find_followers(known)))
     for cluster in args.spark_conn_id or sorted({one.cluster for one in known}):
-        yield from _looked(f"spark {cluster}", partial(_spark, cluster))
+        yield from _run_checks(f"spark {cluster}", partial(_spark, cluster))
         for database in databases:
-            yield from _looked(f"{database} from {cluster}", partial(_reached, cluster, database))
+            yield from _run_checks(f"{database} from {cluster}", partial(_check_cluster, cluster, database))
 
 
-def _looked(what: str, look: Callable[[], Iterator[str]]) -> Iterator[Check]:
+def _run_checks(what: str, look: Callable[[], Iterator[str]]) -> Iterator[Check]:
     """Yield what was found well, up to the first problem."""
     try:
         for finding in look():
@@ -78,7 +78,7 @@ def _known(conn_id: str) -> list[Hydration]:
         return []
 
 
-def following(known: Iterable[Hydration]) -> set[str]:
+def find_followers(known: Iterable[Hydration]) -> set[str]:
     """Return the hydrations that follow a log: a slot of any other was left by a plan that never came about."""
     return {one.id for one in known if one.plan is not None and one.plan.consistency is Consistency.CATCH_UP}
 
@@ -92,7 +92,7 @@ def _ledger(conn_id: str) -> Iterator[str]:
     found = connection(conn_id, CONN_TYPE)
     with closing(BackpressureHook(conn_id).ledger()) as ledger:
         yield f"The tables are there; hydrations: {len(ledger.hydrations())}."
-    lacking = missing(url(found, found.extra_dejson))
+    lacking = find_missing_rights(url(found, found.extra_dejson))
     if lacking:
         raise LedgerRefused(
             f"The ledger's role lacks {', '.join(lacking)}: `airflow backpressure grants` prints the SQL for it."
@@ -133,7 +133,7 @@ def _spark(conn_id: str) -> Iterator[str]:
             yield f"Their memory can be read: {size}."
 
 
-def _reached(cluster: str, conn_id: str) -> Iterator[str]:
+def _check_cluster(cluster: str, conn_id: str) -> Iterator[str]:
     question = REACHES.get(_type(conn_id))
     if question is None:
         return

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.progress.lag_text import catch_up
 from airflow_provider_backpressure.core.progress.progress_line import duration
 from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, Sample
 from airflow_provider_backpressure.core.progress.sparkline import LEVELS, curve
-from airflow_provider_backpressure.core.progress.summary import Glance, held_back
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary, held_back
 
 NOT_YET = "not yet"
 
@@ -24,7 +24,7 @@ NOT_YET = "not yet"
 class Facts:
     """Everything that is shown of one hydration, read once."""
 
-    now: Glance
+    now: HydrationSummary
     workers: int
     counts: RangeCounts | None
     """Ranges of its plan; ``None`` before it has one."""
@@ -33,7 +33,7 @@ class Facts:
     """The phases that it has been in, in order."""
 
     @classmethod
-    def of(cls, ledger: LedgerReader, now: Glance) -> "Facts":
+    def read(cls, ledger: LedgerReader, now: HydrationSummary) -> "Facts":
         """Read them."""
         hydration = now.hydration
         return cls(
@@ -72,7 +72,7 @@ class Facts:
 
     def values(self) -> dict[str, Any]:
         """Return them by name; what is not known is ``None``, never 0."""
-        return {**self._names(), **self._snapshot(), **self._keeping_up(), **self._phases(), **self._gate()}
+        return {**self._names(), **self._snapshot(), **self._describe_lag(), **self._phases(), **self._gate()}
 
     def _names(self) -> dict[str, Any]:
         hydration = self.now.hydration
@@ -109,7 +109,7 @@ class Facts:
             "memory_limit": self.memory.memory_limit if self.memory else None,
         }
 
-    def _keeping_up(self) -> dict[str, Any]:
+    def _describe_lag(self) -> dict[str, Any]:
         course, progress = self.now.course, self.now.progress
         latest = course.latest if course else None
         return {

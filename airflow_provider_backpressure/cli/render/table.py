@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.progress.lag import Verdict
 from airflow_provider_backpressure.core.progress.pipeline_view import compact, pipe
 from airflow_provider_backpressure.core.progress.progress_line import arrival, duration, line
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 
 BAR, DONE = 10, 18
 """Columns of the bar, and of the bar with its percentage."""
@@ -23,7 +23,7 @@ FIXED, LEAST_TARGET, WIDE = 55, 12, 100
 BAD = "bold red"
 
 
-def overview(found: Sequence[Glance], console: Console) -> Group:
+def overview(found: Sequence[HydrationSummary], console: Console) -> Group:
     """Return the table. What holds a hydration back stands below its line, over the whole width."""
     left = LEFT_WITH_INTERVAL if console.width >= WIDE else LEFT
     target = max(LEAST_TARGET, console.width - FIXED - left)
@@ -36,7 +36,7 @@ def overview(found: Sequence[Glance], console: Console) -> Group:
     return Group(*lines)
 
 
-def _line(now: Glance, target: int, left: int, with_marks: Marks) -> Text:
+def _line(now: HydrationSummary, target: int, left: int, with_marks: Marks) -> Text:
     speed = compact(now.speed) if now.running and now.speed is not None else ""
     eta = ""
     if now.eta is not None:
@@ -55,7 +55,7 @@ def short(identity: str) -> str:
     return identity.rpartition("/")[2]
 
 
-def _done(now: Glance, with_marks: Marks) -> Text:
+def _done(now: HydrationSummary, with_marks: Marks) -> Text:
     if now.state in (State.FAILED, State.STEADY_STATE):
         return Text(f"{now.state.value:{DONE}}", style=BAD if now.state is State.FAILED else "not bold")
     if now.percent is None:
@@ -64,7 +64,7 @@ def _done(now: Glance, with_marks: Marks) -> Text:
     return bar.append(f" {now.percent:5.1f} %", style="not bold default")
 
 
-def _keeps_up(now: Glance) -> Text:
+def _keeps_up(now: HydrationSummary) -> Text:
     course = now.course
     if course is None or course.verdict is Verdict.UNKNOWN:
         return Text("")
@@ -75,20 +75,20 @@ def _keeps_up(now: Glance) -> Text:
     return Text("idle" if course.verdict is Verdict.IDLE else "yes", style="not bold")
 
 
-def _held(now: Glance) -> str:
+def _held(now: HydrationSummary) -> str:
     again = "rehydration" if now.hydration.phase is Phase.REHYDRATION else ""
     failed = f"{now.failed} ranges failed" if now.failed else ""
     why = now.hydration.failure if now.state is State.FAILED else ""
     return "; ".join(text for text in (again, why, failed, *now.reasons) if text)
 
 
-def _stage(now: Glance) -> str:
+def _stage(now: HydrationSummary) -> str:
     """Return the phase, and that it has failed where it has."""
     phase = now.hydration.phase.value
     return f"{phase} failed" if now.state is State.FAILED else phase
 
 
-def logged(now: Glance) -> str:
+def format_log_line(now: HydrationSummary) -> str:
     """Return one line: for a log, where nothing can be drawn over."""
     drawn = pipe(now)
     progress = line(now.progress, now.speed if now.running else None, now.unit)

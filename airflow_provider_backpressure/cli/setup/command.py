@@ -18,13 +18,13 @@ from psycopg import sql
 from sqlalchemy.engine import URL, make_url
 
 from airflow_provider_backpressure.cli.command import command
-from airflow_provider_backpressure.cli.setup.grants import MYSQL_ROLE, checked
+from airflow_provider_backpressure.cli.setup.grants import MYSQL_ROLE, check_name
 from airflow_provider_backpressure.cli.setup.mysql_role import extras, make_role
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, LedgerUnavailable
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, DIALECTS, BackpressureHook, open_ledger
 from airflow_provider_backpressure.hooks.endpoints.connection import connection
 from airflow_provider_backpressure.ledger.database import MissingRight
-from airflow_provider_backpressure.ledger.grants import granted
+from airflow_provider_backpressure.ledger.grants import write_grants
 
 TABLE = "backpressure_hydration"
 
@@ -38,7 +38,7 @@ def setup(args: Namespace) -> None:
     print(f"The ledger's tables are in {_place(address)}.")
     if not args.overwrite and _works(args.backpressure_conn_id):
         return
-    values = _file(address) if address.get_backend_name() == "sqlite" else _role(address, checked(args.role))
+    values = _file(address) if address.get_backend_name() == "sqlite" else _role(address, check_name(args.role))
     _store(args.backpressure_conn_id, values)
     print(f"The connection {args.backpressure_conn_id} leads to them.")
 
@@ -70,7 +70,7 @@ def _role(address: URL, role: str) -> dict[str, Any]:
     password = secrets.token_urlsafe(24)
     try:
         if kind == "mysql":
-            make_role(address, checked(role, longest=MYSQL_ROLE), password)
+            make_role(address, check_name(role, longest=MYSQL_ROLE), password)
         else:
             _make_on_postgresql(address, role, password)
     except (MissingRight, psycopg.errors.InsufficientPrivilege) as error:
@@ -128,7 +128,7 @@ def _grant(link: "psycopg.Connection[Any]", role: str, password: str) -> None:
         "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
         (TABLE,),
     ).fetchone()
-    for statement in granted(role, schema=sql.Identifier(found[0] if found else "public").as_string(link)):
+    for statement in write_grants(role, schema=sql.Identifier(found[0] if found else "public").as_string(link)):
         link.execute(statement.encode())
 
 

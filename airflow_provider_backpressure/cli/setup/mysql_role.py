@@ -7,7 +7,7 @@ from sqlalchemy.engine import URL
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.hooks.backpressure import MYSQL_OPTIONS
 from airflow_provider_backpressure.ledger.database import Database
-from airflow_provider_backpressure.ledger.grants import granted_on_mysql
+from airflow_provider_backpressure.ledger.grants import write_grants_on_mysql
 
 
 def make_role(address: URL, role: str, password: str) -> None:
@@ -31,7 +31,7 @@ def _grant(database: Database, role: str, password: str) -> None:
         # Literals, since not every driver takes parameters here. The server hides passwords in its logs.
         link.exec_driver_sql(f"CREATE USER IF NOT EXISTS {account} IDENTIFIED BY '{password}'")
         link.exec_driver_sql(f"ALTER USER {account} IDENTIFIED BY '{password}'")
-        for statement in granted_on_mysql(account, schema=schema):
+        for statement in write_grants_on_mysql(account, schema=schema):
             link.exec_driver_sql(statement)
 
 

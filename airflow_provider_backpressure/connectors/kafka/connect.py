@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_backpressure.connectors.kafka.errors import Heard, translated, where
+from airflow_provider_backpressure.connectors.kafka.errors import Heard, translate_error, where
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.error_codec import strip_frames
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def admin(endpoint: Endpoint, name: str = CONTROL) -> "Iterator[tuple[AdminClien
     try:
         client = AdminClient(_settings(endpoint, name, heard))
     except library.KafkaException as error:
-        raise _unfit(error, endpoint) from unframed(error)
+        raise _unfit(error, endpoint) from strip_frames(error)
     yield client, heard
 
 
@@ -65,11 +65,11 @@ def consumer(endpoint: Endpoint, name: str, **settings: Any) -> "Iterator[tuple[
     try:
         client = library.Consumer({**_settings(endpoint, name, heard), **reading, **chosen})
     except library.KafkaException as error:
-        raise _unfit(error, endpoint) from unframed(error)
+        raise _unfit(error, endpoint) from strip_frames(error)
     try:
         yield client, heard
     except library.KafkaException as error:
-        raise translated(error.args[0], endpoint, heard=heard) from error
+        raise translate_error(error.args[0], endpoint, heard=heard) from error
     finally:
         client.close()
 
@@ -82,7 +82,7 @@ def producer(endpoint: Endpoint, name: str, **settings: Any) -> "tuple[Producer,
     try:
         return library.Producer({**_settings(endpoint, name, heard), **chosen}), heard
     except library.KafkaException as error:
-        raise _unfit(error, endpoint) from unframed(error)
+        raise _unfit(error, endpoint) from strip_frames(error)
 
 
 def library_version(endpoint: Endpoint) -> str:

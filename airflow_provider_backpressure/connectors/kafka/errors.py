@@ -48,7 +48,7 @@ class Heard:
             self.last = error
 
 
-def translated(
+def translate_error(
     error: "KafkaError", endpoint: Endpoint, *, heard: Heard | None = None, about: str = ""
 ) -> SourceRefused | SourceUnavailable:
     """Return the error as one of ours. ``about``: what was asked for, as ``topic orders``."""

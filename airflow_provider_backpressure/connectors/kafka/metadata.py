@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.connectors.kafka.connect import CONTROL, admin
-from airflow_provider_backpressure.connectors.kafka.errors import Heard, translated
+from airflow_provider_backpressure.connectors.kafka.errors import Heard, translate_error
 from airflow_provider_backpressure.core.endpoints import Endpoint
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class Questions:
         raise self._error(KafkaError(KafkaError._TIMED_OUT))
 
     def _error(self, error: Any) -> Exception:
-        return translated(error, self.endpoint, heard=self.heard, about=self.about)
+        return translate_error(error, self.endpoint, heard=self.heard, about=self.about)
 
 
 @contextmanager
-def asking(
+def open_client(
     endpoint: Endpoint, about: str = "", *, name: str = CONTROL, seconds: float = SECONDS
 ) -> Iterator[Questions]:
     """Give a client for questions. ``name``: its ``client.id``."""
@@ -64,8 +64,8 @@ def asking(
         yield Questions(client=client, heard=heard, endpoint=endpoint, about=about, seconds=seconds)
 
 
-def described(endpoint: Endpoint) -> str:
+def describe_cluster(endpoint: Endpoint) -> str:
     """Return what a cluster says of itself, as part of a sentence."""
-    with asking(endpoint) as questions:
+    with open_client(endpoint) as questions:
         found = questions.answer(questions.client.describe_cluster(request_timeout=SECONDS))
     return f"cluster {found.cluster_id}, {len(found.nodes)} broker{'s' * (len(found.nodes) != 1)}"

@@ -22,7 +22,7 @@ def is_known(topic_id: str) -> bool:
     return topic_id not in _UNKNOWN
 
 
-def replaced(topic: str) -> SourceRefused:
+def topic_replaced_error(topic: str) -> SourceRefused:
     """Return the error for a topic that was deleted and created again in the middle of its hydration."""
     return SourceRefused(
         f"Topic {topic} is not the topic that was planned: it was deleted and created again. The ranges that are "
@@ -46,7 +46,7 @@ def check(questions: Questions, topic: str, planned: str) -> None:
 
     now = PollPolicy().until(found, timeout=PROPAGATION, clock=SystemClock()) or _topic_id(questions, topic)
     if not is_same(planned, now):
-        raise replaced(topic)
+        raise topic_replaced_error(topic)
 
 
 def _topic_id(questions: Questions, topic: str) -> str:

@@ -25,11 +25,11 @@ class Settled:
     """Keys whose last row is a tombstone."""
 
     @property
-    def whole(self) -> bool:
+    def is_every_row_live(self) -> bool:
         """Whether every row is live."""
         return bool(pc.all(self.live, min_count=0).as_py())
 
-    def marked(
+    def with_deletes(
         self, schema: pyarrow.Schema, batches: Iterable[pyarrow.RecordBatch]
     ) -> tuple[pyarrow.Schema, Iterator[pyarrow.RecordBatch]]:
         """Return what is live, and behind it a row for each key that is gone; :data:`GONE` tells them apart."""
@@ -37,14 +37,18 @@ class Settled:
         marked = pyarrow.schema([*fields, pyarrow.field(GONE, pyarrow.bool_())])
 
         def rows() -> Iterator[pyarrow.RecordBatch]:
-            for batch in self.among(batches):
-                yield _marked(marked, {name: batch.column(name) for name in batch.schema.names}, batch.num_rows, False)
+            for batch in self.select_live(batches):
+                yield _mark_rows(
+                    marked, {name: batch.column(name) for name in batch.schema.names}, batch.num_rows, False
+                )
             for batch in self.gone.to_batches():
-                yield _marked(marked, {name: batch.column(name) for name in batch.schema.names}, batch.num_rows, True)
+                yield _mark_rows(
+                    marked, {name: batch.column(name) for name in batch.schema.names}, batch.num_rows, True
+                )
 
         return marked, rows()
 
-    def among(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    def select_live(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         """Yield what is live of all rows, read back in the order in which they were written."""
         at = 0
         for batch in batches:
@@ -89,7 +93,9 @@ class Order:
             raise keyless(partition, offset, self.key, self.name)
 
 
-def _marked(schema: pyarrow.Schema, columns: Mapping[str, pyarrow.Array], rows: int, gone: bool) -> pyarrow.RecordBatch:
+def _mark_rows(
+    schema: pyarrow.Schema, columns: Mapping[str, pyarrow.Array], rows: int, gone: bool
+) -> pyarrow.RecordBatch:
     """Return rows as the schema has them, NULL in the columns that are not there."""
     filled = [
         columns[each.name].cast(each.type) if each.name in columns else pyarrow.nulls(rows, each.type)

@@ -30,7 +30,7 @@ class Holder:
     ledger. ``table``: the table's own id, where the format has one; notes of earlier releases lack it."""
 
     @classmethod
-    def of(cls, plan: Plan, epoch: int, **table: str | int) -> "Holder":
+    def create(cls, plan: Plan, epoch: int, **table: str | int) -> "Holder":
         """Return the row of a plan under a newly minted epoch; ``table``: what the format has to say of its own."""
         about = {
             "source_identity": plan.source_identity,
@@ -63,9 +63,9 @@ class Holder:
     def check_table(self, identity: str, name: str) -> None:
         """Raise ``SinkRefused`` where the plan began in another table of this name."""
         if self.about.get("table", identity) != identity:
-            raise SinkRefused(missing(name))
+            raise SinkRefused(missing_table_message(name))
 
-    def renewed(self, epoch: int) -> "Holder":
+    def with_epoch(self, epoch: int) -> "Holder":
         """Return the row of the same plan under a newer epoch."""
         return replace(self, epoch=epoch)
 
@@ -79,7 +79,7 @@ class Holder:
         return cls(**json.loads(text))
 
 
-def missing(name: str) -> str:
+def missing_table_message(name: str) -> str:
     """Return the sentence about a table that is gone, or is another one by now."""
     return f"{name} is not the table that earlier plans wrote: it was dropped or made anew; {RESTART}."
 
@@ -95,7 +95,7 @@ class Landed:
     """Of all their rows; empty where no mark says it."""
 
 
-def landed(marks: Iterable["Mark"], visible: Mapping[str, tuple[int, int]]) -> list[Landed]:
+def group_by_slice(marks: Iterable["Mark"], visible: Mapping[str, tuple[int, int]]) -> list[Landed]:
     """Return files by their slices, as far as a slice's rows still lie in its own; every other file by itself.
 
     ``visible``: size and rows of each file that readers see.
@@ -123,7 +123,7 @@ class Attempt:
     nonce: int = field(default_factory=lambda: secrets.randbelow(2**52) + 1)
 
     @classmethod
-    def of(cls, spec: RangeSpec, piece: Slice) -> "Attempt":
+    def create(cls, spec: RangeSpec, piece: Slice) -> "Attempt":
         """Return a new execution of what a message asks for."""
         return cls(
             plan_id=spec.plan_id,

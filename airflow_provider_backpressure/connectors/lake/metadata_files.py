@@ -13,7 +13,7 @@ from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Holder
 from airflow_provider_backpressure.exceptions import SinkUnavailable
 
 
-class Shelf(Protocol):
+class FileStore(Protocol):
     """Where small files lie: a :class:`..connectors.lake.storage.Place`, or what stands for one."""
 
     def read(self, name: str) -> bytes | None:
@@ -36,7 +36,7 @@ class Shelf(Protocol):
 class Notes:
     """The folder ``_backpressure`` of a table whose commits are entries of a log."""
 
-    def __init__(self, place: Shelf) -> None:
+    def __init__(self, place: FileStore) -> None:
         self._place = place
         self._marks: dict[str, Mark] = {}
         self._holders: dict[int, list[Holder]] = {}

@@ -38,7 +38,7 @@ class LakeTable(Protocol):
         """Raise ``SinkRefused`` for what the format cannot hold, by the column's name."""
         ...
 
-    def stored(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+    def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
         """Return the schema as the format's files have it; values stay what they are."""
         ...
 
@@ -66,7 +66,7 @@ class LakeTable(Protocol):
         """Let a plan hold the table under a new epoch; remove in the same step what the plan ``clear`` wrote.
 
         A plan that follows another one is refused as :meth:`check_history` has it.
-        An ordered plan's streams are set to where it begins, as :func:`..core.snapshot.stream_positions.placed` has it.
+        An ordered plan's streams are set to where it begins, as :func:`..core.snapshot.stream_positions.find_start_positions` has it.
         """
         ...
 
@@ -78,7 +78,7 @@ class LakeTable(Protocol):
         """Return the marks of committed slices by slice id."""
         ...
 
-    def committed(self, plan_id: str) -> int:
+    def count_committed(self, plan_id: str) -> int:
         """Count the committed slices, without reading their marks."""
         ...
 
@@ -136,7 +136,7 @@ class LakeTable(Protocol):
         """
         ...
 
-    def landed(self) -> list[Landed]:
+    def list_landed(self) -> list[Landed]:
         """Return every file that readers see, by the slices that brought them."""
         ...
 
@@ -144,7 +144,7 @@ class LakeTable(Protocol):
         """Yield the rows of these files, or of the whole table."""
         ...
 
-    def translated(self) -> AbstractContextManager[None]:
+    def translate_errors(self) -> AbstractContextManager[None]:
         """Raise the format's errors as ours."""
         ...
 

@@ -14,9 +14,9 @@ def within(batch: pyarrow.RecordBatch, window: Window | None) -> pyarrow.RecordB
     """Return the rows above ``after``, up to and with ``upto``, or those of the log's offsets; all without a window."""
     if window is None:
         return batch
-    log = LogWindow.of(window)
+    log = LogWindow.from_window(window)
     if log is not None:
-        return batch.filter(_of(log))
+        return batch.filter(_build_filter(log))
     column = batch.column(window.column)
     kept = pc.less_equal(column, _scalar(window.upto, column.type))
     if window.after is not None:
@@ -26,10 +26,10 @@ def within(batch: pyarrow.RecordBatch, window: Window | None) -> pyarrow.RecordB
 
 def of_window(window: Window) -> tuple[str, ...]:
     """Return the columns by which rows of a window are found."""
-    return PLACE if LogWindow.of(window) is not None else (window.column,)
+    return PLACE if LogWindow.from_window(window) is not None else (window.column,)
 
 
-def _of(log: LogWindow) -> pc.Expression:
+def _build_filter(log: LogWindow) -> pc.Expression:
     partition, offset = map(pc.field, PLACE)
     pieces = ((partition == each) & (offset >= start) & (offset < end) for each, start, end in log.pieces())
     return reduce(operator.or_, pieces, pc.scalar(False))

@@ -33,7 +33,7 @@ class Place:
         return LogPosition(at=self.gtids.count, text=f"{self.gtids}{place}")
 
     @classmethod
-    def of(cls, position: LogPosition) -> "Place":
+    def from_position(cls, position: LogPosition) -> "Place":
         """Read what :attr:`position` gave."""
         gtids, _, place = position.text.partition("@")
         made, _, place = place.rpartition("/")
@@ -41,7 +41,7 @@ class Place:
         return cls(gtids=GtidSet.parse(gtids), file=file, at=int(at or 4), made=made)
 
 
-def executed(ask: Ask) -> GtidSet:
+def read_executed_gtids(ask: Ask) -> GtidSet:
     """Return the transactions whose changes every query from now on sees."""
     return GtidSet.parse(_value(ask, "SELECT @@GLOBAL.gtid_executed"))
 
@@ -51,20 +51,20 @@ def seen(ask: Ask) -> GtidSet:
 
     A transaction is seen a moment before it counts as executed; until then the server knows it as owned.
     """
-    owned = _owned(ask)
-    return executed(ask).union(owned)
+    owned = _read_owned_gtids(ask)
+    return read_executed_gtids(ask).union(owned)
 
 
-def standing(ask: Ask, *, clock: Clock | None = None) -> Place:
+def read_current_place(ask: Ask, *, clock: Clock | None = None) -> Place:
     """Return what is executed now, and a place in the files before which nothing else stands."""
     file, at = status(ask)[:2]
-    owned = _owned(ask)
+    owned = _read_owned_gtids(ask)
 
-    def settled() -> bool | None:
-        return True if not owned.minus(owned.minus(_owned(ask))).sources else None
+    def are_owned_visible() -> bool | None:
+        return True if not owned.minus(owned.minus(_read_owned_gtids(ask))).sources else None
 
-    known = PollPolicy().until(settled, timeout=SETTLED_SECONDS, clock=clock or SystemClock())
-    gtids = executed(ask)
+    known = PollPolicy().until(are_owned_visible, timeout=SETTLED_SECONDS, clock=clock or SystemClock())
+    gtids = read_executed_gtids(ask)
     return Place(gtids=gtids, file=str(file), at=int(at)) if known else Place(gtids=gtids)
 
 
@@ -78,7 +78,7 @@ def _version(ask: Ask) -> tuple[int, ...]:
     return tuple(int(part) for part in _value(ask, "SELECT SUBSTRING_INDEX(VERSION(), '-', 1)").split("."))
 
 
-def _owned(ask: Ask) -> GtidSet:
+def _read_owned_gtids(ask: Ask) -> GtidSet:
     """Return the transactions that sessions have in hand; of each the server also says whose it is, behind a ``#``."""
     text = _value(ask, "SELECT @@GLOBAL.gtid_owned")
     return GtidSet.parse(",".join(_without_owner(part) for part in text.split(",")))

@@ -97,7 +97,7 @@ def find(session: Session, name: TableName) -> Relation:
         row_bytes=float(row_bytes or 0),
         columns=tuple(map(_column, columns)),
         keys=_keys(session, place),
-        indexed=_indexed(session, place),
+        indexed=_list_indexed_columns(session, place),
     )
 
 
@@ -110,7 +110,7 @@ def _ask_for(session: Session, name: TableName) -> None:
             raise SourceRefused(f"There is no table {name} in {where(session.endpoint)}.") from error
         if code(error) in _NO_RIGHT:
             raise SourceRefused(f"{session.endpoint.user} has no SELECT right on {name}.") from error
-        raise session.errors.of(error, session.endpoint) from error
+        raise session.errors.translate(error, session.endpoint) from error
 
 
 def _column(row: tuple[object, ...]) -> CatalogColumn:
@@ -153,7 +153,7 @@ def _keys(session: Session, place: str) -> tuple[UniqueKey, ...]:
     )
 
 
-def _indexed(session: Session, place: str) -> frozenset[str]:
+def _list_indexed_columns(session: Session, place: str) -> frozenset[str]:
     rows = session.rows(
         f"SELECT COLUMN_NAME {_FROM}.STATISTICS WHERE {place} AND SEQ_IN_INDEX = 1 AND COLUMN_NAME IS NOT NULL"
         " AND SUB_PART IS NULL AND COLLATION IS NOT NULL"

@@ -9,7 +9,7 @@ import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.errors import Errors, where
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.error_codec import strip_frames
 
 OLDEST = (8, 0)
 OLDEST_MARIADB = (10, 6)
@@ -70,11 +70,11 @@ def connect(endpoint: Endpoint, *, errors: Errors, name: str) -> Connection:
             **tls(endpoint.options),
         )
     except (pymysql.Error, OSError, RuntimeError) as error:
-        raise errors.at_the_door(error, endpoint) from unframed(error)
+        raise errors.at_the_door(error, endpoint) from strip_frames(error)
     try:
         _check_version(connection, endpoint, errors)
         _be_patient(connection)
-        with errors.translated(endpoint), connection.cursor() as cursor:
+        with errors.translate_errors(endpoint), connection.cursor() as cursor:
             cursor.execute(_settings(is_mariadb(connection)))
     except BaseException:
         connection.close()

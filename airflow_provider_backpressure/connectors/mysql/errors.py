@@ -29,14 +29,14 @@ class Errors:
     unavailable: type[Transient]
 
     @contextmanager
-    def translated(self, endpoint: Endpoint) -> Iterator[None]:
+    def translate_errors(self, endpoint: Endpoint) -> Iterator[None]:
         """Raise every error of the driver or of the socket from inside as one of ours, with its cause kept."""
         try:
             yield
         except (pymysql.Error, OSError) as error:
-            raise self.of(error, endpoint) from error
+            raise self.translate(error, endpoint) from error
 
-    def of(self, error: Exception, endpoint: Endpoint) -> Terminal | Transient:
+    def translate(self, error: Exception, endpoint: Endpoint) -> Terminal | Transient:
         """Return the translation of a statement's error."""
         if is_lost(error):
             return self.unavailable(f"The connection to {where(endpoint)} was lost: {words(error)}.")

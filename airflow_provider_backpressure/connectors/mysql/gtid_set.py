@@ -28,7 +28,7 @@ class GtidSet:
             if part:
                 name, *intervals = part.split(":")
                 found.setdefault(_source(name, part), []).extend(_interval(each, part) for each in intervals)
-        return cls({name: _joined(found[name]) for name in sorted(found)})
+        return cls({name: _join(found[name]) for name in sorted(found)})
 
     def __str__(self) -> str:
         """Return it as MySQL prints it."""
@@ -49,7 +49,7 @@ class GtidSet:
     def union(self, other: "GtidSet") -> "GtidSet":
         """Return the transactions of both."""
         names = sorted({*self.sources, *other.sources})
-        return GtidSet({name: _joined([*self.sources.get(name, ()), *other.sources.get(name, ())]) for name in names})
+        return GtidSet({name: _join([*self.sources.get(name, ()), *other.sources.get(name, ())]) for name in names})
 
     def minus(self, other: "GtidSet") -> "GtidSet":
         """Return the transactions that the other has not."""
@@ -67,7 +67,7 @@ class GtidSet:
                 for first in range(start, end, size):
                     yield GtidSet({name: ((first, min(first + size, end)),)})
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return it as the server's protocol has it."""
         parts = [struct.pack("<Q", len(self.sources))]
         for name, intervals in self.sources.items():
@@ -92,7 +92,7 @@ def _interval(text: str, part: str) -> tuple[int, int]:
     return int(first), int(last or first) + 1
 
 
-def _joined(intervals: Iterable[tuple[int, int]]) -> Intervals:
+def _join(intervals: Iterable[tuple[int, int]]) -> Intervals:
     joined: list[tuple[int, int]] = []
     for start, end in sorted(intervals):
         if joined and start <= joined[-1][1]:

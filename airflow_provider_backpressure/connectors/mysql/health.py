@@ -39,7 +39,7 @@ class MySQLHealth:
 
     def look(self) -> dict[Watched, Figure | BackpressureError]:
         """See :meth:`..core.ports.Health.look`."""
-        self._opened()
+        self._open()
         found: dict[Watched, Figure | BackpressureError] = {}
         for each in self._watched:
             try:
@@ -67,7 +67,7 @@ class MySQLHealth:
         raise AssertionError(watched)
 
     def _lag(self) -> Figure:
-        connection = self._opened()
+        connection = self._open()
         new = is_mariadb(connection) or version(connection) >= REPLICA
         channels = self._rows("SHOW REPLICA STATUS" if new else "SHOW SLAVE STATUS")
         at = where(self._endpoint)
@@ -94,9 +94,9 @@ class MySQLHealth:
             ) from None
 
     def _rows(self, statement: str) -> list[dict[str, Any]]:
-        connection = self._opened()
+        connection = self._open()
         try:
-            with self._errors.translated(self._endpoint), connection.cursor(DictCursor) as cursor:
+            with self._errors.translate_errors(self._endpoint), connection.cursor(DictCursor) as cursor:
                 cursor.execute(statement)
                 return list(cursor.fetchall())
         except self._errors.unavailable:
@@ -104,7 +104,7 @@ class MySQLHealth:
             self.close()
             raise
 
-    def _opened(self) -> Connection:
+    def _open(self) -> Connection:
         if self._connection is None:
             connection = connect(self._endpoint, errors=self._errors, name=CONTROL)
             # The server ends what takes too long; a server that is frozen is given up by the socket.
@@ -112,7 +112,7 @@ class MySQLHealth:
             limit = "max_statement_time = {:g}" if is_mariadb(connection) else "max_execution_time = {:.0f}"
             span = self._seconds if is_mariadb(connection) else self._seconds * 1000
             try:
-                with self._errors.translated(self._endpoint), connection.cursor() as cursor:
+                with self._errors.translate_errors(self._endpoint), connection.cursor() as cursor:
                     cursor.execute(f"SET SESSION {limit.format(span)}")
             except BaseException:
                 connection.close()

@@ -41,7 +41,7 @@ class TableName:
 
     def __str__(self) -> str:
         """Return ``database.table`` such that :meth:`parse` reads it back."""
-        return f"{_shown(self.database)}.{_shown(self.name)}"
+        return f"{_quote_if_needed(self.database)}.{_quote_if_needed(self.name)}"
 
     @property
     def sql(self) -> str:
@@ -55,7 +55,7 @@ def parts(text: str) -> tuple[str, str]:
     if match is None:
         raise InvalidDeclaration(f"{text!r} is not a table's name: write database.table, or `data base`.`table`.")
     named, name = match.groups()
-    return "" if named is None else _unquoted(named), _unquoted(name)
+    return "" if named is None else _unquote(named), _unquote(name)
 
 
 def quote(identifier: str) -> str:
@@ -70,15 +70,15 @@ def literal(text: str) -> str:
     return f"'{text.translate(_ESCAPED)}'"
 
 
-def listed(names: tuple[str, ...] | list[str]) -> str:
+def join_names(names: tuple[str, ...] | list[str]) -> str:
     """Return names for a sentence: ``a, `b c` and d``."""
-    shown = [_shown(name) for name in names]
+    shown = [_quote_if_needed(name) for name in names]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def _unquoted(part: str) -> str:
+def _unquote(part: str) -> str:
     return part[1:-1].replace("``", "`") if part.startswith("`") else part
 
 
-def _shown(part: str) -> str:
+def _quote_if_needed(part: str) -> str:
     return part if _PLAIN.fullmatch(part) else quote(part)

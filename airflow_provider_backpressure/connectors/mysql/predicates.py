@@ -38,7 +38,7 @@ class KeyColumn:
         return quote(self.name)
 
     @property
-    def shown(self) -> str:
+    def to_boundary_sql(self) -> str:
         """The expression for its value as a boundary has it."""
         match self.kind:
             case KeyKind.BYTES:
@@ -84,22 +84,22 @@ def within_window(window: Window, column: KeyColumn) -> list[str]:
 
 def beyond(key: Sequence[KeyColumn], values: Values) -> str:
     """Return the comparison that keeps what lies above these values."""
-    return _ordered(key, values, ">", ">")
+    return _compare(key, values, ">", ">")
 
 
 def _from(key: Sequence[KeyColumn], values: Values) -> str:
-    return _ordered(key, values, ">", ">=")
+    return _compare(key, values, ">", ">=")
 
 
 def _below(key: Sequence[KeyColumn], values: Values) -> str:
-    return _ordered(key, values, "<", "<")
+    return _compare(key, values, "<", "<")
 
 
-def _ordered(key: Sequence[KeyColumn], values: Values, by: str, last: str) -> str:
+def _compare(key: Sequence[KeyColumn], values: Values, by: str, last: str) -> str:
     """Compare column by column: a comparison of rows, ``(a, b) >= (1, 2)``, would read the whole index."""
     (first, *others), (value, *following) = key, values
     this = first.value(value)
     if not others:
         return f"{first.sql} {last} {this}"
-    rest = _ordered(others, tuple(following), by, last)
+    rest = _compare(others, tuple(following), by, last)
     return f"({first.sql} {by}= {this} AND ({first.sql} {by} {this} OR {rest}))"

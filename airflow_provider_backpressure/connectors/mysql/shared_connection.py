@@ -25,7 +25,7 @@ class Session:
 
     def rows(self, query: str) -> list[Row]:
         """Return the rows of one statement."""
-        with self.errors.translated(self.endpoint):
+        with self.errors.translate_errors(self.endpoint):
             return self.raw(query)
 
     def raw(self, query: str) -> list[Row]:
@@ -58,16 +58,16 @@ class Session:
         with self._lock:
             used_before = self._connection is not None
             try:
-                return work(self._opened())
+                return work(self._open())
             except (pymysql.Error, OSError) as error:
                 if not is_lost(error):
                     raise
                 self.close()
                 if not used_before:
                     raise
-                return work(self._opened())
+                return work(self._open())
 
-    def _opened(self) -> Connection:
+    def _open(self) -> Connection:
         if self._connection is None:
             self._connection = connect(self.endpoint, errors=self.errors, name=CONTROL)
         return self._connection

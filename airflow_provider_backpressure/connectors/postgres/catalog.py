@@ -83,7 +83,7 @@ class Relation:
         """Return the column of this name."""
         return next((column for column in self.columns if column.name == name), None)
 
-    def lacking(self, right: str, names: tuple[str, ...] | list[str]) -> list[str]:
+    def find_lacking(self, right: str, names: tuple[str, ...] | list[str]) -> list[str]:
         """Return those of the named columns for which our role has no such right."""
         return [column.name for column in self.columns if column.name in names and right not in column.rights]
 

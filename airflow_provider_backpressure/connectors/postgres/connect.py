@@ -9,7 +9,7 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.cursor import Cursor
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.error_codec import strip_frames
 
 SESSION_SETTINGS: Mapping[str, str] = {
     # Values travel as text in boundaries, casts and filters: both sides have to print and read them alike.
@@ -76,9 +76,9 @@ def connect(
             autocommit=True, prepare_threshold=None, cursor_factory=Cursor, **_parameters(endpoint, application_name)
         )
     except psycopg.Error as error:
-        raise errors.at_the_door(error, endpoint) from unframed(error)
-    with errors.translated(endpoint):
-        connection.execute(_setting({**SESSION_SETTINGS, **(settings or {})}))
+        raise errors.at_the_door(error, endpoint) from strip_frames(error)
+    with errors.translate_errors(endpoint):
+        connection.execute(_build_settings({**SESSION_SETTINGS, **(settings or {})}))
     return connection
 
 
@@ -96,7 +96,7 @@ def _parameters(endpoint: Endpoint, application_name: str) -> dict[str, Any]:
     }
 
 
-def _setting(settings: Settings) -> sql.Composed:
+def _build_settings(settings: Settings) -> sql.Composed:
     """Return one statement for all settings: a round trip less each, and poolers know it, unlike start-up options."""
     calls = [
         sql.SQL("set_config({}, {}, false)").format(

@@ -33,10 +33,10 @@ def literal(query: sql.Composable) -> sql.Composable:
     if isinstance(query, sql.Literal):
         return sql.SQL(query.as_string(None).replace("%", "%%"))
     if isinstance(query, sql.SQL):
-        return sql.SQL(_QUOTED.sub(_doubled, query._obj))
+        return sql.SQL(_QUOTED.sub(_double, query._obj))
     return query
 
 
-def _doubled(found: re.Match[str]) -> str:
+def _double(found: re.Match[str]) -> str:
     # What is in single quotes is our own text, written for psycopg.
     return found[0].replace("%", "%%") if found[0].startswith('"') else found[0]

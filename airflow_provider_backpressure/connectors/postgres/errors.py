@@ -26,14 +26,14 @@ class Errors:
     unavailable: type[Transient]
 
     @contextmanager
-    def translated(self, endpoint: Endpoint) -> Iterator[None]:
+    def translate_errors(self, endpoint: Endpoint) -> Iterator[None]:
         """Raise every psycopg error from inside as one of ours, with its cause kept."""
         try:
             yield
         except psycopg.Error as error:
-            raise self.of(error, endpoint) from error
+            raise self.translate(error, endpoint) from error
 
-    def of(self, error: psycopg.Error, endpoint: Endpoint) -> Terminal | Transient:
+    def translate(self, error: psycopg.Error, endpoint: Endpoint) -> Terminal | Transient:
         """Return the translation of a statement's error."""
         if is_lost(error):
             return self.unavailable(f"The connection to {where(endpoint)} was lost: {words(error)}.")

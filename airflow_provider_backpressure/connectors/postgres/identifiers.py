@@ -37,11 +37,11 @@ class QualifiedName:
         if match is None:
             raise InvalidDeclaration(f'{text!r} is not a table\'s name: write schema.table, or "Schema"."Table".')
         schema, name = match.groups()
-        return cls(schema=DEFAULT_SCHEMA if schema is None else _unquoted(schema), name=_unquoted(name))
+        return cls(schema=DEFAULT_SCHEMA if schema is None else _unquote(schema), name=_unquote(name))
 
     def __str__(self) -> str:
         """Return ``schema.table`` such that :meth:`parse` reads it back."""
-        return f"{shown(self.schema)}.{shown(self.name)}"
+        return f"{quote_if_needed(self.schema)}.{quote_if_needed(self.name)}"
 
     @property
     def sql(self) -> str:
@@ -56,16 +56,16 @@ def quote(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
-def listed(names: tuple[str, ...] | list[str]) -> str:
+def join_names(names: tuple[str, ...] | list[str]) -> str:
     """Return names for a sentence: ``a, "B" and c``."""
-    every = [shown(name) for name in names]
+    every = [quote_if_needed(name) for name in names]
     return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
 
 
-def _unquoted(part: str) -> str:
+def _unquote(part: str) -> str:
     return part[1:-1].replace('""', '"') if part.startswith('"') else part.translate(_FOLD)
 
 
-def shown(part: str) -> str:
+def quote_if_needed(part: str) -> str:
     """Return a part of a name as SQL needs it: quoted where it has to be."""
     return part if _PLAIN.fullmatch(part) else quote(part)

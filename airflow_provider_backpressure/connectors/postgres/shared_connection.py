@@ -60,16 +60,16 @@ class Session:
         ``seconds``: how long a server may say nothing at all, as behind a link that is stuck, until it counts as away.
         """
 
-        def transacted(connection: Connection) -> T:
+        def run_in_transaction(connection: Connection) -> T:
             with connection.transaction():
                 return work(connection)
 
-        return self._run(transacted, seconds)
+        return self._run(run_in_transaction, seconds)
 
     def stream(self, query: Query) -> Iterator[Row]:
         """Yield the rows of one statement as the server finds them, over a connection of its own."""
         connection = self._connect()
-        with self.errors.translated(self.endpoint), connection, connection.transaction():
+        with self.errors.translate_errors(self.endpoint), connection, connection.transaction():
             # Every row will be fetched: a plan that is quick for the first ones only would be the wrong one.
             connection.execute(sql.SQL("SET LOCAL cursor_tuple_fraction = 1"))
             with connection.cursor(name="backpressure_stream") as cursor:
@@ -90,20 +90,20 @@ class Session:
                 self._connection = None
 
     def _run(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
-        with self._lock, self.errors.translated(self.endpoint):
+        with self._lock, self.errors.translate_errors(self.endpoint):
             used_before = self._connection is not None
-            connection = self._opened()
+            connection = self._open()
             try:
                 with _hung_up(connection, seconds):
                     return work(connection)
             except psycopg.Error as error:
                 if not (used_before and is_lost(error)):
                     raise
-                connection = self._opened()
+                connection = self._open()
                 with _hung_up(connection, seconds):
                     return work(connection)
 
-    def _opened(self) -> Connection:
+    def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._connection = self._connect()
         return self._connection

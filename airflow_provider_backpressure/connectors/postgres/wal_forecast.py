@@ -49,12 +49,12 @@ class Forecast:
             return Figure(value=math.inf, note="no log is kept")
         if room is None:
             return Figure(value=math.inf, note=f"{size(kept.held)} are kept for {kept.slot}, without a limit")
-        speed = self._speed()
+        speed = self._measure_speed()
         note = f"{size(kept.held)} are kept for {kept.slot}, {size(room)} are left, {size(speed)}/s are written"
         if room <= 0:
             return Figure(value=0.0, note=note)
         return Figure(value=room / speed / HOUR if speed > 0 else math.inf, note=note)
 
-    def _speed(self) -> float:
+    def _measure_speed(self) -> float:
         (first, before), (last, after) = self._samples[0], self._samples[-1]
         return (after - before) / (last - first) if last > first else 0.0

@@ -23,11 +23,11 @@ from airflow_provider_backpressure.core.gate.signals import (
     Signal,
     credits_taken,
     decide,
-    hand,
     health,
     live_memory,
-    predicted_memory,
-    queued,
+    manual_pause,
+    predict_memory,
+    queue_place,
     sink_commit,
     sink_connections,
 )
@@ -55,9 +55,9 @@ def memory_signals(
     ``baseline_bytes`` is what the executor holds besides our ranges (its JVM, strangers).
     """
     alone = reading is not None and reading.isolated
-    predicted = predicted_memory(
+    predicted = predict_memory(
         baseline_bytes=0 if alone else baseline_bytes,
-        reserved_bytes=0 if alone else _reserved(state, reading),
+        reserved_bytes=0 if alone else _count_reserved(state, reading),
         next_bytes=state.range_memory_bytes,
         limit_bytes=reading.limit_bytes if reading else None,
         high=budget.executor_memory,
@@ -73,7 +73,7 @@ def memory_signals(
     return predicted, live
 
 
-def _reserved(state: GateState, reading: MemoryReading | None) -> int:
+def _count_reserved(state: GateState, reading: MemoryReading | None) -> int:
     """Return what ranges in flight may take of one executor, beside the next one.
 
     Each counts as the largest seen since: some was admitted when less was known, or nothing. All may be on the same
@@ -130,8 +130,8 @@ def gate_decision(
     """Return the gate's decision over every signal. Pure: the same readings give the same answer everywhere."""
     return decide(
         (
-            hand(state.paused_by, state.paused_why),
-            queued(state.place),
+            manual_pause(state.paused_by, state.paused_why),
+            queue_place(state.place),
             *commit_signals(state, budget),
             *memory_signals(state, reading, budget, baseline_bytes=baseline_bytes),
             *health_signals(seen, budget),
@@ -211,7 +211,7 @@ class Limiter:
     def limit(self, record: RangeRecord) -> Limit:
         """Return the law for the commit of a range, learned from it: call it once, before the ledger is told."""
         limit = limit_for(self.budget.law)
-        self._pace.committed(record.seq, now=self.clock.monotonic())
+        self._pace.learn_commit(record.seq, now=self.clock.monotonic())
         if self._pace.seconds is None or self.last is None:
             return limit
         others = (signal.utilisation for signal in self.last.signals if signal.measured and signal.name != SINK_COMMIT)
@@ -237,7 +237,7 @@ class Limiter:
             seq=seq,
         )
         if permit is not None:
-            self._pace.admitted(permit.range.seq, now=self.clock.monotonic())
+            self._pace.note_admission(permit.range.seq, now=self.clock.monotonic())
             return permit
         # Between the look and the row lock another lane was quicker, or there is nothing left to admit.
         state, decision = self.look()

@@ -96,9 +96,9 @@ class Watcher:
         if takes_credit and decision.open and self._reserve(state):
             return Why.OPEN
         record = None if self.seq is None else self.ledger.range(self.plan_id, self.seq)
-        if record is not None and self._settled(record):
+        if record is not None and self._is_settled(record):
             return Why.SETTLED
-        if self.ledger.abandoned(self.hydration_id):
+        if self.ledger.find_abandoned(self.hydration_id):
             return Why.ABANDONED
         held = record if record is not None and record.state is RangeState.ADMITTED else None
         if held is not None and held.lane != self.lane:
@@ -118,7 +118,7 @@ class Watcher:
         self.last = part(whole, Watch.QUEUE, in_flight=state.in_flight)
         return Why.OPEN if self.last.open else None
 
-    def _settled(self, record: RangeRecord) -> bool:
+    def _is_settled(self, record: RangeRecord) -> bool:
         if record.state is RangeState.ADMITTED:
             return record.lane == self.lane and bool(record.session_id)
         return record.state is not RangeState.PLANNED

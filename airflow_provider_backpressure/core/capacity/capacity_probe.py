@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from airflow_provider_backpressure.core.admission.limiter import LEASE_SECONDS, Limiter
-from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, Curve, Step, ladder, measured
+from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, Curve, Step, ladder, measure_step
 from airflow_provider_backpressure.core.config import Budget, Consistency, Law, Mode
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, LaneResult
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit, Refusal
@@ -125,7 +125,7 @@ class Prober:
             with closing(self.planner.sink.scratch(name[1])) as sink:
                 if sink.identity != found.sink_identity:
                     continue
-                left = ledger.abandoned(found.id)
+                left = ledger.find_abandoned(found.id)
                 if ledger.gate(found.id).in_flight > len(left):
                     raise LedgerRefused(
                         f"Another probe of {self.hydration.sink_identity} is under way, or was killed less than "
@@ -187,7 +187,7 @@ class Prober:
                 reasons = "; ".join(result.decision.reasons) if result.decision else "nothing was admitted"
                 raise LedgerRefused(f"Nothing could be measured with {credits} credits: {reasons}.")
             held = Counter({name: times for name, times in gate.refusals.items() if name != "credits"}).most_common(1)
-            step = measured(
+            step = measure_step(
                 records,
                 credits=credits,
                 range_rows=rows,

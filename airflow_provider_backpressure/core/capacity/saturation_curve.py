@@ -22,7 +22,7 @@ NOISE = 0.03
 COUNTS = max(1 + LEAST_RISE, (1 + NOISE) / (1 - NOISE))
 """A rise up to this factor is none: noise alone could show it."""
 SCRATCH = re.compile(r'_probe_([0-9a-f]{8})"?$')
-"""How the name of a target ends that a probe has made, see :func:`ending`."""
+"""How the name of a target ends that a probe has made, see :func:`format_suffix`."""
 MEMORY = ("predicted memory", "executor memory")
 """The gate's signals that hold ranges back for want of executor memory."""
 FILLED = 0.75
@@ -100,7 +100,7 @@ class Step:
         return self.flow.get(Stage.SINK, StageTime()).share(State.IDLE)
 
 
-def measured(
+def measure_step(
     records: Sequence[RangeRecord], *, credits: int, range_rows: int, flow: Flow, slots: int | None, held: str | None
 ) -> Step | None:
     """Return the step that these committed ranges make; ``None`` where they are too few to tell.
@@ -138,7 +138,7 @@ def measured(
     )
 
 
-def ending(digits: str) -> str:
+def format_suffix(digits: str) -> str:
     """Return what a probe's target bears behind the name of the real one."""
     return f"_probe_{digits}"
 

@@ -12,8 +12,8 @@ from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.gate.hydration import Refusal
 from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
-from airflow_provider_backpressure.core.planning.change_windows import released
-from airflow_provider_backpressure.core.planning.resplit import Knife, parts_for
+from airflow_provider_backpressure.core.planning.change_windows import find_released_position
+from airflow_provider_backpressure.core.planning.resplit import RangeSplitter, parts_for
 from airflow_provider_backpressure.core.ports import Keeper, Marker, Runner, Sink, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push
@@ -197,7 +197,7 @@ class Hydrator:
         The ledger says which they are: a lane may be interrupted between a permit and its submission.
         """
         self._jobs.clear()
-        for record in self.ledger.abandoned(self.hydration_id, lane=self.lane):
+        for record in self.ledger.find_abandoned(self.hydration_id, lane=self.lane):
             if record.lane == self.lane:
                 self._end(record)
                 self._resolve(record, error="cancelled")
@@ -215,14 +215,14 @@ class Hydrator:
 
     def recover(self) -> None:
         """Settle what an earlier life of this lane, or a lane that fell silent, has left in flight."""
-        for record in self.ledger.abandoned(self.hydration_id, lane=self.lane):
+        for record in self.ledger.find_abandoned(self.hydration_id, lane=self.lane):
             log.info("Range %s of an earlier attempt is still in flight: ending and settling it.", record.seq)
             self._end(record)
             self._resolve(record, error="its lane ended before it was committed")
 
     def reap_expired(self) -> None:
         """Settle ranges in flight whose lane fell silent until its lease ran out."""
-        for record in self.ledger.abandoned(self.hydration_id):
+        for record in self.ledger.find_abandoned(self.hydration_id):
             log.warning("The lease of range %s has run out: ending and settling it.", record.seq)
             self._end(record)
             self._resolve(record, error="its lease ran out")
@@ -243,7 +243,7 @@ class Hydrator:
         if record.plan_id != self.plan.plan_id:
             return False
         try:
-            return self._knife.cut(record, parts_for(record, self.limiter.range_rows), tried=record.attempt > 1)
+            return self._open_splitter.cut(record, parts_for(record, self.limiter.range_rows), tried=record.attempt > 1)
         except BackpressureError as error:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
             raise
@@ -255,17 +255,17 @@ class Hydrator:
             self._lost.add(record.seq)
         return again or isinstance(error, OutOfMemory)
 
-    def _halved(self, record: RangeRecord) -> bool:
+    def _halve(self, record: RangeRecord) -> bool:
         """Cut a range whose attempt has failed, where that can be done now: else it counts as any failure."""
         try:
-            return not self._alone and self._knife.cut(record, 2, tried=True)
+            return not self._alone and self._open_splitter.cut(record, 2, tried=True)
         except (SinkUnavailable, PlanSuperseded) as error:
             log.warning("Range %s stays whole for now: %s", record.seq, error)
             return False
 
     @property
-    def _knife(self) -> Knife:
-        return Knife(plan=self.plan, ledger=self.ledger, source=self.source, sink=self.sink)
+    def _open_splitter(self) -> RangeSplitter:
+        return RangeSplitter(plan=self.plan, ledger=self.ledger, source=self.source, sink=self.sink)
 
     def _submit(self, record: RangeRecord) -> None:
         if record.plan_id != self.plan.plan_id:
@@ -391,7 +391,7 @@ class Hydrator:
             error = RangeFailed(f"Range {record.seq} ended without a commit in the sink.")
         if not isinstance(error, Exception):
             raise error
-        if self._too_large(record, error) and self._halved(record):
+        if self._too_large(record, error) and self._halve(record):
             log.warning("Range %s took too much memory and was cut in two: %s", record.seq, error)
             return None
         self._failures[record.seq] = self._failures.get(record.seq, 0) + 1
@@ -462,7 +462,7 @@ class Hydrator:
 
     def _release(self, marker: Marker) -> None:
         """Let the source forget the log that the sink has committed; what goes wrong now goes with a later one."""
-        upto = released([marker])
+        upto = find_released_position([marker])
         if upto is None:
             return
         try:

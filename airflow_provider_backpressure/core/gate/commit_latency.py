@@ -30,12 +30,12 @@ class Pace:
             self._area += self._in_flight * (now - self._at)
         self._in_flight, self._at = in_flight, now
 
-    def admitted(self, seq: int, *, now: float) -> None:
+    def note_admission(self, seq: int, *, now: float) -> None:
         """Take note of a range that this lane has admitted."""
         self.saw(self._in_flight + 1, now=now)
         self._admitted[seq] = (now, self._area, self._in_flight)
 
-    def committed(self, seq: int, *, now: float) -> None:
+    def learn_commit(self, seq: int, *, now: float) -> None:
         """Learn from a range that the sink has committed; nothing from one that this lane has not admitted."""
         self.saw(self._in_flight, now=now)
         began, area, before = self._admitted.pop(seq, (now, 0.0, 0))

@@ -91,7 +91,7 @@ class Steering(Protocol):
         """Limit what several hydrations share; what runs above a lowered limit goes on to its end."""
         ...
 
-    def shared(self, kind: Shared, name: str) -> int | None:
+    def get_shared(self, kind: Shared, name: str) -> int | None:
         """Return a limit as it holds now; ``None`` where there is none."""
         ...
 

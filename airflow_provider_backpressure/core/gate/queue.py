@@ -85,7 +85,7 @@ def may_start(place: QueuePlace) -> bool:
     return place.granted or place.position <= place.concurrency - place.running
 
 
-def expected_starts(
+def estimate_starts(
     entries: Sequence[QueueEntry], seconds_left: Mapping[str, float | None], *, concurrency: int
 ) -> dict[str, float | None]:
     """Return seconds until each waiting hydration starts, by its id; ``None`` where nobody can say.

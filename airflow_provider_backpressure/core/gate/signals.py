@@ -157,7 +157,7 @@ def _without_figure(reading: MemoryReading, *, name: str, was_closed: bool, dead
     return Signal(name=name, utilisation=1.0 if held else 0.0, sentence=sentence, learned=True, measured=False)
 
 
-def predicted_memory(
+def predict_memory(
     *,
     baseline_bytes: int,
     reserved_bytes: int,
@@ -234,13 +234,13 @@ def health(watched: Watched, reading: HealthReading, *, deadline: float) -> Sign
         return Signal(utilisation=0.0 if watched.warns else 1.0, sentence=sentence, **facts)
     told = watched.tell(reading.value, reading.note)
     if watched.counts_down:
-        return _counting_down(watched, reading.value, told, facts)
+        return _count_down(watched, reading.value, told, facts)
     utilisation = reading.value / watched.threshold
     sentence = f"{told} {'>=' if utilisation >= 1 else '<'} {watched.mark()}"
     return Signal(utilisation=utilisation, sentence=sentence, **facts)
 
 
-def _counting_down(watched: Watched, left: float, told: str, facts: dict[str, Any]) -> Signal:
+def _count_down(watched: Watched, left: float, told: str, facts: dict[str, Any]) -> Signal:
     if left == math.inf:
         return Signal(utilisation=0.0, sentence=told, **facts)
     utilisation = watched.threshold / left if left > 0 else math.inf
@@ -249,7 +249,7 @@ def _counting_down(watched: Watched, left: float, told: str, facts: dict[str, An
     )
 
 
-def hand(paused_by: str | None, why: str | None = None) -> Signal:
+def manual_pause(paused_by: str | None, why: str | None = None) -> Signal:
     """Return a person's hand on the tap."""
     if paused_by is None:
         return Signal(name="hand", utilisation=0.0, sentence="not paused", measured=False)
@@ -268,7 +268,7 @@ def credits_taken(in_flight: int, credits: int) -> Signal:
     )
 
 
-def queued(place: QueuePlace) -> Signal:
+def queue_place(place: QueuePlace) -> Signal:
     """Return the place in the cluster's queue as a reason; it measures nothing."""
     if place.granted:
         return Signal(name=QUEUE, utilisation=0.0, sentence="its turn", measured=False)

@@ -22,7 +22,7 @@ def complete(hydration: Hydration, ledger: LedgerReader) -> bool:
     return not hydration.plan.increment or not ledger.ranges(hydration.plan.plan_id, states=STILL, limit=1)
 
 
-def committed_frontier(hydration: Hydration, ledger: LedgerReader, *, before: Frontier | None) -> Frontier | None:
+def read_committed_frontier(hydration: Hydration, ledger: LedgerReader, *, before: Frontier | None) -> Frontier | None:
     """Return how far the sink has committed; ``None`` where that is not known, never 0 for that.
 
     Of a topic that is known offset by offset, of a log that is replayed window by window. Of a table it is the place
@@ -36,18 +36,18 @@ def committed_frontier(hydration: Hydration, ledger: LedgerReader, *, before: Fr
     if plan is None:
         return None
     if plan.replays:
-        return at_position(plan, replayed(plan, ledger))
+        return at_position(plan, find_replayed_position(plan, ledger))
     if complete(hydration, ledger):
         return None if plan.position is None else _read(plan, plan.position)
     return before if plan.increment else None
 
 
-def replayed(plan: Plan, ledger: LedgerReader) -> LogPosition:
+def find_replayed_position(plan: Plan, ledger: LedgerReader) -> LogPosition:
     """Return up to where the windows of a plan are in: they go in one after another."""
     for record in ledger.ranges(plan.plan_id, states=STILL, limit=1):
         if isinstance(record.bounds, LogBounds):
             return record.bounds.start
-    window = ReplayWindow.of(plan.read.window)
+    window = ReplayWindow.from_window(plan.read.window)
     assert window is not None, "what a plan replays"
     return window.end
 
@@ -59,7 +59,7 @@ def at_position(plan: Plan, position: LogPosition) -> Frontier | None:
 
 def moves_with_ranges(plan: Plan | None) -> bool:
     """Whether the committed frontier moves with each range, and not only when the plan is complete."""
-    return plan is not None and (plan.replays or LogWindow.of(plan.read.window) is not None)
+    return plan is not None and (plan.replays or LogWindow.from_window(plan.read.window) is not None)
 
 
 def follows(plan: Plan | None) -> bool:

@@ -23,8 +23,8 @@ class Pruned:
 
 def prune(ledger: Ledger, *, seconds: float, samples: Kept, acts: bool = False) -> Pruned:
     """Forget what is older, some rows at a time, so that no transaction takes long."""
-    plans = ledger.superseded(seconds=seconds)
-    ranges = sum(_emptied(ledger, plan_id) for plan_id in plans)
+    plans = ledger.find_superseded(seconds=seconds)
+    ranges = sum(_empty(ledger, plan_id) for plan_id in plans)
     for hydration in ledger.hydrations():
         prune_samples(ledger, hydration.id, samples)
     return Pruned(plans=len(plans), ranges=ranges, rows=ledger.sweep(seconds=seconds, acts=acts))
@@ -38,7 +38,7 @@ def age(text: str) -> float:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def _emptied(ledger: Ledger, plan_id: str) -> int:
+def _empty(ledger: Ledger, plan_id: str) -> int:
     gone = 0
     while some := ledger.prune_plan(plan_id):
         gone += some

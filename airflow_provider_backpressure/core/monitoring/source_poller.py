@@ -11,10 +11,10 @@ from datetime import timedelta
 
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.committed_frontier import (
-    committed_frontier,
     complete,
     follows,
     moves_with_ranges,
+    read_committed_frontier,
 )
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
@@ -58,7 +58,7 @@ class Observer:
         course = self.ledger.course(self.hydration_id)
         try:
             if hydration.plan is not None:
-                course = self._looked(hydration, course)
+                course = self._observe(hydration, course)
         finally:
             if self.tell is not None:
                 self.tell(hydration, course)
@@ -76,7 +76,7 @@ class Observer:
             newest = replace(sight, at=max(seen.at, before.latest.at) + MOMENT)
             self.ledger.record_sight(self.hydration_id, newest, least_seconds=math.inf)
 
-    def _looked(self, hydration: Hydration, before: Course | None) -> Course | None:
+    def _observe(self, hydration: Hydration, before: Course | None) -> Course | None:
         asked = whose(hydration.source_identity)
         if self.ledger.claim_look(asked, seconds=self.interval):
             with closing(self.open()) as source:
@@ -99,7 +99,7 @@ def sight_of(hydration: Hydration, ledger: Ledger, seen: Seen, before: Course | 
         at=seen.at,
         unit=seen.upstream.unit,
         known=seen.upstream.at,
-        committed=committed_frontier(hydration, ledger, before=known),
+        committed=read_committed_frontier(hydration, ledger, before=known),
         open=seen.upstream.open,
         working=hydration.holder is not None,
         settled=moves_with_ranges(hydration.plan) or complete(hydration, ledger),

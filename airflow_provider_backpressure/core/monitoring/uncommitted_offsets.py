@@ -30,14 +30,16 @@ class UnreadOffsets:
         """Return the first offset of each partition that is not committed."""
         found = self._open(after_seq=-1)
         if len(found) < MOST or self.ranges is None:
-            return unread_offsets(self.window, _of(found), whole=len(found) < MOST)
+            return unread_offsets(self.window, _collect_bounds(found), whole=len(found) < MOST)
         # Asked for in this order: what is cut meanwhile is seen whole, or in pieces, or as both.
         later = self._open(after_seq=max(self.ranges - 1, found[-1].seq))
         if len(later) == MOST:
             return dict(self.window.start)
         planned = [record for record in found if record.seq < self.ranges]
         cut = [*found[len(planned) :], *later]
-        return unread_offsets(self.window, _of(planned), whole=len(planned) < len(found), cut=_of(cut))
+        return unread_offsets(
+            self.window, _collect_bounds(planned), whole=len(planned) < len(found), cut=_collect_bounds(cut)
+        )
 
     def _open(self, *, after_seq: int) -> list[RangeRecord]:
         return self.ledger.ranges(self.plan_id, states=STILL, after_seq=after_seq, limit=MOST)
@@ -45,11 +47,11 @@ class UnreadOffsets:
 
 def unread(plan: Plan | None, ledger: LedgerReader) -> UnreadOffsets | None:
     """Return how far a plan's log has been committed; ``None`` where it reads no log."""
-    window = LogWindow.of(plan.read.window) if plan is not None else None
+    window = LogWindow.from_window(plan.read.window) if plan is not None else None
     if plan is None or window is None:
         return None
     return UnreadOffsets(plan_id=plan.plan_id, ranges=plan.ranges, window=window, ledger=ledger)
 
 
-def _of(records: Iterable[RangeRecord]) -> list[OffsetBounds]:
+def _collect_bounds(records: Iterable[RangeRecord]) -> list[OffsetBounds]:
     return [record.bounds for record in records if isinstance(record.bounds, OffsetBounds)]

@@ -41,7 +41,7 @@ class Stand:
 
 def stand(plan: Plan, markers: Iterable[Marker]) -> Stand:
     """Return how far a plan brings its target. ``markers``: those of the plan."""
-    window, told = ReplayWindow.of(plan.read.window), [marker.read_at for marker in markers]
+    window, told = ReplayWindow.from_window(plan.read.window), [marker.read_at for marker in markers]
     if window is not None:
         return Stand(end=window.end, goal=goal(window.goal, told))
     start = LogPosition.parse(plan.position or "")
@@ -60,7 +60,7 @@ def check_caught_up(plan: Plan, sink: Sink) -> None:
         )
 
 
-def released(markers: Iterable[Marker]) -> LogPosition | None:
+def find_released_position(markers: Iterable[Marker]) -> LogPosition | None:
     """Return up to where the sink has committed the log, by its markers; ``None`` where there is none of a window."""
     bounds = (bounds_from_json(dict(marker.bounds)) for marker in markers if not marker.revoked)
     return max((each.end for each in bounds if isinstance(each, LogBounds)), default=None)

@@ -9,7 +9,12 @@ from enum import Enum
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
 from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.planning.change_windows import check_replayable, next_windows, released, stand
+from airflow_provider_backpressure.core.planning.change_windows import (
+    check_replayable,
+    find_released_position,
+    next_windows,
+    stand,
+)
 from airflow_provider_backpressure.core.planning.preconditions import (
     NEEDED_MODULES,
     check_consistency,
@@ -19,17 +24,17 @@ from airflow_provider_backpressure.core.planning.preconditions import (
     check_mode,
     check_modules,
 )
-from airflow_provider_backpressure.core.planning.range_size import measured, next_rows, rows_per_range
+from airflow_provider_backpressure.core.planning.range_size import measure_plan, next_rows, rows_per_range
 from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Runner, Sink, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
 from airflow_provider_backpressure.core.snapshot.messages import Transform, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import in_order, ordered
+from airflow_provider_backpressure.core.snapshot.offsets import in_order, order_by_log
 from airflow_provider_backpressure.core.snapshot.paths import choose_path
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, fingerprint
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
-from airflow_provider_backpressure.core.snapshot.replay_window import numbered
-from airflow_provider_backpressure.core.snapshot.schema_change import SchemaChange, checked
+from airflow_provider_backpressure.core.snapshot.replay_window import number_windows
+from airflow_provider_backpressure.core.snapshot.schema_change import SchemaChange, check_columns
 from airflow_provider_backpressure.core.snapshot.table_storage import check_added, check_kept
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost
@@ -112,14 +117,14 @@ class Planner:
         self.check_signals()
         snapshot = self.source.snapshot(self.consistency, after=after, counted=counted)
         if plan is not None:
-            snapshot = checked(snapshot, plan, self.on_new_column)
+            snapshot = check_columns(snapshot, plan, self.on_new_column)
         executors = self._probe()
         read = self.source.read_spec(snapshot)
         columns = self.runner.describe(read, self.transform) if self.transform else read.columns
         catches_up = snapshot.consistency is Consistency.CATCH_UP
         write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key, replayed=catches_up)
         if snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT:
-            write = ordered(write)
+            write = order_by_log(write)
         if self.mode is Mode.UPSERT:
             check_key(snapshot, columns, write, increments=self.source.increments)
         if catches_up:
@@ -135,7 +140,7 @@ class Planner:
     def plan(self, *, restart: bool = False) -> Planned:
         """Plan anew, resume what is open, or find nothing to do. ``restart`` asks for a new plan in any case."""
         hydration = self.register()
-        planner = self._steered(hydration)
+        planner = self._with_overrides(hydration)
         if restart:
             return planner._begin(hydration, planner.preview())
         followed = planner.reindex(hydration, who=self.owner)
@@ -220,7 +225,7 @@ class Planner:
         """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan anew."""
         return self._begin(hydration, self.preview(), clears=plan.plan_id)
 
-    def _steered(self, hydration: Hydration) -> "Planner":
+    def _with_overrides(self, hydration: Hydration) -> "Planner":
         """Return the planner with the size of ranges that a person has set."""
         rows = hydration.range_rows_set
         return replace(self, budget=replace(self.budget, range_rows=rows)) if rows else self
@@ -257,7 +262,7 @@ class Planner:
         draft = replace(
             draft, position=self._keep_log(hydration, draft), hydration_id=hydration.id if catches_up else ""
         )
-        rows = next_rows(self.budget, snapshot.row_bytes, measured(self.ledger, hydration, self.runner))
+        rows = next_rows(self.budget, snapshot.row_bytes, measure_plan(self.ledger, hydration, self.runner))
         try:
             cut = self.choose(self.source.ranges(snapshot, rows=rows, bytes=self.budget.range_bytes))
             ranges = self.ledger.save_plan(hydration.id, draft, in_order(cut) if draft.write.ordered else cut)
@@ -366,7 +371,7 @@ class Planner:
     def _replay(self, hydration: Hydration, plan: Plan) -> Planned | None:
         """Plan the windows that follow a plan whose ranges are all committed; ``None`` where there are none."""
         log, markers = self.source.log(hydration.id), self.sink.markers(plan.plan_id)
-        upto = released(markers.values())
+        upto = find_released_position(markers.values())
         if upto is not None:
             log.release(upto)
         hydrating = hydration.phase is not Phase.STEADY_STATE
@@ -374,8 +379,8 @@ class Planner:
         if found is None:
             return None
         draft, windows = found
-        draft = self._grown(plan, self._stored(plan, draft, log), log)
-        ranges = self.ledger.save_plan(hydration.id, draft, numbered(windows))
+        draft = self._grown(plan, self._with_storage(plan, draft, log), log)
+        ranges = self.ledger.save_plan(hydration.id, draft, number_windows(windows))
         return Planned(
             verdict=Verdict.PLANNED,
             hydration=self.ledger.hydration(hydration.id),
@@ -384,7 +389,7 @@ class Planner:
             note=f"{ranges} windows of the log, {draft.total:,} {draft.unit} in all",
         )
 
-    def _stored(self, plan: Plan, draft: Plan, log: ChangeLog) -> Plan:
+    def _with_storage(self, plan: Plan, draft: Plan, log: ChangeLog) -> Plan:
         """Return the plan of windows with how the table is stored; refuse changes of rows that are not in the log.
 
         By the table as it is once the windows' end is known: what comes later is found before the next windows. A plan

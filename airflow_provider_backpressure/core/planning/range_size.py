@@ -60,7 +60,7 @@ def next_rows(budget: Budget, row_bytes: float, measures: Measures | None) -> in
     return before if abs(wanted - before) < CHANGE * before else wanted
 
 
-def measured(ledger: LedgerReader, hydration: Hydration, runner: Runner) -> Measures | None:
+def measure_plan(ledger: LedgerReader, hydration: Hydration, runner: Runner) -> Measures | None:
     """Return what the hydration's present plan has shown; ``None`` where it has none, or nothing is committed."""
     if hydration.plan is None:
         return None

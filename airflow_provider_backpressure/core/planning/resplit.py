@@ -24,7 +24,7 @@ def parts_for(record: RangeRecord, rows: int | None) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Knife:
+class RangeSplitter:
     """Cuts ranges of one plan."""
 
     plan: Plan
@@ -54,7 +54,7 @@ class Knife:
                 raise
             log.info("Range %s stays whole: %s", record.seq, error)
             return False
-        if not begun and (len(pieces) < 2 or not self._closed(record, tried=tried)):
+        if not begun and (len(pieces) < 2 or not self._is_closed(record, tried=tried)):
             return False
         made = self.ledger.recut(record.plan_id, record.seq, attempt=record.attempt, pieces=pieces)
         if made:
@@ -65,7 +65,7 @@ class Knife:
     def _marker(self, record: RangeRecord) -> Marker | None:
         return self.sink.markers(record.plan_id, [record.slice_id]).get(record.slice_id)
 
-    def _closed(self, record: RangeRecord, *, tried: bool) -> bool:
+    def _is_closed(self, record: RangeRecord, *, tried: bool) -> bool:
         """Whether nothing of the range can come into the sink any more: it refuses it, or was never sent any of it."""
         try:
             return self.sink.revoke(self.plan, record.slice_id, record.bounds)

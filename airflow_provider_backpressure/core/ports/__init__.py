@@ -452,7 +452,7 @@ class Runner(Protocol):
 class Receiver(Protocol):
     """Whoever a channel's messages are for. Called from threads of the channel's own; nothing here may block."""
 
-    def subscribed(self, hydration_id: str) -> None:
+    def on_subscribed(self, hydration_id: str) -> None:
         """Every message on this hydration that is published from now on will be heard; what was before may be lost.
 
         Called again after each interruption.

@@ -52,7 +52,7 @@ class LedgerReader(ObservedReader, Protocol):
         """Return one range; ``LedgerRefused`` where there is none."""
         ...
 
-    def abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
+    def find_abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
         """Return admitted ranges whose lease has run out, and all that ``lane`` holds (from an earlier life of it)."""
         ...
 

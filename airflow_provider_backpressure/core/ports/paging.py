@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.progress.views import Views
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 
@@ -22,7 +22,7 @@ def every_range(
         after = page[-1].seq
 
 
-def every_glance(ledger: Views) -> Iterator[Glance]:
+def every_glance(ledger: Views) -> Iterator[HydrationSummary]:
     """Yield how every hydration stands: those that hydrate first."""
     offset = 0
     while page := ledger.glances(limit=GLANCES, offset=offset):

@@ -6,7 +6,7 @@ from typing import Protocol
 class Pruning(Protocol):
     """Forgetting it. What a run needs is never forgotten: the plan of a hydration with its ranges, and every credit."""
 
-    def superseded(self, *, seconds: float) -> list[str]:
+    def find_superseded(self, *, seconds: float) -> list[str]:
         """Return plans whose ranges may go: others are their hydrations' now, and nothing happened in them since.
 
         ``seconds``: how long ago the last of their ranges was admitted or committed, at least. A plan that was never

@@ -9,7 +9,7 @@ from airflow_provider_backpressure.core.progress.statistics import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole:
+class SourceTotal:
     """What the tables of a source come to."""
 
     tables: int
@@ -31,12 +31,12 @@ class Whole:
         return difference(self.known, self.committed)
 
 
-def whole(parts: Sequence[tuple[Progress, Course | None]]) -> Whole:
+def sum_tables(parts: Sequence[tuple[Progress, Course | None]]) -> SourceTotal:
     """Return several tables of one source as one."""
     courses = [course for _, course in parts if course is not None]
     latest = max((course.latest for course in courses), key=lambda sight: sight.at, default=None)
     frontiers = [course.latest.committed for course in courses if course.latest.committed is not None]
-    return Whole(
+    return SourceTotal(
         tables=len(parts),
         progress=_sum([progress for progress, _ in parts]),
         known=latest.known if latest else None,

@@ -68,7 +68,7 @@ def conditions(
     warnings = [signal["sentence"] for signal in signals if signal.get("warning")]
     if warnings:
         found[Kind.DATA_AT_RISK] = "; ".join(warnings)
-    reasons = _closed(hydration, gate, closed_seconds)
+    reasons = _explain_closed(hydration, gate, closed_seconds)
     if reasons:
         found[Kind.GATE_CLOSED] = reasons
     return {**found, **of_course(course)}
@@ -84,7 +84,7 @@ def of_course(course: Course | None) -> dict[Kind, str]:
     return found
 
 
-def _closed(hydration: Hydration, gate: GateState, seconds: float) -> str:
+def _explain_closed(hydration: Hydration, gate: GateState, seconds: float) -> str:
     """Return why nothing goes on; empty where something does: a full gate whose ranges come through is no event."""
     stuck = not gate.in_flight or (gate.oldest_seconds or 0.0) >= seconds
     if not gate.waiting or not stuck:
@@ -108,7 +108,7 @@ Occurring = Mapping[str, Mapping[str, Any]]
 """What goes on, by kind: ``{"since": time, "told": bool}``."""
 
 
-def noted(
+def note_alerts(
     occurring: Occurring, present: Mapping[str, float], looked: frozenset[str], now: datetime
 ) -> tuple[Occurring, Notice]:
     """Return what goes on from now on, and what is to be told.

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from airflow_provider_backpressure.core.frontier import Frontier, rate
-from airflow_provider_backpressure.core.progress.source_position import Unit, named
+from airflow_provider_backpressure.core.progress.source_position import Unit, to_json_keys
 
 IN_A_ROW = 3
 """Samples in a row, each slower than its source, until a hydration counts as not keeping up."""
@@ -51,8 +51,8 @@ class Sight:
 
     def __post_init__(self) -> None:
         """Name the keys as the ledger does, so that sights can be compared."""
-        object.__setattr__(self, "known", named(self.known))
-        object.__setattr__(self, "committed", None if self.committed is None else named(self.committed))
+        object.__setattr__(self, "known", to_json_keys(self.known))
+        object.__setattr__(self, "committed", None if self.committed is None else to_json_keys(self.committed))
 
     @property
     def lag(self) -> dict[str, int] | None:
@@ -133,7 +133,7 @@ class Course:
         return cls(latest=latest, base=base, **value)
 
 
-def advanced(course: Course | None, sight: Sight, *, least_seconds: float) -> Course:
+def advance(course: Course | None, sight: Sight, *, least_seconds: float) -> Course:
     """Return the course after another sight; the same where that is no newer.
 
     Rates are taken from the two latest sights that are ``least_seconds`` apart: of ranges that take minutes each,
@@ -149,10 +149,10 @@ def advanced(course: Course | None, sight: Sight, *, least_seconds: float) -> Co
     seconds = (sight.at - course.base.at).total_seconds()
     if seconds < least_seconds or not sight.settled:
         return replace(course, latest=sight, trouble=trouble)
-    return replace(_measured(course, sight, seconds), trouble=trouble)
+    return replace(_measure(course, sight, seconds), trouble=trouble)
 
 
-def _measured(course: Course, sight: Sight, seconds: float) -> Course:
+def _measure(course: Course, sight: Sight, seconds: float) -> Course:
     base, process = course.base, None
     upstream = rate(sight.known, base.known, seconds)
     if sight.committed is not None and base.committed is not None:

@@ -18,7 +18,7 @@ def amount(number: float, unit: Unit) -> str:
     return f"{number:,.0f} {unit}"
 
 
-def speed(rate: float, unit: Unit) -> str:
+def format_rate(rate: float, unit: Unit) -> str:
     """Return a rate: ``1,200 offsets/s``, ``3.0 MiB/s``."""
     return f"{amount(rate, unit)}/s" if rate == 0 or rate >= 10 or unit is Unit.BYTES else f"{rate:.1f} {unit}/s"
 
@@ -47,7 +47,7 @@ def sentence(course: Course | None) -> str:
         parts.append("never catches up at this rate" if time == "never" else f"catches up in {time}")
     if course.verdict is Verdict.IDLE:
         parts.append("the next run brings it")
-    return f"{_SAID[course.verdict]}: {_joined(parts)}" if any(parts) else _SAID[course.verdict]
+    return f"{_SAID[course.verdict]}: {_join(parts)}" if any(parts) else _SAID[course.verdict]
 
 
 _SAID = {
@@ -76,11 +76,11 @@ def lags(course: Course) -> str:
 def _rates(course: Course) -> str:
     if course.upstream_rate is None:
         return ""
-    upstream = f"the source makes {speed(course.upstream_rate, course.latest.unit)}"
+    upstream = f"the source makes {format_rate(course.upstream_rate, course.latest.unit)}"
     if course.process_rate is None:
         return upstream
-    return f"{speed(course.process_rate, course.latest.unit)} committed, {upstream}"
+    return f"{format_rate(course.process_rate, course.latest.unit)} committed, {upstream}"
 
 
-def _joined(parts: list[str]) -> str:
+def _join(parts: list[str]) -> str:
     return ", ".join(part for part in parts if part)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from airflow_provider_backpressure.core.health_signals import size
 from airflow_provider_backpressure.core.progress.source_position import Unit
-from airflow_provider_backpressure.core.progress.summary import Glance
-from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State, prevailing
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State, unify_stages
 
 SHORT = {Unit.TRANSACTIONS.value: "tx"}
 """Units whose names are too long for a part."""
@@ -49,9 +49,9 @@ class Pipe:
         return next((part for part in self.parts if part.bottleneck), None)
 
 
-def pipe(now: Glance) -> Pipe:
+def pipe(now: HydrationSummary) -> Pipe:
     """Return the pipe; figures that nobody knows are called so, never 0."""
-    read, *others = (_worked(now, name, stage) for name, stage in _apart(now).items())
+    read, *others = (_describe_work(now, name, stage) for name, stage in _apart(now).items())
     return Pipe(
         source=_source(now), gate=_gate(now), read=read, transform=others[0] if others else None, sink=_sink(now)
     )
@@ -70,7 +70,7 @@ def amount(number: float, unit: str) -> str:
     return size(number) if unit == Unit.BYTES.value else f"{compact(number)} {SHORT.get(unit, unit)}"
 
 
-def _source(now: Glance) -> Part:
+def _source(now: HydrationSummary) -> Part:
     course = now.course
     if course is None:
         return Part(name="source", figure="rate unknown", note="lag unknown")
@@ -87,7 +87,7 @@ def _lag(lag: int, unit: str) -> str:
     return size(lag) if unit == Unit.BYTES.value else compact(lag) if lag else "0"
 
 
-def _gate(now: Glance) -> Part:
+def _gate(now: HydrationSummary) -> Part:
     return Part(
         name="gate",
         figure=f"{now.in_flight} of {now.credits}",
@@ -97,12 +97,12 @@ def _gate(now: Glance) -> Part:
     )
 
 
-def _apart(now: Glance) -> dict[str, Stage]:
+def _apart(now: HydrationSummary) -> dict[str, Stage]:
     """Return the stages between gate and sink by name: read and transform, or both in one where they are told so."""
     plan = now.hydration.plan
     if plan is None or plan.transform is None:
         return {Stage.READ.value: Stage.READ}
-    told = prevailing(now.flow) if now.running else {}
+    told = unify_stages(now.flow) if now.running else {}
     if Stage.READ_AND_TRANSFORM in told:
         return {Stage.READ_AND_TRANSFORM.value: Stage.READ_AND_TRANSFORM}
     if Stage.READ in told and Stage.TRANSFORM not in told:
@@ -111,7 +111,7 @@ def _apart(now: Glance) -> dict[str, Stage]:
     return {Stage.READ.value: Stage.READ, Stage.TRANSFORM.value: Stage.TRANSFORM}
 
 
-def _worked(now: Glance, name: str, stage: Stage) -> Part:
+def _describe_work(now: HydrationSummary, name: str, stage: Stage) -> Part:
     spent = _spent(now, stage)
     return Part(
         name=name,
@@ -122,7 +122,7 @@ def _worked(now: Glance, name: str, stage: Stage) -> Part:
     )
 
 
-def _sink(now: Glance) -> Part:
+def _sink(now: HydrationSummary) -> Part:
     spent = _spent(now, Stage.SINK)
     speed = now.speed if now.running else None
     return Part(
@@ -134,7 +134,7 @@ def _sink(now: Glance) -> Part:
     )
 
 
-def _spent(now: Glance, stage: Stage) -> StageTime | None:
+def _spent(now: HydrationSummary, stage: Stage) -> StageTime | None:
     spent = now.flow.get(stage) if now.running else None
     return spent if spent is not None and spent.seconds else None
 
@@ -143,5 +143,5 @@ def _share(spent: StageTime | None, state: State, name: str) -> str:
     return f"{spent.share(state):.0%} {name}" if spent else ""
 
 
-def _rest(now: Glance, otherwise: str) -> str:
+def _rest(now: HydrationSummary, otherwise: str) -> str:
     return otherwise if now.running else "at rest"

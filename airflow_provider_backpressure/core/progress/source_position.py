@@ -52,7 +52,7 @@ class Upstream:
 
     def to_json(self) -> str:
         """Return it as JSON."""
-        return json.dumps({"unit": self.unit.value, "at": named(self.at), "open": self.open})
+        return json.dumps({"unit": self.unit.value, "at": to_json_keys(self.at), "open": self.open})
 
     @classmethod
     def from_json(cls, text: str) -> "Upstream":
@@ -69,7 +69,7 @@ class Seen:
     at: datetime
 
 
-def named(frontier: Frontier) -> dict[str, int]:
+def to_json_keys(frontier: Frontier) -> dict[str, int]:
     """Return a frontier with texts for keys, as JSON has them."""
     return {str(key): position for key, position in frontier.items()}
 
@@ -90,12 +90,12 @@ def from_gtids(text: str) -> dict[Key, int]:
     """
     counted: dict[Key, int] = {}
     for part in filter(None, (each.strip() for each in text.replace("\n", "").split(","))):
-        for key, number in _counted(part).items():
+        for key, number in _parse_counts(part).items():
             counted[key] = counted.get(key, 0) + number
     return counted
 
 
-def _counted(part: str) -> Mapping[str, int]:
+def _parse_counts(part: str) -> Mapping[str, int]:
     source, *pieces = (piece.strip() for piece in part.split(":"))
     try:
         if not pieces:

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration
 from airflow_provider_backpressure.core.gate.hydration_state import State, state_of
 from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace
-from airflow_provider_backpressure.core.gate.signals import credits_taken, hand, queued, sink_connections
+from airflow_provider_backpressure.core.gate.signals import credits_taken, manual_pause, queue_place, sink_connections
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.progress.samples import Eta, eta
 from airflow_provider_backpressure.core.progress.statistics import Progress
-from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, bottleneck, prevailing
+from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, bottleneck, unify_stages
 
 
 @dataclass(frozen=True, kw_only=True)
-class Glance:
+class HydrationSummary:
     """One hydration, read once."""
 
     hydration: Hydration
@@ -96,7 +96,7 @@ class Glance:
         return self.hydration.paused_why
 
 
-def glance(
+def summarize(
     hydration: Hydration,
     gate: GateState,
     progress: Progress,
@@ -106,9 +106,9 @@ def glance(
     failed: int = 0,
     flow: Flow | None = None,
     course: Course | None = None,
-) -> Glance:
+) -> HydrationSummary:
     """Return how a hydration stands by its gate."""
-    return Glance(
+    return HydrationSummary(
         hydration=hydration,
         progress=progress,
         speed=speed,
@@ -126,16 +126,16 @@ def glance(
 
 def held_back(flow: Flow) -> str:
     """Return how much each stage is held back, and the one that holds the others up; empty where nothing is known."""
-    told, found = prevailing(flow), bottleneck(flow)
+    told, found = unify_stages(flow), bottleneck(flow)
     levels = [f"{stage} {told[stage].level}" for stage in Stage if stage in told and told[stage].seconds]
     return ", ".join(levels) + (f"; the bottleneck is {found}" if found else "")
 
 
-def reasons(hydration: Hydration, gate: "GateState | Glance") -> list[str]:
+def reasons(hydration: Hydration, gate: "GateState | HydrationSummary") -> list[str]:
     """Return why nothing more is admitted: the ledger as it is now; measured signals and warnings as last seen."""
     now = [
-        hand(gate.paused_by, gate.paused_why),
-        queued(gate.place),
+        manual_pause(gate.paused_by, gate.paused_why),
+        queue_place(gate.place),
         credits_taken(gate.in_flight, gate.credits),
         sink_connections(gate.connections, gate.connections_max, gate.connections_before),
     ]

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from airflow_provider_backpressure.core.progress.samples import Sample
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Flow, total
 
@@ -56,7 +56,7 @@ class Views(Protocol):
         """Return who has hydrations."""
         ...
 
-    def owned(self, ids: Collection[str]) -> dict[str, str]:
+    def find_owners(self, ids: Collection[str]) -> dict[str, str]:
         """Return whose each of these hydrations is; those that there are not are left out."""
         ...
 
@@ -66,7 +66,7 @@ class Views(Protocol):
 
     def glances(
         self, *, owners: Collection[str] | None = None, ids: Collection[str] | None = None, limit: int, offset: int = 0
-    ) -> list[Glance]:
+    ) -> list[HydrationSummary]:
         """Return how hydrations stand: all, those of some owners, or those of some ids.
 
         Those that hydrate come first, and of these the latest made.

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.ports import Channel, Receiver
 from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
 from airflow_provider_backpressure.core.push.metrics import PushCounts
 from airflow_provider_backpressure.core.push.switches import Switches
-from airflow_provider_backpressure.core.push.wait_queue import Desk, Waiter
+from airflow_provider_backpressure.core.push.wait_queue import Waiter, WaitQueue
 from airflow_provider_backpressure.exceptions import BackpressureError
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Push:
         self._clock = clock
         self._lock = threading.RLock()
         self._due = threading.Condition(self._lock)
-        self._desks: dict[str, Desk] = {}
+        self._desks: dict[str, WaitQueue] = {}
         self._keeper: threading.Thread | None = None
         self._listening = True
         """Whether those that wait are subscribed, as the switch has it."""
@@ -124,7 +124,7 @@ class Push:
         with self._lock:
             desk = self._desks.get(waiter.hydration_id)
             if desk is None:
-                desk = self._desks[waiter.hydration_id] = Desk()
+                desk = self._desks[waiter.hydration_id] = WaitQueue()
                 desk.next_read = self._clock() + self.paces.normal
                 if self._listening:
                     self.channel.subscribe(waiter.hydration_id)
@@ -187,8 +187,8 @@ class Push:
 
     # What is heard
 
-    def subscribed(self, hydration_id: str) -> None:
-        """See ``Receiver.subscribed``."""
+    def on_subscribed(self, hydration_id: str) -> None:
+        """See ``Receiver.on_subscribed``."""
         with self._lock:
             desk = self._desks.get(hydration_id)
             if desk is not None and self._listening:
@@ -222,15 +222,15 @@ class Push:
             clean = desk.hear(diff)
         self.counts.add("clean" if clean else "unclean")
         if diff.origin != self.origin:
-            self.counts.observed(time.time() - diff.moment)
+            self.counts.count_delay(time.time() - diff.moment)
 
     # What is done where nothing is heard
 
-    def _healthy(self, desk: Desk) -> bool:
+    def _healthy(self, desk: WaitQueue) -> bool:
         trusted = desk.subscribed and not desk.mirror.stale and self._clock() >= self._deaf_until
         return trusted and self.switches.both and self.channel.healthy
 
-    def _pace(self, desk: Desk) -> float:
+    def _pace(self, desk: WaitQueue) -> float:
         return self.paces.generous if self._healthy(desk) else self.paces.normal
 
     def _keep(self) -> None:

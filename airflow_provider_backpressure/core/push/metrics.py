@@ -58,7 +58,7 @@ class PushCounts:
         with self._lock:
             self._numbers[name] += number
 
-    def observed(self, seconds: float) -> None:
+    def count_delay(self, seconds: float) -> None:
         """Count the time from a write in the ledger until it was heard of here."""
         with self._lock:
             self._observed.add(seconds)
@@ -78,7 +78,7 @@ class PushCounts:
             return {**self._numbers, "observed": self._observed.values(), "broadcast": self._broadcast.values()}
 
 
-def merged(every: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_counts(every: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sum of what several processes have counted; what one does not have counts as nothing."""
     total = dict(PushCounts().values())
     for values in every:
@@ -89,9 +89,9 @@ def merged(every: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def recorded(every: Iterable[str]) -> dict[str, Any]:
+def merge_recorded(every: Iterable[str]) -> dict[str, Any]:
     """Return the sum of what several processes have written down as JSON."""
-    return merged(json.loads(text) for text in every)
+    return merge_counts(json.loads(text) for text in every)
 
 
 def quantile(histogram: Mapping[str, Any], share: float) -> float | None:

@@ -19,7 +19,7 @@ class Switch(StrEnum):
 
 def is_on(ledger: Steering, switch: Switch) -> bool:
     """Return how a switch stands in the ledger; one that nobody has touched is on."""
-    return ledger.shared(Shared.PUSH, switch) != 0
+    return ledger.get_shared(Shared.PUSH, switch) != 0
 
 
 def turn(ledger: Steering, switch: Switch, *, on: bool, who: str, why: str | None = None) -> None:

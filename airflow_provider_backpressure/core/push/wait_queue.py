@@ -25,7 +25,7 @@ class Waiter:
     """The desk's version at its latest turn."""
 
 
-class Desk:
+class WaitQueue:
     """The waiters of one hydration in one process, and their common copy of its gate. Used under the lock of ``Push``.
 
     Those that are **parked** wait for their turn. Each change raises the desk's version and gives a turn to one of
@@ -78,7 +78,7 @@ class Desk:
     def hear(self, diff: Diff) -> bool:
         """Take a diff in, tell those that stand for its range, and return whether it went in cleanly."""
         clean = self.mirror.hear(diff)
-        self.changed()
+        self.wake_next()
         if diff.seq is not None:
             for waiter in [each for each in self._parked if each.seq == diff.seq]:
                 del self._parked[waiter]
@@ -102,9 +102,9 @@ class Desk:
         """Trust the copy no longer: changes may have been missed. ``subscribed``: whether the next ones are heard."""
         self.subscribed = subscribed
         self.mirror.lose()
-        self.changed()
+        self.wake_next()
 
-    def changed(self) -> None:
+    def wake_next(self) -> None:
         """Let somebody look, if it is worth it."""
         self._version += 1
         for waiter in self.waiters:
@@ -127,7 +127,7 @@ class Desk:
         if self._turn is self._slow:
             self._turn = None
         self._slow, self._due = self._turn, True
-        self.changed()
+        self.wake_next()
 
     def _give_back(self, waiter: Waiter, *, pass_on: bool = True) -> None:
         if self._turn is waiter:

@@ -58,7 +58,7 @@ class Parked:
 
     def wait(self, decision: Decision | None, *, pause: float, most: float) -> None:
         """See :meth:`Waiting.wait`."""
-        waiter = self._entered()
+        waiter = self._enter()
         if not is_pushed(decision):
             self.push.unpark(waiter)
             self.clock.sleep(min(pause, most))
@@ -75,7 +75,7 @@ class Parked:
             self.push.leave(self._waiter)
             self._waiter = None
 
-    def _entered(self) -> Waiter:
+    def _enter(self) -> Waiter:
         if self._waiter is None:
             self._waiter = Waiter(hydration_id=self.hydration_id, ledger=self.ledger, wake=self._turn.set, seq=self.seq)
             self.push.enter(self._waiter)

@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
     bounds_from_json,
 )
 from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, missing, packed
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_missing, pack_pieces
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState, seq_of, slice_id
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
@@ -38,8 +38,8 @@ def gaps(source: Source, plan: Plan, columns: tuple[str, ...], there: Sequence[K
     """Return the parts of a key that none of these pieces covers, in the key's order; the pieces do not overlap."""
     starts, ends = {piece.start for piece in there}, {piece.end for piece in there}
     # A gap begins where a piece ends and none begins, and the other way round; open ends come first and last.
-    opening = _sorted(source, plan, columns, ends - starts - {None})
-    closing = _sorted(source, plan, columns, starts - ends - {None})
+    opening = _sort(source, plan, columns, ends - starts - {None})
+    closing = _sort(source, plan, columns, starts - ends - {None})
     first: list[Values | None] = [] if None in starts else [None]
     last: list[Values | None] = [] if None in ends else [None]
     return [
@@ -48,7 +48,7 @@ def gaps(source: Source, plan: Plan, columns: tuple[str, ...], there: Sequence[K
     ]
 
 
-def _sorted(source: Source, plan: Plan, columns: tuple[str, ...], values: set[Values | None]) -> list[Values]:
+def _sort(source: Source, plan: Plan, columns: tuple[str, ...], values: set[Values | None]) -> list[Values]:
     known = [value for value in values if value is not None]
     return known if len(known) < 2 else source.in_order(plan.read, columns, known)
 
@@ -61,9 +61,9 @@ class Rebuilt:
     plan: Plan
     markers: Mapping[str, Marker]
 
-    def committed(self) -> list[RangeRecord]:
+    def list_committed(self) -> list[RangeRecord]:
         """Return the ranges whose rows are in, in the order of their numbers."""
-        found = (self._marked(marker) for marker in self.markers.values() if not marker.revoked)
+        found = (self._from_marker(marker) for marker in self.markers.values() if not marker.revoked)
         return sorted(found, key=lambda record: record.seq)
 
     def known(self, records: Sequence[RangeRecord]) -> list[RangeRecord] | None:
@@ -75,15 +75,15 @@ class Rebuilt:
 
     def complete(self) -> bool:
         """Whether the markers alone tell that nothing is missing, whatever the source says."""
-        window, there = LogWindow.of(self.plan.read.window), self.committed()
+        window, there = LogWindow.from_window(self.plan.read.window), self.list_committed()
         if window is not None:
-            return not list(missing(window, _of(there, OffsetBounds)))
-        replayed = ReplayWindow.of(self.plan.read.window)
+            return not list(find_missing(window, _select_kind(there, OffsetBounds)))
+        replayed = ReplayWindow.from_window(self.plan.read.window)
         if replayed is not None:
-            return _replayed(there, replayed) >= replayed.end
-        key = {column for piece in _of(there, KeyBounds) for column in piece.columns}
+            return _find_replayed_position(there, replayed) >= replayed.end
+        key = {column for piece in _select_kind(there, KeyBounds) for column in piece.columns}
         nulls = not key <= {column.name for column in self.plan.read.columns if not column.nullable}
-        numbers, keyed = {record.seq for record in there}, _of(there, KeyBounds)
+        numbers, keyed = {record.seq for record in there}, _select_kind(there, KeyBounds)
         if self.plan.ranges is None:
             return False
         if numbers.issuperset(range(self.plan.ranges)):
@@ -98,35 +98,35 @@ class Rebuilt:
         They went in one after another, so what is missing lies behind the last of them. ``LogLost`` where the source
         no longer has that.
         """
-        there, window = self.committed(), ReplayWindow.of(self.plan.read.window)
+        there, window = self.list_committed(), ReplayWindow.from_window(self.plan.read.window)
         assert window is not None, "asked of a plan that replays"
-        start = _replayed(there, window)
+        start = _find_replayed_position(there, window)
         if start >= window.end:
             return there
         inner = [bounds for bounds in log.windows(start, bytes=WINDOW_BYTES) if bounds.end < window.end]
         last = LogBounds(stream=log.stream, start=inner[-1].end if inner else start, end=window.end)
         first = self._first_new()
-        return [*there, *(self._planned(seq, bounds, there) for seq, bounds in enumerate([*inner, last], first))]
+        return [*there, *(self._plan_range(seq, bounds, there) for seq, bounds in enumerate([*inner, last], first))]
 
-    def whole(self, source: Source, columns: tuple[str, ...], *, nulls: bool) -> list[RangeRecord]:
+    def rebuild_all(self, source: Source, columns: tuple[str, ...], *, nulls: bool) -> list[RangeRecord]:
         """Return all ranges, those anew that no marker is about.
 
         ``columns``: those of the key; ``nulls``: whether rows without a key are a range of their own.
         """
-        there = self.committed()
-        window = LogWindow.of(self.plan.read.window)
+        there = self.list_committed()
+        window = LogWindow.from_window(self.plan.read.window)
         if window is not None:
             anew = list(self._of_log(there, window))
         else:
             anew = [*self._of_key(there, source, columns), *self._of_nulls(there, columns if nulls else ())]
         first = self._first_new()
-        return [*there, *(self._planned(seq, bounds, there) for seq, bounds in enumerate(anew, first))]
+        return [*there, *(self._plan_range(seq, bounds, there) for seq, bounds in enumerate(anew, first))]
 
     def _first_new(self) -> int:
         last = max((seq_of(name) for name in self.markers), default=-1)
         return (max(last, self.plan.ranges or 0) // BEYOND + 1) * BEYOND
 
-    def _planned(self, seq: int, bounds: Bounds, there: Sequence[RangeRecord]) -> RangeRecord:
+    def _plan_range(self, seq: int, bounds: Bounds, there: Sequence[RangeRecord]) -> RangeRecord:
         rows, size = self._sizes(there)
         return RangeRecord(
             hydration_id=self.hydration_id,
@@ -153,14 +153,14 @@ class Rebuilt:
 
     @staticmethod
     def _of_nulls(there: Sequence[RangeRecord], columns: tuple[str, ...]) -> Iterator[Bounds]:
-        if columns and not _of(there, NullBounds):
+        if columns and not _select_kind(there, NullBounds):
             yield NullBounds(column=columns[0])
 
     def _of_log(self, there: Sequence[RangeRecord], window: LogWindow) -> Iterator[Bounds]:
-        taken = _of(there, OffsetBounds)
+        taken = _select_kind(there, OffsetBounds)
         most = max((bounds.offsets for bounds in taken), default=0)
         most = most or -(-window.total // max(1, self.plan.ranges or 1)) or 1
-        for bounds in packed(missing(window, taken), offsets=most):
+        for bounds in pack_pieces(find_missing(window, taken), offsets=most):
             yield replace(bounds, ordered=self.plan.write.ordered)
 
     def _sizes(self, there: Sequence[RangeRecord]) -> tuple[int, int]:
@@ -170,7 +170,7 @@ class Rebuilt:
             return (self.plan.total or 0) // max(1, self.plan.ranges or 1), 0
         return round(fmean(record.rows or 0 for record in full)), round(fmean(record.bytes or 0 for record in full))
 
-    def _marked(self, marker: Marker) -> RangeRecord:
+    def _from_marker(self, marker: Marker) -> RangeRecord:
         return RangeRecord(
             hydration_id=self.hydration_id,
             plan_id=self.plan.plan_id,
@@ -208,12 +208,12 @@ def _length(bounds: Bounds) -> int | None:
     return None
 
 
-def _replayed(there: Sequence[RangeRecord], window: ReplayWindow) -> LogPosition:
+def _find_replayed_position(there: Sequence[RangeRecord], window: ReplayWindow) -> LogPosition:
     """Return how far a log is in: its windows go in one after another."""
-    return max((bounds.end for bounds in _of(there, LogBounds)), default=window.start)
+    return max((bounds.end for bounds in _select_kind(there, LogBounds)), default=window.start)
 
 
-def _of(there: Sequence[RangeRecord], kind: type[B]) -> list[B]:
+def _select_kind(there: Sequence[RangeRecord], kind: type[B]) -> list[B]:
     return [record.bounds for record in there if isinstance(record.bounds, kind)]
 
 

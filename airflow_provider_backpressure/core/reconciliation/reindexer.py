@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from airflow_provider_backpressure.core.config import Consistency, NewColumn
 from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
 from airflow_provider_backpressure.core.ports import PlanRow, Runner, Sink, Source
-from airflow_provider_backpressure.core.ports.leases import leased
+from airflow_provider_backpressure.core.ports.leases import count_leased
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.paging import every_range
 from airflow_provider_backpressure.core.reconciliation.compare import Comparison, Finding, Standing
@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.reconciliation.rebuild import Rebuilt
 from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.snapshot.schema_change import checked
+from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, PlanSuperseded
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Reindexer:
             return None
         if finding.standing is Standing.SINK_BEHIND and not accept:
             raise LedgerRefused(finding.sentence)
-        checked_row = self._checked(row)
+        checked_row = self._check(row)
         self._check_log(hydration, checked_row)
         return self._rebuild(hydration, checked_row, who=who, why=finding.sentence)
 
@@ -73,7 +73,7 @@ class Reindexer:
         row, unsettled, unknown = self.sink.held(), 0, False
         if plan is not None and row is not None and row.plan_id == plan.plan_id and counts.open:
             # Asked for in this order: whatever is committed meanwhile makes the row's number larger, and no other one.
-            unsettled = self._unsettled(plan)
+            unsettled = self._count_unsettled(plan)
             row = self.sink.held()
             unknown = row is not None and row.committed > counts.committed + unsettled and self._unknown(plan)
         comparison = Comparison(
@@ -88,7 +88,7 @@ class Reindexer:
         )
         return comparison.find(), row
 
-    def _unsettled(self, plan: Plan) -> int:
+    def _count_unsettled(self, plan: Plan) -> int:
         """Count the ranges that were tried, are open in the ledger, and are committed in the sink."""
         tried = {record.slice_id: record for record in every_range(self.ledger, plan.plan_id, OPEN) if record.attempt}
         found = self.sink.markers(plan.plan_id, list(tried)) if tried else {}
@@ -103,7 +103,7 @@ class Reindexer:
                 del markers[record.slice_id]
         return bool(markers)
 
-    def _checked(self, row: PlanRow | None) -> PlanRow:
+    def _check(self, row: PlanRow | None) -> PlanRow:
         if row is None:
             raise LedgerRefused(f"{self.sink.identity} holds no plan that could be followed: {RESTART}.")
         if row.source_identity != self.source.identity:
@@ -128,7 +128,7 @@ class Reindexer:
 
     def _rebuild(self, hydration: Hydration, row: PlanRow, *, who: str, why: str) -> Followed:
         assert row.plan is not None, "checked"
-        held = leased(self.ledger, hydration.id)
+        held = count_leased(self.ledger, hydration.id)
         if held:
             # Before anything is fenced off: their lanes may be at work, and this comparison be of two moments.
             raise LedgerUnavailable(
@@ -165,12 +165,12 @@ class Reindexer:
         if rebuilt.plan.replays:
             return rebuilt.windows(self.source.log(rebuilt.hydration_id))
         if snapshot is None or (not snapshot.split and rebuilt.plan.consistency is Consistency.SNAPSHOT):
-            return rebuilt.committed()
-        return rebuilt.whole(self.source, snapshot.split, nulls=not snapshot.unique)
+            return rebuilt.list_committed()
+        return rebuilt.rebuild_all(self.source, snapshot.split, nulls=not snapshot.unique)
 
     def _snapshot(self, plan: Plan) -> Snapshot:
         """Return what there is to be cut, as the plan has it; ``SourceRefused`` where the columns are others by now."""
         rising = plan.increment and not plan.replays
         after = plan.read.window.after if plan.read.window and rising else None
         found = self.source.snapshot(None if rising else plan.consistency, after=after, counted=False)
-        return replace(checked(found, plan, NewColumn.ADD), window=plan.read.window)
+        return replace(check_columns(found, plan, NewColumn.ADD), window=plan.read.window)

@@ -44,7 +44,7 @@ class KeyBounds:
         return self.start is None and self.end is None
 
     @classmethod
-    def of(cls, *, column: str, start: str | None, end: str | None) -> Self:
+    def of_column(cls, *, column: str, start: str | None, end: str | None) -> Self:
         """Return the piece of a key of one column."""
         return cls(columns=(column,), start=None if start is None else (start,), end=None if end is None else (end,))
 

@@ -54,7 +54,7 @@ class LogWindow:
 
     def to_text(self) -> str:
         """Return it as JSON."""
-        ends = {"start": _named(self.start), "end": _named(self.end)}
+        ends = {"start": _to_json_keys(self.start), "end": _to_json_keys(self.end)}
         return json.dumps({"topic": self.topic, "topic_id": self.topic_id, **ends})
 
     @classmethod
@@ -65,12 +65,12 @@ class LogWindow:
         return cls(topic=value["topic"], topic_id=value["topic_id"], start=start, end=end)
 
     @classmethod
-    def of(cls, window: Window | None) -> "LogWindow | None":
+    def from_window(cls, window: Window | None) -> "LogWindow | None":
         """Return the offsets that a plan's window is about; ``None`` for that of a rising column."""
         return cls.from_text(window.upto) if window is not None and window.column == COLUMN else None
 
 
-def packed(found: Iterable[Piece], *, offsets: int, most_pieces: int = MOST_PIECES) -> Iterator[OffsetBounds]:
+def pack_pieces(found: Iterable[Piece], *, offsets: int, most_pieces: int = MOST_PIECES) -> Iterator[OffsetBounds]:
     """Yield bounds of at most ``offsets`` offsets that cover these pieces: long ones cut, short ones together.
 
     Pieces of one partition come in the order in which they are given, and never two of it in one range.
@@ -93,7 +93,7 @@ def packed(found: Iterable[Piece], *, offsets: int, most_pieces: int = MOST_PIEC
         yield OffsetBounds(pieces=tuple(pieces))
 
 
-def missing(window: LogWindow, committed: Iterable[OffsetBounds]) -> Iterator[Piece]:
+def find_missing(window: LogWindow, committed: Iterable[OffsetBounds]) -> Iterator[Piece]:
     """Yield what of a window is in none of these bounds, partition by partition in its order."""
     taken: dict[int, list[tuple[int, int]]] = {}
     for partition, first, last in (piece for bounds in committed for piece in bounds.pieces):
@@ -108,7 +108,7 @@ def missing(window: LogWindow, committed: Iterable[OffsetBounds]) -> Iterator[Pi
             yield partition, at, end
 
 
-def ordered(write: WriteSpec) -> WriteSpec:
+def order_by_log(write: WriteSpec) -> WriteSpec:
     """Return what makes rows of a log go in by its order; ``SinkRefused`` where the target cannot keep it."""
     lacking = [name for name in PLACE if name not in [column.name for column in write.columns]]
     if lacking:
@@ -152,5 +152,5 @@ def lag(unread: Offsets, high: Offsets) -> dict[int, int]:
     return {partition: max(0, end - unread.get(partition, 0)) for partition, end in high.items()}
 
 
-def _named(offsets: Offsets) -> dict[str, int]:
+def _to_json_keys(offsets: Offsets) -> dict[str, int]:
     return {str(partition): offsets[partition] for partition in sorted(offsets)}

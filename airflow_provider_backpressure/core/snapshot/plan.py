@@ -105,7 +105,7 @@ class Plan:
     @property
     def unit(self) -> str:
         """What its total and its progress count."""
-        replayed = ReplayWindow.of(self.read.window)
+        replayed = ReplayWindow.from_window(self.read.window)
         if replayed is not None:
             return replayed.unit
         return "offsets" if self.consistency is Consistency.OFFSETS else "rows"

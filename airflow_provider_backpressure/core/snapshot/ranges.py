@@ -19,7 +19,7 @@ class PlannedRange:
     bytes: int
 
 
-def numbered(pieces: Iterable[Bounds], *, rows: int, row_bytes: float) -> Iterator[PlannedRange]:
+def number_ranges(pieces: Iterable[Bounds], *, rows: int, row_bytes: float) -> Iterator[PlannedRange]:
     """Yield a range for each piece, in order. ``rows`` is what each is expected to hold, ``row_bytes`` a row's size."""
     for seq, bounds in enumerate(pieces):
         yield PlannedRange(seq=seq, bounds=bounds, rows=rows, bytes=int(rows * row_bytes))

@@ -79,7 +79,7 @@ class ReplayWindow:
         return cls(**{**value, **{name: LogPosition.parse(value[name]) for name in ("start", "end", "goal")}})
 
     @classmethod
-    def of(cls, window: Window | None) -> Self | None:
+    def from_window(cls, window: Window | None) -> Self | None:
         """Return what a plan's window is about; ``None`` for one of a rising column or of a topic."""
         return cls.from_text(window.upto) if window is not None and window.column == COLUMN else None
 
@@ -89,7 +89,7 @@ def goal(start: LogPosition, read_at: Iterable[str]) -> LogPosition:
     return max([start, *(LogPosition.parse(text) for text in read_at if text)])
 
 
-def numbered(windows: Iterable[LogBounds]) -> Iterator[PlannedRange]:
+def number_windows(windows: Iterable[LogBounds]) -> Iterator[PlannedRange]:
     """Yield a range for each window, in order. Their unit is that of positions; how many rows they hold is open."""
     for seq, bounds in enumerate(windows):
         yield PlannedRange(seq=seq, bounds=bounds, rows=bounds.length, bytes=bounds.length)

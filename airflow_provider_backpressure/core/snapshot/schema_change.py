@@ -60,7 +60,7 @@ class SchemaChange:
             )
 
 
-def checked(snapshot: Snapshot, plan: Plan, policy: NewColumn) -> Snapshot:
+def check_columns(snapshot: Snapshot, plan: Plan, policy: NewColumn) -> Snapshot:
     """Return what a plan that is not complete goes on with: its own columns, whatever was added since."""
     SchemaChange(before=plan.read.columns, now=snapshot.columns).check(snapshot.source_identity, plan.plan_id, policy)
     return replace(snapshot, columns=plan.read.columns)

@@ -26,7 +26,7 @@ class Move:
     where: str
     """How people call the start: ``offset 7 of partition 0``."""
 
-    def refused(self, target: str) -> RangeFailed:
+    def refusal(self, target: str) -> RangeFailed:
         """Return the error of a target that does not stand at the start."""
         return RangeFailed(
             f"{target} does not stand at {self.where}: the range before this one is not in, or this one is in already."
@@ -43,7 +43,7 @@ def keyless(partition: int, offset: int, key: Sequence[str], target: str) -> Sin
 
 def moves(bounds: Mapping[str, Any], window: Window | None) -> tuple[Move, ...]:
     """Return what a range's bounds, as JSON has them, move; ``InvalidDeclaration`` where it is no log."""
-    found, log = bounds_from_json(dict(bounds)), LogWindow.of(window)
+    found, log = bounds_from_json(dict(bounds)), LogWindow.from_window(window)
     if isinstance(found, LogBounds):
         where = f"{found.start.label} of {found.stream}"
         return (Move(stream=found.stream, start=found.start.at, end=found.end.at, where=where),)
@@ -55,15 +55,17 @@ def moves(bounds: Mapping[str, Any], window: Window | None) -> tuple[Move, ...]:
     )
 
 
-def moved(there: Mapping[str, int], steps: tuple[Move, ...], target: str) -> dict[str, int]:
+def move_streams(there: Mapping[str, int], steps: tuple[Move, ...], target: str) -> dict[str, int]:
     """Return where the streams stand behind a range; ``RangeFailed`` where one of its own is not at its start."""
     late = next((step for step in steps if there.get(step.stream) != step.start), None)
     if late is not None:
-        raise late.refused(target)
+        raise late.refusal(target)
     return {**there, **{step.stream: step.end for step in steps}}
 
 
-def placed(window: LogWindow, there: Mapping[str, int], *, target: str, increment: bool) -> dict[str, int]:
+def find_start_positions(
+    window: LogWindow, there: Mapping[str, int], *, target: str, increment: bool
+) -> dict[str, int]:
     """Return where a plan that reads this window begins, by stream.
 
     ``SinkRefused`` where an increment would begin before what the target has: then ledger and target are not of each

@@ -23,7 +23,7 @@ class Request:
         """Whether memory is looked at: it is bounded, and what the range may take is known."""
         return self.memory_limit is not None and self.memory_bytes > 0
 
-    def admitted(
+    def admit(
         self, record: RangeRecord, *, in_flight: int, credits: int, now: datetime, ready: bool = True
     ) -> RangeRecord | None:
         """Return the range with its new attempt, or as it was reserved; ``None`` where it may not start.

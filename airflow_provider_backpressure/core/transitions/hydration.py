@@ -71,7 +71,7 @@ class Figures:
         return self.sampled_at is None or abs((now - self.sampled_at).total_seconds()) >= SAMPLE_SECONDS
 
 
-def registered(hydration_id: str, credits: int, *, cluster: str, sink_server: str) -> Figures:
+def create(hydration_id: str, credits: int, *, cluster: str, sink_server: str) -> Figures:
     """Return the figures of a new hydration."""
     return Figures(
         id=hydration_id,
@@ -98,16 +98,16 @@ def most_credits(wanted: int, slots: int | None) -> int:
     return wanted if not slots else max(1, min(wanted, 2 * slots))
 
 
-def rescaled(figures: Figures, **changes: Any) -> Figures:
+def rescale(figures: Figures, **changes: Any) -> Figures:
     """Return the figures under what else bounds the credits: a raised maximum is given at once, a lowered one binds."""
     changed = replace(figures, **changes)
     raised = changed.credits_max > figures.credits_max
     return replace(changed, credits=changed.credits_max if raised else min(figures.credits, changed.credits_max))
 
 
-def steered(figures: Figures, change: Change) -> Figures:
+def override(figures: Figures, change: Change) -> Figures:
     """Return the figures after a person's change of the credits."""
-    return figures if change.credits is None else rescaled(figures, credits_set=change.credits or None)
+    return figures if change.credits is None else rescale(figures, credits_set=change.credits or None)
 
 
 def holder(found: str | None, *, run: str, over: str | None) -> str:
@@ -158,12 +158,12 @@ def _range_memory(maximum: int | None, seen: int | None) -> int | None:
     return max(seen, int(maximum * DECAY))
 
 
-def planned_again(figures: Figures, seq: int) -> Figures:
+def reopen_range(figures: Figures, seq: int) -> Figures:
     """Return the figures after a range of the current plan went back to the planned ones."""
     return replace(figures, next_seq=min(figures.next_seq, seq))
 
 
-def planned_anew(figures: Figures, plan: Plan) -> Figures:
+def start_plan(figures: Figures, plan: Plan) -> Figures:
     """Return the figures under a new plan: a hydrated target is rebuilt, or goes on from where it is."""
     anew = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None)
     if figures.phase is Phase.STEADY_STATE and plan.increment:
@@ -174,14 +174,14 @@ def planned_anew(figures: Figures, plan: Plan) -> Figures:
     return replace(anew, phase=phase, hydrated_at=None)
 
 
-def restored(figures: Figures, plan: Plan) -> Figures:
+def restore(figures: Figures, plan: Plan) -> Figures:
     """Return the figures under a plan that was taken over from the sink: trust was lost, and is won back."""
     lost = figures.phase is not Phase.REHYDRATION
     phase = advance_phase(figures.phase, Phase.REHYDRATION) if lost else figures.phase
     return replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, phase=phase, hydrated_at=None)
 
 
-def finished(figures: Figures, now: datetime) -> Figures:
+def finish(figures: Figures, now: datetime) -> Figures:
     """Return the figures of a hydration whose ranges are all committed; an increment leaves it hydrated."""
     if figures.phase is Phase.STEADY_STATE:
         return figures
@@ -192,7 +192,7 @@ TOLD = ("phase", "credits", "slots", "commit_seconds", "range_memory_bytes", "pa
 """Figures that are part of the gate's state."""
 
 
-def told(
+def number_change(
     before: Figures,
     after: Figures,
     *,

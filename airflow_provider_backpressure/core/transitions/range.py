@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.snapshot.ranges import SKIPPED, PlannedR
 ERROR_LENGTH = 4000
 
 
-def committed(record: RangeRecord, *, attempt: int, rows: int, bytes: int, checksum: str, now: datetime) -> RangeRecord:
+def commit(record: RangeRecord, *, attempt: int, rows: int, bytes: int, checksum: str, now: datetime) -> RangeRecord:
     """Return the range as the sink's marker says it is, whichever attempt wrote that."""
     return replace(
         record,
@@ -25,7 +25,7 @@ def committed(record: RangeRecord, *, attempt: int, rows: int, bytes: int, check
     )
 
 
-def released(record: RangeRecord, *, attempt: int, error: str, fail: bool) -> RangeRecord | None:
+def release(record: RangeRecord, *, attempt: int, error: str, fail: bool) -> RangeRecord | None:
     """Return the range without its credit; ``None`` where this attempt does not hold it.
 
     One that has failed keeps what leads to the attempt's log.
@@ -47,7 +47,7 @@ def credits_back(record: RangeRecord) -> int:
     return -1 if record.state is RangeState.ADMITTED else 0
 
 
-def reopened(record: RangeRecord) -> RangeRecord | None:
+def reopen(record: RangeRecord) -> RangeRecord | None:
     """Return a range that is to be read once more; ``None`` where it is neither committed nor failed."""
     if record.state not in (RangeState.COMMITTED, RangeState.FAILED):
         return None
@@ -64,7 +64,7 @@ def reopened(record: RangeRecord) -> RangeRecord | None:
     )
 
 
-def skipped(record: RangeRecord, *, why: str) -> RangeRecord | None:
+def skip(record: RangeRecord, *, why: str) -> RangeRecord | None:
     """Return a range that is left out for good; ``None`` where it is neither planned nor failed."""
     if record.state not in (RangeState.PLANNED, RangeState.FAILED):
         return None

@@ -49,11 +49,11 @@ def found_committed(hydration_id: str, records: Iterable[RangeRecord]) -> Worker
     own = WorkerStatistics(hydration_id=hydration_id, worker_id=REINDEX_WORKER)
     for record in records:
         if record.state is RangeState.COMMITTED:
-            own = worked(own, record.progress(record.rows or 0), rows=record.rows or 0, bytes=record.bytes or 0)
+            own = with_commit(own, record.progress(record.rows or 0), rows=record.rows or 0, bytes=record.bytes or 0)
     return own
 
 
-def worked(statistics: WorkerStatistics, progress: int, *, rows: int, bytes: int) -> WorkerStatistics:
+def with_commit(statistics: WorkerStatistics, progress: int, *, rows: int, bytes: int) -> WorkerStatistics:
     """Return a worker's statistics after it committed a range; what it read is never less than that.
 
     ``progress``: what the range was of the plan's total, see :meth:`RangeRecord.progress`.
@@ -68,7 +68,7 @@ def worked(statistics: WorkerStatistics, progress: int, *, rows: int, bytes: int
     )
 
 
-def reading(statistics: WorkerStatistics, in_flight_rows: int) -> WorkerStatistics:
+def with_read(statistics: WorkerStatistics, in_flight_rows: int) -> WorkerStatistics:
     """Return a worker's statistics while it reads: committed and in flight, never less than before."""
     read = max(statistics.snapshot_read, statistics.snapshot_progress + in_flight_rows)
     return replace(statistics, snapshot_read=read)
@@ -96,7 +96,7 @@ def made_exact(workers: list[WorkerStatistics]) -> WorkerStatistics | None:
     return replace(row, snapshot_total=total_progress(workers).committed, snapshot_total_exact=True)
 
 
-def observed(plan_row: WorkerStatistics, course: Course) -> WorkerStatistics:
+def with_course(plan_row: WorkerStatistics, course: Course) -> WorkerStatistics:
     """Return the plan's row with the frontiers and rates of a course."""
     latest = course.latest
     return replace(

@@ -68,30 +68,32 @@ class Completion:
         for record in records:
             marker = markers.get(record.slice_id)
             if marker is None or marker.revoked:
-                raise self._failed(f"the target has no marker of range {record.seq}, which the ledger has as committed")
+                raise self._failure(
+                    f"the target has no marker of range {record.seq}, which the ledger has as committed"
+                )
             if not marker.has_bounds(record.bounds):
-                raise self._failed(
+                raise self._failure(
                     f"range {record.seq} is {record.bounds} in the ledger, and the target has it with other bounds"
                 )
             found.rows += marker.rows_read
 
     def _check_cover(self, coverage: Coverage, found: "_Found") -> None:
         for fault in coverage.faults(self.plan) if found.ranges or self.plan.ranges else ():
-            raise self._failed(f"its ranges do not cover the plan once: {fault}")
+            raise self._failure(f"its ranges do not cover the plan once: {fault}")
         planned = self.plan.ranges
         if planned is None or found.planned == planned:
             return
         # A ledger that was rebuilt from the target has other numbers; then the bounds alone decide.
         if not found.on_lines or coverage.lacks_rows_without_key(self.plan):
-            raise self._failed(f"the ledger has {found.planned} of the {planned} ranges that were planned")
+            raise self._failure(f"the ledger has {found.planned} of the {planned} ranges that were planned")
 
     def _check_surplus(self, found: "_Found") -> None:
         self.sink.check_history()
         row = self.sink.held()
         if row is None or row.plan_id != self.plan.plan_id:
-            raise self._failed("the target is no longer held by it")
+            raise self._failure("the target is no longer held by it")
         if row.committed != found.committed:
-            raise self._failed(
+            raise self._failure(
                 f"the target has {row.committed} committed ranges of it, and the ledger {found.committed}"
             )
 
@@ -109,7 +111,7 @@ class Completion:
             return "It was declared static and has changed since it was planned, or a range lost rows."
         return "A range lost rows or holds some twice."
 
-    def _failed(self, what: str) -> VerificationFailed:
+    def _failure(self, what: str) -> VerificationFailed:
         return VerificationFailed(
             f"Plan {self.plan.plan_id} of {self.plan.source_identity} is not complete: {what}. Nothing was published; "
             f"{REINDEX}, or {RESTART}."

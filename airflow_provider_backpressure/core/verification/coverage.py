@@ -49,13 +49,13 @@ class Coverage:
 
     def faults(self, plan: Plan) -> Iterator[str]:
         """Yield in words where the pieces leave a gap or overlap."""
-        expected = _expected(plan)
+        expected = _find_expected(plan)
         for line in {**expected, **self._open}:
             start, end = expected.get(line, (_start_of(line), LAST))
             left = Counter(self._open.get(line, Counter()))
             left.subtract({start: 1, end: -1})
-            gaps = [str(_named(value)) for value, number in left.items() if number < 0]
-            twice = [str(_named(value)) for value, number in left.items() if number > 0]
+            gaps = [str(_to_line(value)) for value, number in left.items() if number < 0]
+            twice = [str(_to_line(value)) for value, number in left.items() if number > 0]
             if gaps or twice:
                 places = sorted({*gaps, *twice})[:3]
                 yield f"they leave a gap or overlap at {', '.join(places)} of {_title(line)}"
@@ -70,9 +70,9 @@ class Coverage:
         return bool(lines & nullable) and not any(text.endswith(" is NULL") for text in self._alone)
 
 
-def _expected(plan: Plan) -> Mapping[Line, tuple[Hashable, Hashable]]:
+def _find_expected(plan: Plan) -> Mapping[Line, tuple[Hashable, Hashable]]:
     """Return start and end of each line that the plan itself names."""
-    offsets, log = LogWindow.of(plan.read.window), ReplayWindow.of(plan.read.window)
+    offsets, log = LogWindow.from_window(plan.read.window), ReplayWindow.from_window(plan.read.window)
     if offsets is not None:
         return {("offsets", partition): (start, end) for partition, start, end in offsets.pieces()}
     if log is not None:
@@ -98,7 +98,7 @@ def _start_of(line: Line) -> Hashable:
     return (0, 0) if line[0] == "blocks" else FIRST
 
 
-def _named(value: Hashable) -> Hashable:
+def _to_line(value: Hashable) -> Hashable:
     return f"({', '.join(map(str, value))})" if isinstance(value, tuple) else value
 
 

@@ -93,13 +93,13 @@ class Verifier:
         if self.plan.write.ordered:
             return self._in_order(ranges, markers)
         if self.plan.transform is not None:
-            return self._with_surplus(self._whole(markers))
+            return self._with_surplus(self._verify_sum(markers))
         bounds = next((bounds_from_json(dict(marker.bounds)) for marker in markers.values()), None)
         try:
             self._query(bounds)
         except SinkRefused as error:
             log.info("The target is compared as a whole: %s", error)
-            return self._with_surplus(self._whole(markers))
+            return self._with_surplus(self._verify_sum(markers))
         return self._with_surplus(self._by_range(ranges, how, markers))
 
     def _with_surplus(self, report: Report) -> Report:
@@ -124,7 +124,7 @@ class Verifier:
         rows = sum(marker.rows for marker in markers.values())
         return Report(ranges=count, rows=rows, checksum=f"{total:016x}", mismatches=tuple(mismatches))
 
-    def _whole(self, markers: Mapping[str, Marker]) -> Report:
+    def _verify_sum(self, markers: Mapping[str, Marker]) -> Report:
         """Compare the target with the sum of its markers: checksums add up as the rows do."""
         rows = sum(marker.rows for marker in markers.values())
         total = sum(_number(marker.checksum) for marker in markers.values()) % 2**64

@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.transitions.errors import unknown
 from airflow_provider_backpressure.ledger.models import hydration, limit, range_
 from airflow_provider_backpressure.ledger.sqltypes import UtcDateTime, utc_now
 from airflow_provider_backpressure.ledger.tables.decision import memory_closed
-from airflow_provider_backpressure.ledger.tables.queue import stands, waiting_before
+from airflow_provider_backpressure.ledger.tables.queue import count_before, stands
 from airflow_provider_backpressure.ledger.tables.range import BY_STATE, FIRST_PLANNED, held_by
 
 _HELD = (
@@ -72,7 +72,7 @@ _GATE: sa.Select[Any] = (
         _CONNECTIONS.label("connections"),
         _MOST_CONNECTIONS.label("connections_max"),
         # Where there is no limit nobody waits, and the rows of hydrations are not looked through once more.
-        sa.case((_MOST_CONNECTIONS.is_not(None), waiting_before()), else_=0).label("connections_before"),
+        sa.case((_MOST_CONNECTIONS.is_not(None), count_before()), else_=0).label("connections_before"),
         utc_now().label("now"),
     )
     .select_from(hydration.join(_HELD, sa.true()))

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueueEntry
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.progress.statistics import total_progress
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
@@ -44,7 +44,7 @@ class _Queues:
         return place(entries, one.id, concurrency=most, cluster=one.cluster)
 
 
-def of(connection: Connection, hydrations: Sequence[Hydration]) -> list[Glance]:
+def read_summaries(connection: Connection, hydrations: Sequence[Hydration]) -> list[HydrationSummary]:
     """Return how each of them stands, in the same order."""
     if not hydrations:
         return []
@@ -52,13 +52,13 @@ def of(connection: Connection, hydrations: Sequence[Hydration]) -> list[Glance]:
     rows = statistics.of_many(connection, ids)
     sampled = samples.latest_of_many(connection, ids, seconds=RECENT_SECONDS)
     recent = _recent(connection, hydrations, sampled)
-    held, failed = _held(connection, ids), _failed(connection, hydrations)
+    held, failed = _held(connection, ids), _count_failed(connection, hydrations)
     limits, courses = _limits(connection), _courses(connection, ids)
     spent = flows.of_many(connection, ids, seconds=RECENT_SECONDS)
     queues, most = _queues(connection, limits[Shared.HYDRATIONS]), limits[Shared.CONNECTIONS]
     taken, before = _into_servers(connection, most), turns.before_each(connection, ids) if most else {}
     return [
-        Glance(
+        HydrationSummary(
             hydration=one,
             progress=total_progress(rows[one.id]),
             speed=sampled[one.id].rate if one.id in sampled else None,
@@ -101,7 +101,7 @@ def _held(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
     return {row.hydration_id: row.number for row in connection.execute(query)}
 
 
-def _failed(connection: Connection, hydrations: Sequence[Hydration]) -> dict[str, int]:
+def _count_failed(connection: Connection, hydrations: Sequence[Hydration]) -> dict[str, int]:
     plans = [one.plan.plan_id for one in hydrations if one.plan]
     query = (
         sa.select(range_.c.hydration_id, sa.func.count().label("number"))

@@ -27,7 +27,7 @@ def add(connection: Connection, hydration_id: str, *, worker: str, times: Flow) 
     )
 
 
-def of(connection: Connection, hydration_id: str, *, seconds: float) -> dict[Stage, StageTime]:
+def read_flow(connection: Connection, hydration_id: str, *, seconds: float) -> dict[Stage, StageTime]:
     """Return what the stages did in the last seconds."""
     return total(*(times for _, times in since(connection, hydration_id, seconds=seconds)))
 

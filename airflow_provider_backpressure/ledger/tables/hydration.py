@@ -109,7 +109,7 @@ def owners(connection: Connection) -> set[str]:
     return set(connection.scalars(sa.select(hydration.c.owner).distinct()))
 
 
-def owned(connection: Connection, ids: Collection[str]) -> dict[str, str]:
+def find_owners(connection: Connection, ids: Collection[str]) -> dict[str, str]:
     """Return whose each of these hydrations is."""
     query = sa.select(hydration.c.id, hydration.c.owner).where(hydration.c.id.in_(ids))
     return {row.id: row.owner for row in connection.execute(query)}
@@ -154,7 +154,7 @@ def add(
     ``had``: its id in a ledger that was lost, if nobody else has that here.
     """
     taken = had is not None and connection.execute(_TAKEN, {"id": had}).first() is not None
-    figures = hydrating.registered(
+    figures = hydrating.create(
         had if had and not taken else uuid.uuid4().hex, credits, cluster=cluster, sink_server=sink_server
     )
     connection.execute(
@@ -181,7 +181,7 @@ def lock(connection: Connection, hydration_id: str) -> Figures:
     return _figures(row)
 
 
-def locked(connection: Connection, hydration_id: str) -> bool:
+def lock_if_there(connection: Connection, hydration_id: str) -> bool:
     """Lock a hydration until the transaction ends; ``False`` where there is none."""
     return connection.execute(_LOCK, {"id": hydration_id}).one_or_none() is not None
 
@@ -280,7 +280,7 @@ def keep_course(connection: Connection, hydration_id: str, course: Course) -> No
     connection.execute(_UPDATE, {"key": hydration_id, "course": course.to_json()})
 
 
-def occurring(connection: Connection, hydration_id: str) -> events.Occurring:
+def read_alerts(connection: Connection, hydration_id: str) -> events.Occurring:
     """Return what goes on that somebody should hear of, or has heard of."""
     text = connection.execute(sa.select(hydration.c.occurring).where(hydration.c.id == hydration_id)).scalar_one()
     return events.from_json(text)

@@ -27,7 +27,7 @@ def enter(connection: Connection, hydration_id: str, entered: Phase) -> None:
     )
 
 
-def of(connection: Connection, hydration_id: str) -> list[Span]:
+def read_spans(connection: Connection, hydration_id: str) -> list[Span]:
     """Return the phases of a hydration, in order."""
     rows = connection.execute(_OF.order_by(phase.c.number), {"hydration": hydration_id})
     return [Span(phase=Phase(row.phase), started_at=row.started_at, ended_at=row.ended_at) for row in rows]

@@ -81,7 +81,7 @@ def _counts(connection: Connection, row: Any) -> bool:
 
 def stands(connection: Connection, hydration_id: str, cluster: str) -> QueuePlace:
     """Return a hydration's place as it is now; nothing is changed. Who has the token is not told how many others do."""
-    if _Mine.of(connection, hydration_id).has_token:
+    if _Mine.read(connection, hydration_id).has_token:
         return NOT_QUEUED
     most = read_limit(connection, Shared.HYDRATIONS, cluster)
     return place(entries(connection, cluster), hydration_id, concurrency=most, cluster=cluster)
@@ -91,7 +91,7 @@ def take_turn(connection: Connection, figures: Figures, *, seconds: float, run: 
     """Take or keep a place, and the token where it is this hydration's turn. The hydration is locked."""
     if not figures.queues:
         return NOT_QUEUED
-    mine = _Mine.of(connection, figures.id)
+    mine = _Mine.read(connection, figures.id)
     mine.renew(connection, figures.id, seconds=seconds, run=run)
     if mine.has_token:
         return NOT_QUEUED
@@ -149,7 +149,7 @@ def held_on_cluster(connection: Connection, cluster: str) -> int:
     return int(row.memory)
 
 
-def waiting_before(me: sa.FromClause = hydration) -> sa.ScalarSelect[int]:
+def count_before(me: sa.FromClause = hydration) -> sa.ScalarSelect[int]:
     """Count who gets the next connection to the server of ``me`` rather than ``me``: ``waits.goes_before`` in SQL."""
     other = hydration.alias("waiting")
     longer = sa.or_(
@@ -176,7 +176,7 @@ def waiting_before(me: sa.FromClause = hydration) -> sa.ScalarSelect[int]:
     )
 
 
-_BEFORE = sa.select(waiting_before()).select_from(hydration).where(hydration.c.id == sa.bindparam("id"))
+_BEFORE = sa.select(count_before()).select_from(hydration).where(hydration.c.id == sa.bindparam("id"))
 
 
 def before(connection: Connection, hydration_id: str) -> int:
@@ -186,9 +186,7 @@ def before(connection: Connection, hydration_id: str) -> int:
 
 def before_each(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
     """Return the same for several."""
-    found = connection.execute(
-        sa.select(hydration.c.id, waiting_before().label("number")).where(hydration.c.id.in_(ids))
-    )
+    found = connection.execute(sa.select(hydration.c.id, count_before().label("number")).where(hydration.c.id.in_(ids)))
     return {row.id: row.number for row in found}
 
 
@@ -214,7 +212,7 @@ class _Mine:
     now: datetime
 
     @classmethod
-    def of(cls, connection: Connection, hydration_id: str) -> "_Mine":
+    def read(cls, connection: Connection, hydration_id: str) -> "_Mine":
         """Read it."""
         mine: Any = sa.select(queue, utc_now().label("now")).where(_MINE)
         row = connection.execute(mine, {"id": hydration_id}).one_or_none()

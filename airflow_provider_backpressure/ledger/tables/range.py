@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import bounds_from_json
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.transitions.errors import unknown_range
 from airflow_provider_backpressure.core.transitions.hydration import Figures
-from airflow_provider_backpressure.ledger.models import UNSETTLED, hydration, range_, unsettled
+from airflow_provider_backpressure.ledger.models import UNSETTLED, hydration, is_unsettled, range_
 from airflow_provider_backpressure.ledger.sqltypes import utc_now
 
 
@@ -24,7 +24,7 @@ def is_in(state: RangeState, table: sa.FromClause = range_) -> sa.ColumnElement[
     SQLite needs to see the index's own condition for that, word for word. ``table``: the ranges, or an alias of them.
     """
     condition = table.c.state == sa.literal_column(f"'{state.value}'")
-    return sa.and_(unsettled(table), condition) if state in UNSETTLED else condition
+    return sa.and_(is_unsettled(table), condition) if state in UNSETTLED else condition
 
 
 def held_by(owner: sa.ColumnElement[str], table: sa.FromClause = range_) -> sa.ColumnElement[bool]:
@@ -72,7 +72,7 @@ _OPEN = (
         hydration.outerjoin(
             _OTHER,
             sa.and_(
-                _OTHER.c.hydration_id == hydration.c.id, unsettled(_OTHER), _OTHER.c.plan_id == hydration.c.plan_id
+                _OTHER.c.hydration_id == hydration.c.id, is_unsettled(_OTHER), _OTHER.c.plan_id == hydration.c.plan_id
             ),
         )
     )
@@ -145,7 +145,7 @@ def in_flight(connection: Connection, hydration_id: str) -> int:
     return connection.execute(_IN_FLIGHT, {"hydration_id": hydration_id}).scalar_one()
 
 
-def leased(connection: Connection, hydration_id: str) -> int:
+def count_leased(connection: Connection, hydration_id: str) -> int:
     """Count the ranges in flight whose lease has not run out."""
     held = held_by(sa.literal(hydration_id))
     query = sa.select(sa.func.count()).select_from(range_).where(held, range_.c.lease_until > utc_now())
@@ -164,7 +164,7 @@ def now(connection: Connection) -> datetime:
     return connection.execute(sa.select(_NOW)).scalar_one()
 
 
-def abandoned(connection: Connection, *, hydration_id: str, lane: str | None) -> list[RangeRecord]:
+def find_abandoned(connection: Connection, *, hydration_id: str, lane: str | None) -> list[RangeRecord]:
     """Return ranges in flight whose lease has run out, and all that ``lane`` holds."""
     lost = range_.c.lease_until <= utc_now()
     if lane is not None:

@@ -25,7 +25,7 @@ def taken(
     """Keep a sample and return the figures after it, which the caller has to save."""
     row = tallies.sample(
         now,
-        statistics.of(connection, figures.id),
+        statistics.read_statistics(connection, figures.id),
         in_flight=ranges.in_flight(connection, figures.id),
         credits=figures.credits,
         pressure=pressure,
@@ -35,7 +35,9 @@ def taken(
     return replace(figures, sampled_at=now)
 
 
-def sampled(connection: Connection, figures: Figures, now: datetime, *, memory: MemoryReading | None = None) -> None:
+def keep_sample(
+    connection: Connection, figures: Figures, now: datetime, *, memory: MemoryReading | None = None
+) -> None:
     """Keep a sample, but not two at the same moment; the figures are saved."""
     if figures.plan_id is not None and (figures.sampled_at is None or now > figures.sampled_at):
         taken(connection, figures, now, memory=memory)

@@ -55,7 +55,7 @@ def strays(connection: Connection, *, seconds: float) -> int:
     return connection.execute(sa.delete(upstream).where(~read, old)).rowcount
 
 
-def of(connection: Connection, source_identity: str) -> Seen | None:
+def read_position(connection: Connection, source_identity: str) -> Seen | None:
     """Return how far a source was seen to be; ``None`` before the first time."""
     found = sa.select(upstream.c.frontier, upstream.c.seen_at).where(upstream.c.source == _digest(source_identity))
     row = connection.execute(found).one_or_none()

@@ -32,7 +32,7 @@ _COUNTED = (
 )
 
 
-def of(connection: Connection, hydration_id: str) -> list[WorkerStatistics]:
+def read_statistics(connection: Connection, hydration_id: str) -> list[WorkerStatistics]:
     """Return the rows of a hydration, in the order of their workers."""
     rows = connection.execute(_OF.order_by(statistics.c.worker_id), {"hydration": hydration_id})
     return [_statistics(row) for row in rows.mappings()]

@@ -8,10 +8,10 @@ from airflow_provider_backpressure.core.gate.overrides import Change, Shared
 from airflow_provider_backpressure.core.planning.repair import repair, replan, skip
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.recorded_declaration import recorded_plan, recorded_sink
+from airflow_provider_backpressure.hooks.recorded_declaration import get_recorded_plan, open_recorded_sink
 from airflow_provider_backpressure.plugins import schemas as answers
 from airflow_provider_backpressure.plugins.authorization import User, from_here, steerable
-from airflow_provider_backpressure.plugins.dependencies import Opened, Seq, Steered, range_of, refused, seen
+from airflow_provider_backpressure.plugins.dependencies import Opened, Seq, Steered, answer_refusals, range_of, seen
 from airflow_provider_backpressure.plugins.routes.queues import queues
 from airflow_provider_backpressure.plugins.routes.read import detail
 
@@ -50,25 +50,25 @@ def retry(now: Steered, seq: Seq, because: answers.Because, ledger: Opened, user
     A run under way reads it, or else the DAG's next one.
     """
     record, who = range_of(now, seq, ledger), user.get_name()
-    with refused():
-        plan = recorded_plan(now.hydration)
+    with answer_refusals():
+        plan = get_recorded_plan(now.hydration)
         if record.state is RangeState.COMMITTED:
-            with recorded_sink(now.hydration) as sink:
+            with open_recorded_sink(now.hydration) as sink:
                 repair(ledger, sink, plan, record, who=who, why=because.why)
         else:
             replan(ledger, plan, record, who=who, why=because.why)
-    return _told(ledger.range(plan.plan_id, seq))
+    return _to_answer(ledger.range(plan.plan_id, seq))
 
 
 @router.post("/hydrations/{hydration_id}/ranges/{seq}/skip")
 def skip_(now: Steered, seq: Seq, because: answers.Because, ledger: Opened, user: User) -> answers.RangeTold:
     """Leave a planned or failed range out for good. One that was tried is refused by the target first."""
     record = range_of(now, seq, ledger)
-    with refused():
-        plan = recorded_plan(now.hydration)
-        with recorded_sink(now.hydration) as sink:
+    with answer_refusals():
+        plan = get_recorded_plan(now.hydration)
+        with open_recorded_sink(now.hydration) as sink:
             skip(ledger, sink, plan, record, who=user.get_name(), why=because.why)
-    return _told(ledger.range(plan.plan_id, seq))
+    return _to_answer(ledger.range(plan.plan_id, seq))
 
 
 @router.post("/queue")
@@ -91,6 +91,6 @@ def _anew(hydration_id: str, ledger: Opened, user: Any) -> answers.Detail:
     return detail(seen(hydration_id, ledger, user), ledger, user)
 
 
-def _told(record: RangeRecord) -> answers.RangeTold:
-    told: answers.RangeTold = answers.RangeTold.of(record)
+def _to_answer(record: RangeRecord) -> answers.RangeTold:
+    told: answers.RangeTold = answers.RangeTold.from_value(record)
     return told

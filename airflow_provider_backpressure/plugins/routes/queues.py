@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from airflow_provider_backpressure.core.gate.overrides import Shared
-from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, QueueEntry, expected_starts, in_order
+from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, QueueEntry, estimate_starts, in_order
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.plugins import schemas as answers
 from airflow_provider_backpressure.plugins.authorization import User, readable, steerable
 
@@ -28,10 +28,10 @@ def queues(ledger: Ledger, user: User) -> answers.Queues:
     for name in sorted(clusters):
         own = [entry for entry in entries if entry.cluster == name]
         if own or clusters[name] & shown:
-            most = ledger.shared(Shared.HYDRATIONS, name)
+            most = ledger.get_shared(Shared.HYDRATIONS, name)
             queue = _queue(name, own, by_id, left, CONCURRENCY if most is None else most)
             queue.may_steer = clusters[name] <= shown and clusters[name] <= steerable(user, clusters[name])
-            queue.acts = [answers.Act.of(act) for act in acts if act.values.get("name") == name][:SHOWN_ACTS]
+            queue.acts = [answers.Act.from_value(act) for act in acts if act.values.get("name") == name][:SHOWN_ACTS]
             told.append(queue)
     return answers.Queues(clusters=told)
 
@@ -39,12 +39,12 @@ def queues(ledger: Ledger, user: User) -> answers.Queues:
 def _queue(
     name: str,
     own: Sequence[QueueEntry],
-    shown: Mapping[str, Glance],
+    shown: Mapping[str, HydrationSummary],
     left: Mapping[str, float | None],
     most: int,
 ) -> answers.ClusterQueue:
     here = {entry.hydration_id: left[entry.hydration_id] for entry in own if entry.hydration_id in left}
-    starts = expected_starts(own, here, concurrency=most)
+    starts = estimate_starts(own, here, concurrency=most)
     places = {entry.hydration_id: number for number, entry in enumerate(in_order(own), start=1)}
     turns = [
         answers.Turn(

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.core.stage_metrics import Stage, State, prevailing
+from airflow_provider_backpressure.core.stage_metrics import Stage, State, unify_stages
 from airflow_provider_backpressure.plugins import charts as figures
 from airflow_provider_backpressure.plugins import links
 from airflow_provider_backpressure.plugins import schemas as answers
@@ -35,7 +35,7 @@ DAG_ID = r"^[\w.-]+$"
 router = APIRouter(prefix="/api")
 
 
-def followed(
+def parse_followed(
     ledger: Opened,
     user: User,
     seen: Annotated[
@@ -45,7 +45,7 @@ def followed(
 ) -> dict[str, int]:
     """Return what a page follows, with the number of the change that it has seen of each."""
     numbers = {each.partition(":")[0]: int(each.partition(":")[2]) for each in seen}
-    owned = ledger.owned(numbers) if numbers else {}
+    owned = ledger.find_owners(numbers) if numbers else {}
     if len(owned) < len(numbers):
         raise HTTPException(status.HTTP_404_NOT_FOUND, NONE_SUCH)
     for owner in set(owned.values()):
@@ -65,7 +65,7 @@ def hydrations(
     owners = readable(user, {dag_id} if dag_id is not None else ledger.owners())
     found = ledger.glances(owners=owners, limit=limit, offset=offset)
     mine = {owner: may_steer(user, owner) for owner in {one.hydration.owner for one in found}}
-    lines = [answers.Line.of(one, may_steer=mine[one.hydration.owner]) for one in found]
+    lines = [answers.Line.from_value(one, may_steer=mine[one.hydration.owner]) for one in found]
     total = ledger.how_many(owners=owners)
     may_plan = dag_id is not None and may_trigger(user, dag_id)
     return answers.Overview(hydrations=lines, total=total, may_plan=may_plan)
@@ -74,7 +74,7 @@ def hydrations(
 @router.get("/changes")
 async def changes(
     request: Request,
-    seen: Annotated[Mapping[str, int], Depends(followed)],
+    seen: Annotated[Mapping[str, int], Depends(parse_followed)],
     seconds: Annotated[
         float, Query(ge=0, le=MOST_WAIT, allow_inf_nan=False, description="How long to wait at most.")
     ] = MOST_WAIT / 2,
@@ -93,7 +93,7 @@ def detail(now: Seen, ledger: Opened, user: User) -> answers.Detail:
     """Return how one hydration stands, with the gate's whole decision."""
     one, gate = now.hydration, ledger.gate(now.hydration.id)
     decision = one.decision or {}
-    found: answers.Detail = answers.Detail.of(
+    found: answers.Detail = answers.Detail.from_value(
         now,
         may_steer=may_steer(user, one.owner),
         environment=one.environment,
@@ -137,7 +137,7 @@ def course(
 def map_(now: Seen, ledger: Opened) -> answers.Map:
     """Return the map of the plan's ranges, some to a tile where there are more than 2,000."""
     plan = now.hydration.plan
-    return answers.Map(tiles=[answers.TileTold.of(tile) for tile in ledger.tiles(plan.plan_id)] if plan else [])
+    return answers.Map(tiles=[answers.TileTold.from_value(tile) for tile in ledger.tiles(plan.plan_id)] if plan else [])
 
 
 @router.get("/hydrations/{hydration_id}/ranges")
@@ -158,7 +158,7 @@ def ranges(
 def range_(now: Seen, seq: Seq, ledger: Opened) -> answers.RangeDetail:
     """Return one range, and where it leads to: the log of its task, its job in Spark."""
     record = range_of(now, seq, ledger)
-    found: answers.RangeDetail = answers.RangeDetail.of(
+    found: answers.RangeDetail = answers.RangeDetail.from_value(
         record, task=links.task_of(record), job=links.job_of(record, now.hydration.cluster)
     )
     return found
@@ -167,7 +167,7 @@ def range_(now: Seen, seq: Seq, ledger: Opened) -> answers.RangeDetail:
 @router.get("/hydrations/{hydration_id}/history")
 def history(now: Seen, ledger: Opened, limit: Annotated[int, Query(ge=1, le=MOST_ACTS)] = 50) -> answers.History:
     """Return who steered the hydration, when and why, the latest first."""
-    return answers.History(acts=[answers.Act.of(act) for act in ledger.controls(now.hydration.id, limit=limit)])
+    return answers.History(acts=[answers.Act.from_value(act) for act in ledger.controls(now.hydration.id, limit=limit)])
 
 
 @router.get("/queue")
@@ -176,13 +176,13 @@ def queue(ledger: Opened, user: User) -> answers.Queues:
     return queues(ledger, user)
 
 
-def _lags(now: Glance) -> dict[str, int]:
+def _lags(now: HydrationSummary) -> dict[str, int]:
     lags = (now.course.latest.lag if now.course else None) or {}
     return dict(sorted(lags.items(), key=lambda each: -each[1])[:MOST_KEYS])
 
 
-def _stages(now: Glance) -> list[answers.StageShare]:
-    told = prevailing(now.flow)
+def _stages(now: HydrationSummary) -> list[answers.StageShare]:
+    told = unify_stages(now.flow)
     return [
         answers.StageShare(
             stage=stage.value,

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.gate.limits import FixedLimit
-from airflow_provider_backpressure.ledger.database import normalised
+from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.conformance.ledger.support import admit, commit
 from tests.support.waiting import until
@@ -58,7 +58,7 @@ def take_halves(url: str | sa.URL, every: list[str], number: int) -> list[str]:
 
 def expire(url: str | sa.URL, hydration_id: str) -> None:
     """Let the time pass after which a hydration's place and ranges are nobody's: it asks no more."""
-    engine = sa.create_engine(normalised(url))
+    engine = sa.create_engine(normalize_url(url))
     with engine.begin() as connection:
         for table in ("backpressure_queue", "backpressure_range"):
             change = sa.text(f"UPDATE {table} SET lease_until = '2000-01-01' WHERE hydration_id = :id")

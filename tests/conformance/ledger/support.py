@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpe
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.ledger import models
-from airflow_provider_backpressure.ledger.database import normalised
+from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 
@@ -56,7 +56,7 @@ def opened_sql(url: str | sa.URL, *, migrated: bool = False) -> Iterator[Subject
         return opened[-1]
 
     def audit() -> list[tuple[str, str, str | None]]:
-        engine = sa.create_engine(normalised(url), poolclass=sa.NullPool)
+        engine = sa.create_engine(normalize_url(url), poolclass=sa.NullPool)
         with engine.connect() as connection:
             table = models.control
             rows = connection.execute(sa.select(table.c.who, table.c.action, table.c.why).order_by(table.c.id))
@@ -112,7 +112,7 @@ def make_plan(**changes: Any) -> Plan:
 
 def cut(number: int, rows: int = 10) -> Iterator[PlannedRange]:
     for seq in range(number):
-        bounds = KeyBounds.of(column="id", start=str(seq * rows), end=str((seq + 1) * rows))
+        bounds = KeyBounds.of_column(column="id", start=str(seq * rows), end=str((seq + 1) * rows))
         yield PlannedRange(seq=seq, bounds=bounds, rows=rows, bytes=rows * 100)
 
 

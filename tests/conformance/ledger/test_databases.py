@@ -8,7 +8,7 @@ from alembic.script import ScriptDirectory
 
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
 from airflow_provider_backpressure.ledger import models
-from airflow_provider_backpressure.ledger.database import normalised
+from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.migration import MIGRATIONS, migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.ledger.schema_version import REVISION
@@ -28,7 +28,7 @@ def test_missing_tables_say_what_to_do(url):
 
 def test_tables_of_another_release_say_what_to_do(url):
     migrate(url)
-    engine = sa.create_engine(normalised(url), poolclass=sa.NullPool)
+    engine = sa.create_engine(normalize_url(url), poolclass=sa.NullPool)
     with engine.begin() as connection:
         connection.execute(sa.text("ALTER TABLE backpressure_hydration DROP COLUMN sampled_at"))
     ledger = SqlLedger(url)
@@ -49,7 +49,7 @@ def test_a_ledger_is_migrated_twice_without_harm(url):
 def test_a_caller_keeps_an_engine_of_its_own(url):
     """Only the ledger's own transactions take SQLite's write lock, and closing the ledger leaves the engine alone."""
     migrate(url)
-    engine = sa.create_engine(normalised(url))
+    engine = sa.create_engine(normalize_url(url))
     ledger = SqlLedger(engine)
     hydration_id, _ = planned(ledger, 2)
     with engine.connect() as connection:
@@ -126,7 +126,7 @@ def test_a_lost_connection_is_unavailable_and_the_next_call_goes_well(database):
 def test_a_ledger_of_another_version_is_refused_at_the_first_use(url, version, said):
     """A later release may have given rows a meaning that this one does not know; ``migrate`` leaves it alone too."""
     migrate(url)
-    engine = sa.create_engine(normalised(url), poolclass=sa.NullPool)
+    engine = sa.create_engine(normalize_url(url), poolclass=sa.NullPool)
     with engine.begin() as connection:
         connection.execute(sa.text(f"UPDATE alembic_version_backpressure SET version_num = '{version}'"))
     ledger = SqlLedger(url)

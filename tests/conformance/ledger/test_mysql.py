@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
 from airflow_provider_backpressure.ledger.database import WAIT_SECONDS, Database
-from airflow_provider_backpressure.ledger.grants import TABLES, granted_on_mysql, missing
+from airflow_provider_backpressure.ledger.grants import TABLES, find_missing_rights, write_grants_on_mysql
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.conformance.ledger.support import admit, planned, register, take
 from tests.support.mysql import address, new_role, run
@@ -136,12 +136,12 @@ def test_a_role_has_the_rights_that_it_was_granted(mysql_ledger):
     with new_role(mysql_ledger) as role, closing(SqlLedger(address(role))) as ledger:
         with pytest.raises(LedgerRefused, match=r"too few rights .*airflow backpressure grants"):
             ledger.hydrations()
-        assert len(missing(address(role))) == 4 * len(TABLES)
-        statements = granted_on_mysql(f"'{role.user}'@'%'", schema=mysql_ledger.database)
+        assert len(find_missing_rights(address(role))) == 4 * len(TABLES)
+        statements = write_grants_on_mysql(f"'{role.user}'@'%'", schema=mysql_ledger.database)
         run(mysql_ledger, *(statement.replace("DELETE ", "DROP ") for statement in statements))
-        assert missing(address(role)) == [f"DELETE on {table}" for table in TABLES]
+        assert find_missing_rights(address(role)) == [f"DELETE on {table}" for table in TABLES]
         run(mysql_ledger, *statements)
-        assert missing(address(role)) == []
+        assert find_missing_rights(address(role)) == []
         hydration_id, plan_id = planned(ledger)
         record = take(ledger, hydration_id)
         ledger.pause(hydration_id, who="ada")

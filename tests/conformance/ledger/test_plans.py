@@ -40,7 +40,7 @@ def test_ranges_come_back_in_order_and_by_page(ledger):
     assert ledger.ranges(plan_id, states=[RangeState.COMMITTED, RangeState.FAILED]) == []
     assert ledger.ranges("0" * 32) == []
     assert ledger.range(plan_id, 7) == records[7]
-    assert records[7].bounds == KeyBounds.of(column="id", start="70", end="80")
+    assert records[7].bounds == KeyBounds.of_column(column="id", start="70", end="80")
     assert (records[7].planned_rows, records[7].planned_bytes, records[7].attempt) == (10, 1000, 0)
     assert (records[7].state, records[7].rows, records[7].tag) == (RangeState.PLANNED, None, None)
     with pytest.raises(LedgerRefused, match="no range 25"):
@@ -49,8 +49,8 @@ def test_ranges_come_back_in_order_and_by_page(ledger):
 
 def test_boundaries_may_hold_any_text(ledger):
     texts = ["\\", "\\N", "\\.", "a\tb", "a\nb\r", "'", '"', "ä€𝄞", "", "{}", "\x01", "%s", ":name"]
-    bounds = [KeyBounds.of(column="k\\", start=text, end=None) for text in texts]
-    bounds.append(KeyBounds.of(column="k", start=None, end="x"))
+    bounds = [KeyBounds.of_column(column="k\\", start=text, end=None) for text in texts]
+    bounds.append(KeyBounds.of_column(column="k", start=None, end="x"))
     hydration_id, plan = register(ledger), make_plan()
     ledger.save_plan(
         hydration_id, plan, (PlannedRange(seq=seq, bounds=b, rows=0, bytes=0) for seq, b in enumerate(bounds))

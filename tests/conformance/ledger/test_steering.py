@@ -131,7 +131,10 @@ def test_smaller_ranges_take_the_place_of_one(ledger):
     plan = make_plan()
     ledger.save_plan(one, plan, cut(2))
     held = admit(ledger, one).range
-    pieces = [KeyBounds.of(column="id", start=None, end="4"), KeyBounds.of(column="id", start="4", end="10")]
+    pieces = [
+        KeyBounds.of_column(column="id", start=None, end="4"),
+        KeyBounds.of_column(column="id", start="4", end="10"),
+    ]
     assert ledger.recut(plan.plan_id, 0, attempt=held.attempt, pieces=pieces) == [2, 3]
     assert ledger.gate(one).in_flight == 0
     old, _, *new = ledger.ranges(plan.plan_id)

@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.gate.signals import Decision, Signal
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, recent_rates
 from airflow_provider_backpressure.core.progress.statistics import total_progress
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.ledger import models
@@ -22,7 +22,7 @@ from tests.conformance.ledger.support import Subject, commit, planned, register,
 FLOW = {Stage.ADMIT: StageTime(busy=1, backpressured=9), Stage.SINK: StageTime(busy=10)}
 
 
-def one(ledger: Ledger, hydration_id: str) -> Glance:
+def one(ledger: Ledger, hydration_id: str) -> HydrationSummary:
     (found,) = ledger.glances(ids=[hydration_id], limit=1)
     return found
 
@@ -206,12 +206,12 @@ def test_the_number_of_statements_does_not_grow(on_tables: Subject):
 
 
 def test_whose_hydrations_are_and_on_which_clusters(ledger: Ledger):
-    assert (ledger.owned([]), ledger.clusters()) == ({}, {})
+    assert (ledger.find_owners([]), ledger.clusters()) == ({}, {})
     first = register(ledger)
     second = register(ledger, owner="bills", sink_identity="postgres://w:5432/w/raw.bills")
     third = register(ledger, owner="bills", cluster="other", sink_identity="postgres://w:5432/w/raw.more")
-    assert ledger.owned([first, third, "0" * 32]) == {first: "orders", third: "bills"}
+    assert ledger.find_owners([first, third, "0" * 32]) == {first: "orders", third: "bills"}
     assert ledger.clusters() == {"spark_default": {"orders", "bills"}, "other": {"bills"}}
     ledger.forget(third)
     assert ledger.clusters() == {"spark_default": {"orders", "bills"}}
-    assert ledger.owned([second]) == {second: "bills"}
+    assert ledger.find_owners([second]) == {second: "bills"}

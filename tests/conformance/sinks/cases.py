@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable, Table
 
-from airflow_provider_backpressure.connectors.lake.iceberg.catalog import loaded_by
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog import to_pyiceberg_properties
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
@@ -240,7 +240,7 @@ class HadoopCase(IcebergCase):
         return StaticTable.from_metadata(f"{self.catalog['warehouse']}/raw/{name}")
 
     def writable(self) -> Table:
-        with closing(load_catalog(**loaded_by(self.catalog))) as catalog:
+        with closing(load_catalog(**to_pyiceberg_properties(self.catalog))) as catalog:
             return catalog.load_table("raw.t")
 
 

@@ -42,7 +42,7 @@ def batches(
 
 def bounds(seq: int) -> KeyBounds:
     """The ids of a range: ten for each."""
-    return KeyBounds.of(column="id", start=str(seq * 10), end=str(seq * 10 + 10))
+    return KeyBounds.of_column(column="id", start=str(seq * 10), end=str(seq * 10 + 10))
 
 
 def ids(seq: int) -> list[int]:

@@ -8,7 +8,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from airflow_provider_backpressure.connectors.lake.iceberg import hadoop_catalog as iceberg_hadoop
-from airflow_provider_backpressure.connectors.lake.iceberg.catalog import loaded_by
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog import to_pyiceberg_properties
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 from airflow_provider_backpressure.sinks import IcebergSink
@@ -48,7 +48,7 @@ def test_a_number_that_is_free_again_is_not_taken(case: HadoopCase, monkeypatch:
     """X1: a writer slept so long that the versions it knew were cleaned away: its commit is none."""
     begun = begin(case)
     with opened(case):
-        sleeper = load_catalog(**loaded_by(case.catalog)).load_table("raw.t")
+        sleeper = load_catalog(**to_pyiceberg_properties(case.catalog)).load_table("raw.t")
     for seq in range(22):
         begun.write(seq)
     there = versions(case)

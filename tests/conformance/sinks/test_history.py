@@ -216,9 +216,9 @@ def test_a_note_of_an_earlier_release_stays_valid(case: Case, monkeypatch: pytes
     """It does not say in which table its plan began."""
     from airflow_provider_backpressure.connectors.lake import markers as marks
 
-    of = marks.Holder.of
+    create = marks.Holder.create
     with monkeypatch.context() as old:
-        old.setattr(marks.Holder, "of", classmethod(lambda cls, plan, epoch, **table: of(plan, epoch)))
+        old.setattr(marks.Holder, "create", classmethod(lambda cls, plan, epoch, **table: create(plan, epoch)))
         filled(case)
     check(case)
     begin(case, window=LATER).write(2)

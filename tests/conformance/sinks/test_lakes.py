@@ -197,7 +197,7 @@ def test_whoever_holds_the_fence_for_long_is_named(case: Case, monkeypatch: pyte
     assert isinstance(case, ParquetCase)
     monkeypatch.setattr(folders, "LOCK_SECONDS", 0.2)
     words = rf"is locked for 0.2 s by process {os.getpid()} on .*: end that"
-    with LocalFolder(Place(str(case.folder), NOWHERE)).fenced(), pytest.raises(SinkUnavailable, match=words):
+    with LocalFolder(Place(str(case.folder), NOWHERE)).hold_fence(), pytest.raises(SinkUnavailable, match=words):
         begin(case)
     assert begin(case).write(0).rows == 10
 

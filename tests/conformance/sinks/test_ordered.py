@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, SliceResult
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, ordered
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, order_by_log
 from airflow_provider_backpressure.core.snapshot.ranges import slice_id
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
 from airflow_provider_backpressure.spark.stream_end import END
@@ -55,7 +55,7 @@ def log(case: Case, start: Mapping[int, int], end: Mapping[int, int], *, after: 
     """Let a plan of these offsets hold the target; ``after``: of those that have come since."""
     case.columns = COLUMNS
     window = LogWindow(topic="t", topic_id="i", start=start, end=end).window(after)
-    return Log(begun=begin(case, mode="upsert", window=window, fitted=ordered))
+    return Log(begun=begin(case, mode="upsert", window=window, fitted=order_by_log))
 
 
 def batches(records: Sequence[Record], size: int = 3) -> Iterator[pyarrow.RecordBatch]:

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from deltalake import DeltaTable
 
-from airflow_provider_backpressure.connectors.lake.iceberg.catalog import loaded_by
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog import to_pyiceberg_properties
 from airflow_provider_backpressure.connectors.lake.tasks import write as lake
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
@@ -179,7 +179,7 @@ def test_a_table_of_another_s_making_is_not_written_into(case: Any, tmp_path: Pa
             begin(case)
             from pyiceberg.catalog import load_catalog
 
-            load_catalog(**loaded_by(case.catalog)).create_table(
+            load_catalog(**to_pyiceberg_properties(case.catalog)).create_table(
                 "raw.t_quarantine", pyarrow.schema([("a", pyarrow.int64())])
             )
     with pytest.raises(SinkRefused, match="t_quarantine: it has no column"):

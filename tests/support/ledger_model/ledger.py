@@ -62,14 +62,14 @@ class LedgerModel(ModelReader, ModelSteering):
                     source_identity=source_identity,
                     sink_identity=sink_identity,
                     owner=owner,
-                    figures=hydrating.registered(new_id, credits, cluster=cluster, sink_server=sink_server),
+                    figures=hydrating.create(new_id, credits, cluster=cluster, sink_server=sink_server),
                     created_at=now,
                     updated_at=now,
                 )
                 self._tables.entries[entry.figures.id] = entry
                 self._tables.enter(entry, entry.figures.phase, now)
             if entry.owner != owner:
-                raise refusals.owned(
+                raise refusals.owned_by_other(
                     source_identity=source_identity, sink_identity=sink_identity, owner=entry.owner, asking=owner
                 )
             if cluster != entry.figures.cluster:
@@ -77,11 +77,11 @@ class LedgerModel(ModelReader, ModelSteering):
                     cluster = entry.figures.cluster
                 else:
                     self._tables.leave(entry.figures.id)
-            declared = hydrating.rescaled(
+            declared = hydrating.rescale(
                 entry.figures, credits_declared=credits, cluster=cluster, sink_server=sink_server
             )
             if declared != entry.figures:
-                self._tables.save(entry, told.of(entry.figures, declared))
+                self._tables.save(entry, told.add(entry.figures, declared))
             if connections is not None:
                 self._tables.set_limit(Shared.CONNECTIONS, sink_server, connections, who=None)
             return entry.hydration()
@@ -116,8 +116,8 @@ class LedgerModel(ModelReader, ModelSteering):
             now, before = self._tables.now(), list(entry.statistics.values())
             total = replace(tallies.totals(hydration_id, plan, before), updated_at=now)
             entry.statistics = {total.worker_id: total}
-            anew = hydrating.planned_anew(entry.figures, plan)
-            self._tables.save(entry, told.of(entry.figures, anew, waiting=int(bool(records))))
+            anew = hydrating.start_plan(entry.figures, plan)
+            self._tables.save(entry, told.add(entry.figures, anew, waiting=int(bool(records))))
         return len(records)
 
     def restore(self, hydration_id: str, plan: Plan, records: Iterable[RangeRecord], *, who: str, why: str) -> None:
@@ -140,7 +140,7 @@ class LedgerModel(ModelReader, ModelSteering):
             before = tallies.before_restored(entry.figures, plan, list(entry.statistics.values()))
             found = (tallies.totals(hydration_id, plan, before), tallies.found_committed(hydration_id, every))
             entry.statistics = {each.worker_id: replace(each, updated_at=now) for each in found}
-            self._tables.save(entry, told.of(entry.figures, hydrating.restored(entry.figures, plan), known=False))
+            self._tables.save(entry, told.add(entry.figures, hydrating.restore(entry.figures, plan), known=False))
             self._act(hydration_id, who, "reindex", why, {"plan_id": plan.plan_id, "epoch": plan.epoch})
 
     def take_over(self, hydration_id: str, plan: Plan) -> None:
@@ -178,7 +178,7 @@ class LedgerModel(ModelReader, ModelSteering):
                 return None
             before = plan.get(candidate.seq - 1)
             ready = not candidate.ordered or admission.settles(before.state if before else None)
-            record = request.admitted(
+            record = request.admit(
                 candidate, in_flight=len(entry.in_flight), credits=figures.credits, now=now, ready=ready
             )
             if record is None or (candidate.state is RangeState.PLANNED and not self._room(entry, request)):
@@ -188,7 +188,7 @@ class LedgerModel(ModelReader, ModelSteering):
                 figures = self._tables.sampled(entry, now)
             after = hydrating.after_admission(figures, record.seq, first=seq is None)
             if candidate.state is RangeState.PLANNED:
-                after = told.of(entry.figures, after, in_flight=1, seq=record.seq)
+                after = told.add(entry.figures, after, in_flight=1, seq=record.seq)
             self._tables.save(entry, after)
             return Permit(range=record)
 
@@ -224,13 +224,13 @@ class LedgerModel(ModelReader, ModelSteering):
             if record.state is RangeState.COMMITTED:
                 return False
             self._tables.put(
-                entry, attempts.committed(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now)
+                entry, attempts.commit(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now)
             )
             before = entry.figures
             if before.plan_id != plan_id:
-                self._tables.save(entry, told.of(before, before, in_flight=back, seq=seq))
+                self._tables.save(entry, told.add(before, before, in_flight=back, seq=seq))
                 return True
-            own = tallies.worked(self._tables.worker(entry, worker), record.progress(rows), rows=rows, bytes=bytes)
+            own = tallies.with_commit(self._tables.worker(entry, worker), record.progress(rows), rows=rows, bytes=bytes)
             entry.statistics[worker] = replace(own, updated_at=now)
             after = hydrating.after_commit(
                 self._tables.sampled(entry, now) if before.sample_due(now) else before,
@@ -241,7 +241,7 @@ class LedgerModel(ModelReader, ModelSteering):
                 memory_bytes=memory_bytes,
                 now=now,
             )
-            self._tables.save(entry, told.of(before, after, in_flight=back, seq=seq))
+            self._tables.save(entry, told.add(before, after, in_flight=back, seq=seq))
             return True
 
     def release(self, plan_id: str, seq: int, *, attempt: int, error: str, fail: bool = False) -> bool:
@@ -249,14 +249,14 @@ class LedgerModel(ModelReader, ModelSteering):
         with self._writing() as told:
             held = self.range(plan_id, seq)
             entry = self._tables.entry(held.hydration_id)
-            record = attempts.released(held, attempt=attempt, error=error, fail=fail)
+            record = attempts.release(held, attempt=attempt, error=error, fail=fail)
             if record is None:
                 return False
             self._tables.put(entry, record)
             again = entry.figures.plan_id == plan_id and record.state is RangeState.PLANNED
-            after = hydrating.planned_again(entry.figures, seq) if again else entry.figures
+            after = hydrating.reopen_range(entry.figures, seq) if again else entry.figures
             news = {"waiting": 1} if again else {}
-            self._tables.save(entry, told.of(entry.figures, after, in_flight=-1, seq=seq, **news))
+            self._tables.save(entry, told.add(entry.figures, after, in_flight=-1, seq=seq, **news))
             return True
 
     def recut(self, plan_id: str, seq: int, *, attempt: int, pieces: Sequence[Bounds]) -> list[int]:
@@ -275,7 +275,7 @@ class LedgerModel(ModelReader, ModelSteering):
             for piece in made:
                 self._tables.put(entry, piece)
             order += [piece.seq for piece in made]
-            recut = told.of(entry.figures, entry.figures, in_flight=attempts.credits_back(before), seq=seq, waiting=1)
+            recut = told.add(entry.figures, entry.figures, in_flight=attempts.credits_back(before), seq=seq, waiting=1)
             self._tables.save(entry, recut)
             return [piece.seq for piece in made]
 
@@ -287,8 +287,8 @@ class LedgerModel(ModelReader, ModelSteering):
             if entry is not None and failed:
                 for record in failed:
                     self._tables.put(entry, replace(record, state=RangeState.PLANNED, lane=None, session_id=None))
-                after = hydrating.planned_again(entry.figures, min(record.seq for record in failed))
-                self._tables.save(entry, told.of(entry.figures, after, waiting=1))
+                after = hydrating.reopen_range(entry.figures, min(record.seq for record in failed))
+                self._tables.save(entry, told.add(entry.figures, after, waiting=1))
             return len(failed)
 
     def reopen(self, plan_id: str, seq: int, *, who: str, why: str | None = None) -> bool:
@@ -296,13 +296,13 @@ class LedgerModel(ModelReader, ModelSteering):
         with self._writing() as told:
             before, now = self.range(plan_id, seq), self._tables.now()
             entry = self._tables.entry(before.hydration_id)
-            record = attempts.reopened(before) if entry.figures.plan_id == plan_id else None
+            record = attempts.reopen(before) if entry.figures.plan_id == plan_id else None
             if record is None:
                 return False
             self._tables.free_token(entry)
             self._tables.put(entry, record)
-            again = hydrating.planned_again(entry.figures, seq)
-            self._tables.save(entry, told.of(entry.figures, again, seq=seq, waiting=1))
+            again = hydrating.reopen_range(entry.figures, seq)
+            self._tables.save(entry, told.add(entry.figures, again, seq=seq, waiting=1))
             for row in tallies.taken_back(list(entry.statistics.values()), before.lane, before.rows or 0):
                 entry.statistics[row.worker_id] = replace(row, updated_at=now)
             self._act(before.hydration_id, who, "retry-range", why, {"seq": seq})
@@ -323,8 +323,8 @@ class LedgerModel(ModelReader, ModelSteering):
             totals = tallies.made_exact(list(entry.statistics.values()))
             if totals is not None:
                 entry.statistics[PLAN_WORKER] = replace(totals, updated_at=now)
-            finished = hydrating.finished(self._tables.sampled(entry, now), now)
-            self._tables.save(entry, told.of(entry.figures, finished))
+            finished = hydrating.finish(self._tables.sampled(entry, now), now)
+            self._tables.save(entry, told.add(entry.figures, finished))
             self._tables.turns.pop(hydration_id, None)
             return entry.hydration()
 
@@ -350,7 +350,7 @@ class LedgerModel(ModelReader, ModelSteering):
         """See ``Ledger.record_read``."""
         with self._lock:
             entry = self._tables.entry(hydration_id)
-            own = tallies.reading(self._tables.worker(entry, worker), in_flight_rows)
+            own = tallies.with_read(self._tables.worker(entry, worker), in_flight_rows)
             entry.statistics[worker] = replace(own, updated_at=self._tables.now())
 
     def close(self) -> None:

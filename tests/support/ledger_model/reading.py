@@ -81,8 +81,8 @@ class ModelReader:
         with self._lock:
             return self._tables.range(plan_id, seq)
 
-    def abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
-        """See ``LedgerReader.abandoned``."""
+    def find_abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
+        """See ``LedgerReader.find_abandoned``."""
         with self._lock:
             now = self._tables.now()
             return [

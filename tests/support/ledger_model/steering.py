@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.gate.queue import (
 from airflow_provider_backpressure.core.transitions import fairness as waits
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions import range as attempts
-from airflow_provider_backpressure.ledger.outbox import Publish, Told
+from airflow_provider_backpressure.ledger.outbox import Outbox, Publish
 from tests.support.ledger_model.tables import Tables
 
 
@@ -29,9 +29,9 @@ class ModelSteering:
     _publish: Publish
 
     @contextmanager
-    def _writing(self) -> Iterator[Told]:
+    def _writing(self) -> Iterator[Outbox]:
         """Hold the lock, and tell others what has changed when it is given back."""
-        told = Told()
+        told = Outbox()
         with self._lock:
             yield told
         told.tell(self._publish, self)
@@ -48,7 +48,7 @@ class ModelSteering:
         """See ``Steering.steer``."""
         with self._writing() as told:
             entry = self._tables.entry(hydration_id)
-            self._tables.save(entry, told.of(entry.figures, hydrating.steered(entry.figures, change)))
+            self._tables.save(entry, told.add(entry.figures, hydrating.override(entry.figures, change)))
             if change.range_rows is not None:
                 entry.range_rows_set = change.range_rows or None
             if change.priority is not None:
@@ -61,8 +61,8 @@ class ModelSteering:
             self._tables.set_limit(kind, name, most, who=who)
             self._act("", who, "share", why, {"kind": kind.value, "name": name, "most": most})
 
-    def shared(self, kind: Shared, name: str) -> int | None:
-        """See ``Steering.shared``."""
+    def get_shared(self, kind: Shared, name: str) -> int | None:
+        """See ``Steering.get_shared``."""
         with self._lock:
             return self._tables.limit(kind, name)
 
@@ -70,17 +70,17 @@ class ModelSteering:
         """See ``Steering.resize``."""
         with self._writing() as told:
             entry = self._tables.entry(hydration_id)
-            self._tables.save(entry, told.of(entry.figures, hydrating.rescaled(entry.figures, slots=slots)))
+            self._tables.save(entry, told.add(entry.figures, hydrating.rescale(entry.figures, slots=slots)))
 
     def skip(self, plan_id: str, seq: int, *, who: str, why: str) -> bool:
         """See ``Steering.skip``."""
         with self._writing() as told:
-            record = attempts.skipped(self._tables.range(plan_id, seq), why=why)
+            record = attempts.skip(self._tables.range(plan_id, seq), why=why)
             if record is None:
                 return False
             entry = self._tables.entry(record.hydration_id)
             self._tables.put(entry, record)
-            self._tables.save(entry, told.of(entry.figures, entry.figures, seq=seq))
+            self._tables.save(entry, told.add(entry.figures, entry.figures, seq=seq))
             self._act(record.hydration_id, who, "skip-range", why, {"seq": seq})
             return True
 
@@ -125,5 +125,5 @@ class ModelSteering:
             entry = self._tables.entry(hydration_id)
             entry.paused_why = paused_why
             paused = replace(entry.figures, paused_by=paused_by)
-            self._tables.save(entry, told.of(entry.figures, paused, paused_by=paused_by, paused_why=paused_why))
+            self._tables.save(entry, told.add(entry.figures, paused, paused_by=paused_by, paused_why=paused_why))
             self._act(hydration_id, who, action, why, {"paused_by": paused_by, "paused_why": paused_why})

@@ -5,14 +5,14 @@ import threading
 import pytest
 
 from airflow_provider_backpressure.channels import listener_thread as hearing
-from airflow_provider_backpressure.channels.listener_thread import Ear, Pulse
+from airflow_provider_backpressure.channels.listener_thread import ListenerThread, Pulse
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.push.metrics import PushCounts
 from tests.conformance.channels.support import Recorder
 from tests.support.waiting import until
 
 
-class Line(Ear):
+class Line(ListenerThread):
     """Hears of what is wanted at once; fails when it is told to."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Line(Ear):
             if self.failure:
                 raise self.failure
             self.alive()
-            self.tell([*self.wanted(), "of nobody"])
+            self.tell([*self.get_wanted(), "of nobody"])
             self._changed.wait(0.01)
             self._changed.clear()
 
@@ -86,7 +86,7 @@ def test_a_heartbeat_is_back_by_its_own_token_and_in_time():
     assert pulse.due(0.0)
     first = pulse.begin(100.0)
     assert pulse.under_way
-    assert (pulse.missing(101.0), pulse.missing(101.1), pulse.due(200.0)) == (False, True, False)
+    assert (pulse.is_overdue(101.0), pulse.is_overdue(101.1), pulse.due(200.0)) == (False, True, False)
     second = pulse.begin(101.1)
     assert not pulse.back(first)
     assert pulse.back(second)

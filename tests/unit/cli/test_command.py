@@ -81,7 +81,7 @@ def test_a_shell_never_waits_for_a_ledger_that_is_silent(monkeypatch: pytest.Mon
     """Neither an error nor a server that does not answer: nothing is offered."""
     assert completed("airflow backpressure status --backpressure-conn-id nowhere si", monkeypatch) == []
     monkeypatch.setattr(completion, "PATIENCE_SECONDS", 0.05)
-    monkeypatch.setattr(completion, "_looked", lambda conn_id, names: __import__("threading").Event().wait(30))
+    monkeypatch.setattr(completion, "_read_names", lambda conn_id, names: __import__("threading").Event().wait(30))
     assert completed("airflow backpressure status si", monkeypatch) == []
 
 

@@ -68,9 +68,9 @@ def test_no_code_can_turn_them_on(tmp_path: Path) -> None:
 def test_what_a_process_was_started_with_is_read_whole() -> None:
     """Among other variables, and not where another one's name ends alike."""
     name = VARIABLE.encode()
-    assert failpoints.started_with(b"A=1\0" + name + b"=/a b\0C=2") == Folder(path=Path("/a b"))
-    assert failpoints.started_with(b"A=1\0X" + name + b"=/a") is None
-    assert failpoints.started_with(b"") is None
+    assert failpoints.get_folder_at_start(b"A=1\0" + name + b"=/a b\0C=2") == Folder(path=Path("/a b"))
+    assert failpoints.get_folder_at_start(b"A=1\0X" + name + b"=/a") is None
+    assert failpoints.get_folder_at_start(b"") is None
 
 
 def test_points_are_read_as_they_are_written() -> None:

@@ -15,9 +15,9 @@ from airflow_provider_backpressure.core.stage_metrics import (
     State,
     bottleneck,
     flow_of,
-    prevailing,
     times_of,
     total,
+    unify_stages,
 )
 from airflow_provider_backpressure.spark import stage_timer as meter
 
@@ -50,7 +50,12 @@ def test_a_clock_adds_up_to_the_time_that_has_gone_by():
 def test_reader_and_writer_take_turns():
     clock = Clock()
     meter = Meter(read=StageClock(clock=clock), sink=StageClock(clock=clock))
-    for turn, seconds in ((meter.ending, 1.0), (meter.reading, 2.0), (meter.writing, 5.0), (meter.ending, 1.0)):
+    for turn, seconds in (
+        (meter.start_end, 1.0),
+        (meter.start_read, 2.0),
+        (meter.start_write, 5.0),
+        (meter.start_end, 1.0),
+    ):
         turn()
         clock.now += seconds
     flow = meter.take()
@@ -73,14 +78,14 @@ def test_a_source_that_is_slow_to_answer_is_the_one_at_work(monkeypatch: pytest.
 
     def work() -> SliceResult:
         clock.now += 1.0
-        with meter.opened(slow()) as rows:
+        with meter.time_open(slow()) as rows:
             clock.now += 0.5
             assert rows == "rows"
-            for _ in meter.handed(["block"]):
+            for _ in meter.time_handovers(["block"]):
                 clock.now += 2.0
         return SliceResult(slice_id="0.0", rows=1, bytes=1, checksum="")
 
-    flow = flow_of(meter.clocked(work).times)
+    flow = flow_of(meter.time_slice(work).times)
     assert flow[Stage.READ] == StageTime(busy=5.0, idle=1.5, backpressured=2.0)
     assert flow[Stage.SINK] == StageTime(busy=3.5, idle=5.0)
 
@@ -136,10 +141,10 @@ def test_reader_and_transform_are_told_in_one_way():
     """Of some ranges they are told apart, of others not: the shares shown are of the more of them."""
     apart = {Stage.READ: HELD, Stage.TRANSFORM: BUSY, Stage.SINK: IDLE}
     together = {Stage.READ_AND_TRANSFORM: BUSY, Stage.SINK: IDLE}
-    assert prevailing(apart) == apart
-    assert prevailing(together) == together
-    assert set(prevailing(total(apart, together))) == set(apart)
-    assert set(prevailing(total(apart, together, together))) == set(together)
+    assert unify_stages(apart) == apart
+    assert unify_stages(together) == together
+    assert set(unify_stages(total(apart, together))) == set(apart)
+    assert set(unify_stages(total(apart, together, together))) == set(together)
     assert bottleneck({Stage.ADMIT: HELD, **total(apart, together, together)}) is Stage.READ_AND_TRANSFORM
     assert flow_of(times_of(total(apart, together))) == total(apart, together)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.table_selection import TableName, in_files, matching, targets
+from airflow_provider_backpressure.core.table_selection import TableName, in_files, match_tables, targets
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 SHOP = [
@@ -22,7 +22,7 @@ SHOP = [
     ],
 )
 def test_a_pattern_is_compared_with_schema_and_table(pattern, found):
-    assert [table.spelled for table in matching(SHOP, pattern)] == found
+    assert [table.spelled for table in match_tables(SHOP, pattern)] == found
 
 
 def test_each_table_has_a_target_of_its_own():

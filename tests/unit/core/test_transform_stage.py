@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime, State, bottleneck
-from airflow_provider_backpressure.core.transform_stage import AT_ONCE, Ahead, Between
+from airflow_provider_backpressure.core.transform_stage import AT_ONCE, Ahead, TransformClock
 
 pytestmark = pytest.mark.statement("F4")
 
@@ -51,9 +51,9 @@ class Hand:
     reader: Reader
     now: float = 0.0
 
-    def between(self) -> Between:
+    def between(self) -> TransformClock:
         """The clocks to be tried."""
-        return Between(look=self.reader.ahead, clock=lambda: self.now)
+        return TransformClock(look=self.reader.ahead, clock=lambda: self.now)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +86,15 @@ class Line:
             sink_free = got[number] + self.sink
         hand = Hand(reader)
         between = hand.between()
-        between.ending()
+        between.start_end()
         for number in range(self.batches):
             hand.now = asked[number]
-            between.reading()
+            between.start_read()
             hand.now = got[number]
-            between.writing()
+            between.start_write()
         hand.now = sink_free
-        between.reading()
-        between.ending()
+        between.start_read()
+        between.start_end()
         busy = self.sink * self.batches
         told = {**between.take(), Stage.SINK: StageTime(busy=busy, idle=sink_free - busy)}
         worked = self.transform * self.batches
@@ -118,17 +118,17 @@ def adds_up(seed: int) -> None:
         at += length
     hand = Hand(reader)
     between = hand.between()
-    between.ending()
+    between.start_end()
     for _ in range(dice.randrange(20)):
         hand.now += dice.expovariate(3)
-        between.reading()
+        between.start_read()
         hand.now += dice.expovariate(3)
-        between.writing()
+        between.start_write()
     if dice.random() < 0.8:
         hand.now += dice.random()
-        between.reading()
+        between.start_read()
         hand.now += dice.random()
-        between.ending()
+        between.start_end()
     hand.now += dice.random()
     told = between.take()
     assert set(told) == {Stage.READ, Stage.TRANSFORM}
@@ -178,7 +178,7 @@ def test_a_range_that_is_there_already_asks_for_no_row():
     """A marker of an earlier attempt: reader and transform have filled what room there is."""
     hand = Hand(Reader([(1.0, 2.0, State.BUSY), (2.0, 60.0, State.BACKPRESSURED)]))
     between = hand.between()
-    between.ending()
+    between.start_end()
     hand.now = 10.0
     told = between.take()
     assert told[Stage.READ] == StageTime(idle=1.0, busy=1.0, backpressured=8.0)
@@ -189,7 +189,7 @@ def test_a_reader_at_work_for_a_writer_that_never_asks_shows_nothing_of_the_tran
     """Nothing came out, so nothing is known to be in it."""
     hand = Hand(Reader([(1.0, 60.0, State.BUSY)]))
     between = hand.between()
-    between.ending()
+    between.start_end()
     hand.now = 10.0
     told = between.take()
     assert told[Stage.READ] == StageTime(idle=1.0, busy=9.0)

@@ -26,7 +26,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag, numbered, slice_id
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag, number_ranges, slice_id
 from airflow_provider_backpressure.exceptions import IllegalTransition, InvalidDeclaration
 from airflow_provider_backpressure.testing import ManualClock
 
@@ -68,13 +68,13 @@ def test_the_tightest_bound_of_a_range_wins():
 
 def test_defaults_grow_with_the_runners_overhead_and_what_was_set_does_not():
     """An application's 15 s are 5 % of 300 s; a warm session changes nothing."""
-    assert Budget().fitted(0.15) == Budget()
-    grown = Budget().fitted(15.0)
+    assert Budget().fit(0.15) == Budget()
+    grown = Budget().fit(15.0)
     assert (grown.range_rows, grown.range_seconds, grown.commit_seconds) == (30_000_000, 300.0, 1800.0)
     assert rows_per_range(grown, row_bytes=100) == 30_000_000
-    assert grown.fitted(15.0) == grown
-    assert Budget(range_rows=5, commit_seconds=7.0).fitted(15.0).range_rows == 5
-    assert Budget(range_rows=5, commit_seconds=7.0).fitted(15.0).commit_seconds == 7.0
+    assert grown.fit(15.0) == grown
+    assert Budget(range_rows=5, commit_seconds=7.0).fit(15.0).range_rows == 5
+    assert Budget(range_rows=5, commit_seconds=7.0).fit(15.0).commit_seconds == 7.0
 
 
 def test_a_request_survives_its_file_and_names_the_logins_it_needs():
@@ -109,7 +109,7 @@ def test_a_file_of_logins_is_never_quoted():
 def test_cover_has_no_gap_and_no_overlap(values, rows):
     """Half-open ranges from consecutive boundaries hold every key exactly once."""
     boundaries = [(str(value),) for value in sorted(values)]
-    pieces = list(numbered(cover(("id",), boundaries), rows=rows, row_bytes=2))
+    pieces = list(number_ranges(cover(("id",), boundaries), rows=rows, row_bytes=2))
     assert pieces[0].bounds.start is None
     assert pieces[-1].bounds.end is None
     assert [piece.seq for piece in pieces] == list(range(len(pieces)))
@@ -127,7 +127,7 @@ def test_cover_has_no_gap_and_no_overlap(values, rows):
 def test_an_empty_range_cannot_be_built():
     """[5, 5) holds nothing."""
     with pytest.raises(InvalidDeclaration, match="empty"):
-        KeyBounds.of(column="id", start="5", end="5")
+        KeyBounds.of_column(column="id", start="5", end="5")
 
 
 def test_an_attempt_tag_fits_into_an_application_name():

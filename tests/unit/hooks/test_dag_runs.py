@@ -3,7 +3,7 @@
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_provider_backpressure.hooks.dag_runs import running, under_way
+from airflow_provider_backpressure.hooks.dag_runs import is_running, under_way
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ def test_a_queued_run_is_under_way_and_does_not_run(
         return int((dag_id, run_ids, state in states) == ("dag", ["run"], True))
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", count)
-    assert (under_way("dag", "run"), running("dag", "run")) == found
+    assert (under_way("dag", "run"), is_running("dag", "run")) == found

@@ -27,7 +27,7 @@ def opened(monkeypatch: pytest.MonkeyPatch):
     def open_(connection: dict, **extra: str):
         found = {**connection, "extra": {**connection.get("extra", {}), **extra}}
         monkeypatch.setenv("AIRFLOW_CONN_BACKPRESSURE_DEFAULT", json.dumps(found))
-        ledger, push = BackpressureHook().opened()
+        ledger, push = BackpressureHook().open_ledger_and_push()
         ledger.close()
         return push
 

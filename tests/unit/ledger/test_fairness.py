@@ -54,7 +54,7 @@ class Server:
                     connections=self.connections,
                 )
             )
-            bounds = KeyBounds.of(column="id", start=None, end=None)
+            bounds = KeyBounds.of_column(column="id", start=None, end=None)
             ranges = [PlannedRange(seq=seq, bounds=bounds, rows=1, bytes=1) for seq in range(RANGES)]
             self.ledger.save_plan(self.ids[-1], make_plan(), ranges)
             limiter = Limiter(

@@ -75,7 +75,7 @@ def test_a_hydration_whose_planning_fails_is_failed_until_the_next_task_begins(w
 def test_a_lane_that_fails_leaves_why_and_a_stranger_s_error_only_its_type(world, monkeypatch):
     """Sentences of others may hold a password."""
     plan(world).execute(context())
-    monkeypatch.setattr(HydrateOperator, "_followed", raising(ValueError("password=secret1")))
+    monkeypatch.setattr(HydrateOperator, "_follow", raising(ValueError("password=secret1")))
     with pytest.raises(ValueError, match="secret1"):
         lane(world).execute(context())
     assert shown(world) == ("failed", "ValueError: the task's log says more.")
@@ -86,7 +86,7 @@ def test_a_try_that_is_followed_by_another_has_not_failed_yet(world, monkeypatch
     plan(world).execute(context())
     given = context()
     given["ti"].try_number, given["ti"].max_tries = 1, 1
-    monkeypatch.setattr(HydrateOperator, "_followed", raising(LedgerUnavailable("The ledger is away.")))
+    monkeypatch.setattr(HydrateOperator, "_follow", raising(LedgerUnavailable("The ledger is away.")))
     with pytest.raises(LedgerUnavailable):
         lane(world).execute(given)
     assert shown(world) == ("hydrating", None)
@@ -94,7 +94,7 @@ def test_a_try_that_is_followed_by_another_has_not_failed_yet(world, monkeypatch
     with pytest.raises(LedgerUnavailable):
         lane(world).execute(given)
     assert shown(world) == ("failed", "The ledger is away.")
-    monkeypatch.setattr(HydrateOperator, "_followed", raising(AirflowSkipException("enough")))
+    monkeypatch.setattr(HydrateOperator, "_follow", raising(AirflowSkipException("enough")))
     with pytest.raises(AirflowSkipException):
         lane(world).execute(given)
     assert shown(world) == ("hydrating", None)

@@ -258,7 +258,7 @@ def test_a_failed_range_is_tried_again_from_the_page(client: TestClient, ledger:
 def target(monkeypatch: pytest.MonkeyPatch) -> MemorySink:
     """What stands for the recorded target."""
     sink = MemorySink()
-    monkeypatch.setattr(acts, "recorded_sink", lambda hydration: closing(sink))
+    monkeypatch.setattr(acts, "open_recorded_sink", lambda hydration: closing(sink))
     return sink
 
 

@@ -72,7 +72,7 @@ def sending(ledger: SqlLedger) -> Iterator["Sent"]:
     person = Person()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(access, "get_auth_manager", lambda: person)
-        patch.setattr(acts, "recorded_sink", lambda hydration: closing(MemorySink()))
+        patch.setattr(acts, "open_recorded_sink", lambda hydration: closing(MemorySink()))
         app = make_app(OpenedLedger(lambda: (ledger, None)))
         app.dependency_overrides[get_user] = lambda: person
         with TestClient(app, raise_server_exceptions=False) as client:

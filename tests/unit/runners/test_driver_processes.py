@@ -45,7 +45,7 @@ def test_exactly_the_attempts_processes_are_ended(start: Start, tmp_path: Path) 
     mine = start(own, f"{tmp_path}/{safe(TAG)}/logins.json")
     stubborn = start(own, before="signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     others = [start(f"{tmp_path}/{safe(TAG)}1/request.json"), start(own, file="editor.py")]
-    assert sorted(processes.of(safe(TAG))) == sorted([mine.pid, stubborn.pid])
+    assert sorted(processes.find_processes(safe(TAG))) == sorted([mine.pid, stubborn.pid])
     assert processes.end(safe(TAG)) == 2
     assert (mine.wait(5), stubborn.wait(5)) == (-15, -9)
     assert [other.poll() for other in others] == [None, None]
@@ -76,7 +76,7 @@ def test_a_folder_is_gone_whatever_happens_in_it(tmp_path: Path) -> None:
     (folders.path(TAG) / "request.json").touch()
 
     def failing() -> None:
-        with folders.opened(TAG) as folder:
+        with folders.open_folder(TAG) as folder:
             assert list(folder.iterdir()) == []
             assert folder.stat().st_mode & 0o777 == 0o700
             raise KeyError

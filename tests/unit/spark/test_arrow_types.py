@@ -7,7 +7,7 @@ import pytest
 from deltalake import Schema
 from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, visit_pyarrow
 
-from airflow_provider_backpressure.connectors.lake.iceberg.compatibility import stored
+from airflow_provider_backpressure.connectors.lake.iceberg.compatibility import to_stored_schema
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.spark.arrow_types import PLAIN, arrow_schema, arrow_type
 
@@ -25,7 +25,7 @@ def found(postgres: str) -> list[str]:
     """What the formats have for a type."""
     schema = arrow_schema([Column(name="c", type=postgres)])
     (delta,) = Schema.from_arrow(schema).fields
-    iceberg = visit_pyarrow(stored(schema), _ConvertToIcebergWithoutIDs()).fields[0].field_type
+    iceberg = visit_pyarrow(to_stored_schema(schema), _ConvertToIcebergWithoutIDs()).fields[0].field_type
     return [postgres, str(arrow_type(postgres)), str(delta.type.type), str(iceberg)]
 
 

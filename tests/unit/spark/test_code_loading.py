@@ -13,7 +13,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from airflow_provider_backpressure.runners.code_shipping import cargo
-from airflow_provider_backpressure.spark.code_loading import aboard, carrying
+from airflow_provider_backpressure.spark.code_loading import aboard, carry_code
 from airflow_provider_backpressure.spark.probe import environment
 
 WORKER = """
@@ -71,7 +71,7 @@ def release(number: int) -> tuple[str, bytes]:
 
 def test_a_worker_without_our_code_finds_it_in_the_job(tmp_path: Path) -> None:
     """And what it does not find is not there: nothing of Airflow's side travels."""
-    with carrying(*release(1)):
+    with carry_code(*release(1)):
         pickled = cloudpickle.dumps(aboard(looking()))
     [found] = worker(tmp_path, pickled)
     number, file, modules, others = found.split("|")
@@ -86,7 +86,7 @@ def test_a_worker_that_served_another_release_takes_this_one(tmp_path: Path) -> 
     """Sessions share the workers: none runs the code of its neighbour."""
     pickled = []
     for number in (1, 2, 1):
-        with carrying(*release(number)):
+        with carry_code(*release(number)):
             pickled.append(cloudpickle.dumps(aboard(looking())))
     assert [found.split("|")[0] for found in worker(tmp_path, *pickled)] == ["1", "2", "1"]
 
@@ -94,6 +94,6 @@ def test_a_worker_that_served_another_release_takes_this_one(tmp_path: Path) -> 
 def test_where_nothing_is_carried_a_function_stays_itself() -> None:
     """An application has our code as a file of its own."""
     look = looking()
-    with carrying(*cargo()):
+    with carry_code(*cargo()):
         assert aboard(look) is not look
     assert aboard(look) is look

@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.core.stage_metrics import Stage, State, flow_of
 from airflow_provider_backpressure.core.transform_stage import Ahead
 from airflow_provider_backpressure.spark import stage_timer as meter
-from airflow_provider_backpressure.spark.reader_timings import Slate, Slates, told
+from airflow_provider_backpressure.spark.reader_timings import ReaderTimings, Slates, time_items
 
 pytestmark = pytest.mark.statement("F4")
 
@@ -44,7 +44,7 @@ def rows(line: Connection) -> Iterator[int]:
 
 def reading(name: str, index: int, line: Connection) -> None:
     """A reader's process: it reads for as long as it is told to, and then hands over for as long."""
-    for _ in told(rows(line), Slate(name, index)):
+    for _ in time_items(rows(line), ReaderTimings(name, index)):
         line.send("handed over")
         line.recv()
     line.send("ended")
@@ -107,19 +107,19 @@ def test_nothing_is_left_on_disk_or_open(name: str):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         with Slates(name, 1) as slates:
-            slate = Slate(name, 0)
+            slate = ReaderTimings(name, 0)
             slate.to(State.BACKPRESSURED)
             assert slates.look(time.monotonic()).begun is not None
             slate.end()
-    Slate(name, 0).end()
+    ReaderTimings(name, 0).end()
     assert len(os.listdir("/proc/self/fd")) == before
     assert name not in Path("/proc/net/unix").read_text()
 
 
 def test_a_reader_nobody_waits_for_reads_all_the_same(name: str):
     """Behind a shuffle there is no writer; elsewhere no place to meet."""
-    assert list(told([1, 2, 3], Slate(name, 0))) == [1, 2, 3]
-    assert list(told([1, 2, 3], Slate(None, 0))) == [1, 2, 3]
+    assert list(time_items([1, 2, 3], ReaderTimings(name, 0))) == [1, 2, 3]
+    assert list(time_items([1, 2, 3], ReaderTimings(None, 0))) == [1, 2, 3]
     with Slates(None, 1) as slates:
         assert slates.look(time.monotonic()) == Ahead()
         assert not slates.complete
@@ -134,7 +134,7 @@ def broken() -> Iterator[int]:
 def test_a_reader_that_fails_says_so_itself(name: str):
     with Slates(name, 1) as slates:
         with pytest.raises(LookupError, match="gone"):
-            list(told(broken(), Slate(name, 0)))
+            list(time_items(broken(), ReaderTimings(name, 0)))
         ahead = slates.look(time.monotonic())
         assert ahead == slates.look(time.monotonic()), "nothing runs on"
         assert ahead.begun is not None
@@ -142,7 +142,7 @@ def test_a_reader_that_fails_says_so_itself(name: str):
 
 def test_a_place_that_is_taken_costs_the_figures_and_nothing_else(name: str):
     with Slates(name, 1), Slates(name, 1) as second:
-        Slate(name, 0)
+        ReaderTimings(name, 0)
         assert second.look(time.monotonic()) == Ahead()
         assert not second.complete
 
@@ -171,13 +171,13 @@ def test_clocks_that_break_do_not_break_the_range(name: str, monkeypatch: pytest
 def worked(name: str) -> dict[Stage, object]:
     """Write two batches of a reader in this same thread."""
     with Slates(name, 1) as slates:
-        batches = told(iter([1, 2]), Slate(name, 0))
+        batches = time_items(iter([1, 2]), ReaderTimings(name, 0))
 
         def work() -> SliceResult:
-            assert list(meter.handed(batches)) == [1, 2]
+            assert list(meter.time_handovers(batches)) == [1, 2]
             return SliceResult(slice_id="0.0", rows=2, bytes=2, checksum="")
 
-        return dict(flow_of(meter.clocked(work, meter.Across(slates)).times))
+        return dict(flow_of(meter.time_slice(work, meter.Across(slates)).times))
 
 
 def test_the_writer_tells_all_three(name: str):
@@ -191,7 +191,7 @@ def test_the_writer_tells_all_three(name: str):
 def test_telling_costs_microseconds(name: str):
     """A batch is read and written in milliseconds: two switches and two looks are nothing beside it."""
     with Slates(name, 1) as slates:
-        slate = Slate(name, 0)
+        slate = ReaderTimings(name, 0)
         begun = time.perf_counter()
         for _ in range(1_000):
             slate.to(State.BACKPRESSURED)

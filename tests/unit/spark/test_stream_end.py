@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.spark.stream_end import BAD, apart, complete, ended
+from airflow_provider_backpressure.spark.stream_end import BAD, apart, append_end, complete
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 ROWS = pyarrow.table(
@@ -72,7 +72,7 @@ def test_what_is_ended_is_complete_and_what_broke_off_is_not():
     columns = (Column(name="id", type="bigint"), Column(name="text", type="text"))
     some = ROWS.select(["id", "text"])
     for table in (some, some.slice(0, 0)):
-        batches = list(ended(table.to_batches(max_chunksize=2), columns))
+        batches = list(append_end(table.to_batches(max_chunksize=2), columns))
         assert pyarrow.Table.from_batches(complete(iter(batches))).equals(table)
         with pytest.raises(RangeFailed, match="broke off"):
             list(complete(iter(batches[:-1])))

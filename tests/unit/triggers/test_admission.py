@@ -33,7 +33,7 @@ from tests.unit.triggers.test_idle_maintenance import Logged
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(budget=Budget(credits=1, range_rows=10))
     made.install(monkeypatch)
-    monkeypatch.setattr(ledger, "shared_ledger", lambda address: made.ledger)
+    monkeypatch.setattr(ledger, "get_shared_ledger", lambda address: made.ledger)
     PlanSnapshotOperator(task_id="plan_snapshot", **made.flow).execute(context())
     return made
 

@@ -26,7 +26,7 @@ from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.sinks import IcebergSink, PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from airflow_provider_backpressure.testing import MemorySource
-from airflow_provider_backpressure.triggers.idle_maintenance import Between
+from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance
 from airflow_provider_backpressure.triggers.notifications import as_callbacks
 from tests.support.world import TABLES, World
 from tests.unit.triggers.test_unread import fired, hydrated, trigger, world
@@ -106,15 +106,15 @@ def logged(world: World) -> World:
     return world
 
 
-def between(world: World, *callbacks, signals: Sequence[SlotLag] = ()) -> Between:
-    return Between(
+def between(world: World, *callbacks, signals: Sequence[SlotLag] = ()) -> IdleMaintenance:
+    return IdleMaintenance(
         source=world.flow["source"],
         budget=Budget(signals=tuple(signals)),
         callbacks=as_callbacks(callbacks),
     )
 
 
-def looked(made: Between, world: World, *, working: bool = False, times: int = 1) -> None:
+def looked(made: IdleMaintenance, world: World, *, working: bool = False, times: int = 1) -> None:
     async def look() -> None:
         for _ in range(times):
             unread = Unread(hydration=world.hydration, course=world.ledger.course(world.hydration.id))

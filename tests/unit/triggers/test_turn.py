@@ -18,8 +18,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     made.install(monkeypatch)
     made.running.add("run")
-    monkeypatch.setattr(ledger, "shared_ledger", lambda address: made.ledger)
-    monkeypatch.setattr(turn, "running", lambda dag_id, run_id: dag_id == "dag" and run_id in made.running)
+    monkeypatch.setattr(ledger, "get_shared_ledger", lambda address: made.ledger)
+    monkeypatch.setattr(turn, "is_running", lambda dag_id, run_id: dag_id == "dag" and run_id in made.running)
     PlanSnapshotOperator(task_id="plan_snapshot", **made.flow).execute(context())
     return made
 

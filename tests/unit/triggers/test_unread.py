@@ -10,7 +10,7 @@ from airflow.triggers.shared_stream import SharedStreamManager
 
 from airflow_provider_backpressure.assets import hydration_asset, watch_source
 from airflow_provider_backpressure.core.monitoring.new_data import Debounce, Unread
-from airflow_provider_backpressure.core.progress.lag import Sight, advanced
+from airflow_provider_backpressure.core.progress.lag import Sight, advance
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceUnavailable
 from airflow_provider_backpressure.hooks import declaration_codec as declared
@@ -50,7 +50,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made.runner.source = made.source
     made.install(monkeypatch)
     TABLES["public.t"] = made.source
-    monkeypatch.setattr(ledger, "shared_ledger", lambda address: made.ledger)
+    monkeypatch.setattr(ledger, "get_shared_ledger", lambda address: made.ledger)
     monkeypatch.setattr(unread, "under_way", lambda dag_id, run_id: run_id in made.running)
     monkeypatch.setattr(declared, "classes", lambda: {"MemoryTable": MemoryTable})
     monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: made.flow["source"])
@@ -188,7 +188,7 @@ def seen(known: int, committed: int | None, seconds: int = 0):
     at = NOON + timedelta(seconds=seconds)
     done = None if committed is None else {0: committed}
     sight = Sight(at=at, unit=Unit.OFFSETS, known={0: known}, committed=done)
-    return Unread(hydration=None, course=advanced(None, sight, least_seconds=1))
+    return Unread(hydration=None, course=advance(None, sight, least_seconds=1))
 
 
 def test_it_is_said_once_until_a_run_has_brought_something():
@@ -222,14 +222,14 @@ def test_what_has_led_to_nothing_is_said_again_after_a_while_if_more_has_come():
     ids=lambda one: type(one).__name__,
 )
 def test_declarations_travel_as_json(declaration):
-    there = declared.declared_from(json.loads(json.dumps(declared.plain(declaration))))
+    there = declared.from_plain(json.loads(json.dumps(declared.plain(declaration))))
     assert declared.plain(there) == declared.plain(declaration)
     assert type(there) is type(declaration)
 
 
 def test_a_class_of_others_does_not_travel():
     with pytest.raises(InvalidDeclaration, match="no declaration"):
-        declared.declared_from({"class": "Popen", "args": "rm"})
+        declared.from_plain({"class": "Popen", "args": "rm"})
 
 
 def test_the_asset_is_another_than_that_of_the_commits():

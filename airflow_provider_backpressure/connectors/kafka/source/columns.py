@@ -52,10 +52,10 @@ def columns_of(declared: "KafkaSource") -> tuple[Column, ...]:
             f"The field {', '.join(taken)} would be a second column of that name: leave fields out, and take the value "
             "apart in a transform."
         )
-    return (*given, *(Column(name=name, type=spelled(type_)) for name, type_ in declared.fields.items()))
+    return (*given, *(Column(name=name, type=to_postgres_type(type_)) for name, type_ in declared.fields.items()))
 
 
-def recorded_source(conn_id: str, topic: str, columns: tuple[Column, ...]) -> "KafkaSource":
+def rebuild_source(conn_id: str, topic: str, columns: tuple[Column, ...]) -> "KafkaSource":
     """Return the declaration that made the columns of a plan, see :func:`columns_of`."""
     from airflow_provider_backpressure.connectors.kafka.source.config import KafkaSource
 
@@ -67,7 +67,7 @@ def recorded_source(conn_id: str, topic: str, columns: tuple[Column, ...]) -> "K
     return KafkaSource(conn_id=conn_id, topic=topic, key=key, fields={column.name: column.type for column in rest})
 
 
-def spelled(type_: str) -> str:
+def to_postgres_type(type_: str) -> str:
     """Return a type as PostgreSQL itself spells it; ``InvalidDeclaration`` for bytes, which JSON has none of."""
     text = " ".join(type_.lower().split())
     if text in ("bytea", ""):

@@ -74,7 +74,7 @@ class KafkaSource:
         return KafkaTopic(self, endpoint)
 
 
-def meant(start: Start) -> str | datetime | dict[int, int]:
+def parse_start(start: Start) -> str | datetime | dict[int, int]:
     """Return where to begin as one of ``earliest``, ``latest``, an aware time, or offsets by partition."""
     if isinstance(start, datetime):
         return _aware(start)

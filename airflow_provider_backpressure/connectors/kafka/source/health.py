@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_provider_backpressure.connectors.kafka.connect import CONTROL, consumer
 from airflow_provider_backpressure.connectors.kafka.errors import loss
-from airflow_provider_backpressure.connectors.kafka.metadata import SECONDS, asking
+from airflow_provider_backpressure.connectors.kafka.metadata import SECONDS, open_client
 from airflow_provider_backpressure.connectors.kafka.source.offsets import Log, TopicLog
 from airflow_provider_backpressure.core.health_signals import Figure, Retention, Watched
 from airflow_provider_backpressure.core.ports import Unread
@@ -31,7 +31,7 @@ class Kept:
     """Size of a partition above which it is deleted earlier."""
 
     @classmethod
-    def of(cls, config: Mapping[str, str]) -> "Kept":
+    def from_config(cls, config: Mapping[str, str]) -> "Kept":
         """Read a topic's configuration as the broker gives it; below zero is for ever."""
         milliseconds, most = int(config["retention.ms"]), int(config["retention.bytes"])
         deletes = "delete" in config["cleanup.policy"] and milliseconds >= 0
@@ -98,10 +98,10 @@ class TopicHealth:
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         topic = ConfigResource(ResourceType.TOPIC, self._log.topic)
-        with asking(self._log.endpoint, about=f"topic {self._log.topic}") as questions:
+        with open_client(self._log.endpoint, about=f"topic {self._log.topic}") as questions:
             asked = questions.client.describe_configs([topic], request_timeout=SECONDS)
             found = questions.answer(asked[topic])
-        return Kept.of({name: entry.value for name, entry in found.items()})
+        return Kept.from_config({name: entry.value for name, entry in found.items()})
 
     def _times(self, starts: Mapping[int, int]) -> dict[int, float]:
         """Return the time of the first record from an offset on, by partition, in seconds since 1970.

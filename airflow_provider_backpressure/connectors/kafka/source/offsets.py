@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.connectors.kafka.connect import CONTROL, consumer
-from airflow_provider_backpressure.connectors.kafka.metadata import SECONDS, Questions, asking
+from airflow_provider_backpressure.connectors.kafka.metadata import SECONDS, Questions, open_client
 from airflow_provider_backpressure.core.endpoints import Endpoint
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class TopicLog:
         from confluent_kafka.admin import OffsetSpec
 
         committed, every = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-        with self._asking() as questions:
+        with self._open_client() as questions:
             topics = questions.client.describe_topics(TopicCollection([self.topic]), request_timeout=SECONDS)
             found = questions.answer(topics[self.topic])
             partitions = sorted(partition.id for partition in found.partitions)
@@ -73,7 +73,7 @@ class TopicLog:
         from confluent_kafka.admin import OffsetSpec
 
         spec = OffsetSpec.for_timestamp(int(time.timestamp() * 1000))
-        with self._asking() as questions:
+        with self._open_client() as questions:
             found = self._offsets(questions, log.end, spec, IsolationLevel.READ_UNCOMMITTED)
         return {partition: high if found[partition] < 0 else found[partition] for partition, high in log.high.items()}
 
@@ -99,8 +99,8 @@ class TopicLog:
                 sizes = _sizes(client.consume(SAMPLED_RECORDS, SAMPLE_STEP))
         return RECORD_BYTES + sum(sizes) / len(sizes) if sizes else ASSUMED_BYTES
 
-    def _asking(self) -> AbstractContextManager[Questions]:
-        return asking(self.endpoint, about=f"topic {self.topic}")
+    def _open_client(self) -> AbstractContextManager[Questions]:
+        return open_client(self.endpoint, about=f"topic {self.topic}")
 
     def _offsets(self, questions: Questions, partitions: Iterable[int], spec: Any, isolation: Any) -> dict[int, int]:
         from confluent_kafka import TopicPartition

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.kafka import topic_identity as ide
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED
 from airflow_provider_backpressure.connectors.kafka.errors import loss
 from airflow_provider_backpressure.connectors.kafka.source.columns import KEY, columns_of
-from airflow_provider_backpressure.connectors.kafka.source.config import EARLIEST, LATEST, meant
+from airflow_provider_backpressure.connectors.kafka.source.config import EARLIEST, LATEST, parse_start
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
 from airflow_provider_backpressure.connectors.kafka.source.offsets import ASSUMED_BYTES, Log, TopicLog
 from airflow_provider_backpressure.core.config import Consistency
@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, 
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, OffsetBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, packed
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, pack_pieces
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import SourceRefused
@@ -43,7 +43,7 @@ class KafkaTopic:
     def __init__(self, declared: "KafkaSource", endpoint: Endpoint) -> None:
         self._declared = declared
         self._columns = columns_of(declared)
-        self._start = meant(declared.start)
+        self._start = parse_start(declared.start)
         self._log = TopicLog(endpoint=endpoint, topic=declared.topic)
         self.identity = f"kafka://{endpoint.host}/{declared.topic}{self._part()}"
 
@@ -81,17 +81,17 @@ class KafkaTopic:
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
         """See :meth:`..core.ports.Source.ranges`. Of offsets, each counted as a record."""
-        window = LogWindow.of(snapshot.window)
+        window = LogWindow.from_window(snapshot.window)
         assert window is not None, "every snapshot of a topic has one"
         most = max(1, min(rows, int(bytes / snapshot.row_bytes)))
-        for seq, bounds in enumerate(packed(window.pieces(), offsets=most)):
+        for seq, bounds in enumerate(pack_pieces(window.pieces(), offsets=most)):
             size = int(bounds.offsets * snapshot.row_bytes)
             yield PlannedRange(seq=seq, bounds=bounds, rows=bounds.offsets, bytes=size)
 
     def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
         """See :meth:`..core.ports.Source.cut`. By offsets; the broker is not asked."""
         assert isinstance(bounds, OffsetBounds), "a range of a topic"
-        return list(packed(bounds.pieces, offsets=-(-bounds.offsets // parts)))
+        return list(pack_pieces(bounds.pieces, offsets=-(-bounds.offsets // parts)))
 
     def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
         """See :meth:`..core.ports.Source.in_order`. A log has no key."""
@@ -108,7 +108,7 @@ class KafkaTopic:
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
         """See :meth:`..core.ports.Source.slice`. Asks nothing."""
         query = {"topic": self._declared.topic, "accept_loss": self._declared.accept_loss}
-        if (window := LogWindow.of(read.window)) is not None:
+        if (window := LogWindow.from_window(read.window)) is not None:
             query["topic_id"] = window.topic_id
         return Slice(slice_id=slice_id, query=json.dumps(query), bounds=bounds.to_json())
 
@@ -148,7 +148,7 @@ class KafkaTopic:
         """Return where the last run ended; a new partition from its beginning."""
         gone = set(last.end) - set(now.end)
         if gone or not identity.is_same(last.topic_id, now.topic_id):
-            raise identity.replaced(self._declared.topic)
+            raise identity.topic_replaced_error(self._declared.topic)
         if added := sorted(set(now.end) - set(last.end)):
             log.info(
                 "Partitions added to topic %s since its last plan: %s. They are read from their beginning.",

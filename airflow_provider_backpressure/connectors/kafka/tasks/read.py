@@ -18,8 +18,8 @@ import pyarrow
 
 from airflow_provider_backpressure.connectors.kafka import topic_identity as identity
 from airflow_provider_backpressure.connectors.kafka.connect import consumer
-from airflow_provider_backpressure.connectors.kafka.errors import Heard, loss, translated, where
-from airflow_provider_backpressure.connectors.kafka.metadata import asking
+from airflow_provider_backpressure.connectors.kafka.errors import Heard, loss, translate_error, where
+from airflow_provider_backpressure.connectors.kafka.metadata import open_client
 from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Piece, bounds_from_json
@@ -70,7 +70,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
         make = to_batch_with_bad if read.keep_bad else partial(to_batch, trusts=read.trusts)
         found = reading.records(bounds.pieces)
         while True:
-            with _uncollected():
+            with _pause_garbage_collection():
                 records = next(found, None)
                 batch = make(records, read.columns, what["topic"]) if records else None
                 del records
@@ -87,12 +87,12 @@ def _identity(source: Endpoint, what: Mapping[str, Any], name: str) -> Iterator[
     if not identity.is_known(planned):
         yield lambda: None
         return
-    with asking(source, f"topic {topic}", name=name, seconds=PATIENCE) as questions:
+    with open_client(source, f"topic {topic}", name=name, seconds=PATIENCE) as questions:
         yield lambda: identity.check(questions, topic, planned)
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _pause_garbage_collection() -> Iterator[None]:
     """Keep the garbage collector from looking through the records: it takes a third of all, and finds nothing.
 
     They refer to nothing, and are gone when their batch is made.
@@ -145,7 +145,7 @@ class _Reading:
         for message in found:
             error, partition, offset = message.error(), message.partition(), message.offset()
             if error is not None:
-                self._told(error, partition, offset)
+                self._handle_error(error, partition, offset)
                 continue
             if partition not in self.ends:
                 continue
@@ -172,7 +172,7 @@ class _Reading:
         self.at.update({partition: offset + 1 for partition, offset in at.items()})
         return True
 
-    def _told(self, error: Any, partition: int, offset: int) -> None:
+    def _handle_error(self, error: Any, partition: int, offset: int) -> None:
         """Act on what the client says of a partition or of the topic; what passes by itself it does not say."""
         match error.name():
             case "_PARTITION_EOF":
@@ -182,7 +182,7 @@ class _Reading:
                 if partition in self.ends:
                     self._lost(partition)
             case _:
-                raise translated(error, self.endpoint, heard=self.heard, about=f"topic {self.topic}")
+                raise translate_error(error, self.endpoint, heard=self.heard, about=f"topic {self.topic}")
 
     def _lost(self, partition: int) -> None:
         """Refuse a partition that no longer holds what was to be read, or go on behind it where that is accepted."""
@@ -218,7 +218,7 @@ class _Reading:
         from confluent_kafka import KafkaError
 
         late = KafkaError(KafkaError._TIMED_OUT, f"nothing came for {PATIENCE:g} seconds")
-        return translated(late, self.endpoint, heard=self.heard, about=f"topic {self.topic}")
+        return translate_error(late, self.endpoint, heard=self.heard, about=f"topic {self.topic}")
 
     def _place(self, partition: int, offset: int | None = None) -> Any:
         from confluent_kafka import TopicPartition

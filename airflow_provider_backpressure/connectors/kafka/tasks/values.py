@@ -63,20 +63,20 @@ def to_batch(records: Records, columns: Sequence[Column], topic: str, *, trusts:
 def to_batch_with_bad(records: Records, columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
     """Return records as a batch of these columns and :data:`BAD`, which names those that are not what they say."""
     try:
-        return _marked(to_batch(records, columns, topic), None)
+        return _mark_rows(to_batch(records, columns, topic), None)
     except Unreadable:
         pass
     pieces = []
     for record in records:
         try:
-            pieces.append(_marked(to_batch([record], columns, topic), None))
+            pieces.append(_mark_rows(to_batch([record], columns, topic), None))
         except Unreadable as error:
-            pieces.append(_marked(_empty(record, columns, topic), bad(error.reason, record.value())))
+            pieces.append(_mark_rows(_empty(record, columns, topic), bad(error.reason, record.value())))
     table = pyarrow.Table.from_batches(pieces).combine_chunks()
     return table.to_batches()[0]
 
 
-def _marked(batch: pyarrow.RecordBatch, mark: str | None) -> pyarrow.RecordBatch:
+def _mark_rows(batch: pyarrow.RecordBatch, mark: str | None) -> pyarrow.RecordBatch:
     return batch.append_column(BAD, pyarrow.array([mark] * batch.num_rows, pyarrow.string()))
 
 
@@ -176,7 +176,7 @@ _parse: Callable[[str], Any] = json.JSONDecoder(
 ).decode
 
 
-def _parsed(record: "Message") -> tuple[str | None, Any]:
+def _parse_value(record: "Message") -> tuple[str | None, Any]:
     """Return a value's text and what it says."""
     text = _text(record, "value", record.value())
     if text is None:
@@ -197,11 +197,11 @@ def _json_texts(records: Records, *, trusts: bool) -> pyarrow.Array:
     if trusts or are_objects(values):
         with suppress(pyarrow.ArrowInvalid):
             return values.cast(pyarrow.string())
-    return pyarrow.array([_parsed(record)[0] for record in records], pyarrow.string())
+    return pyarrow.array([_parse_value(record)[0] for record in records], pyarrow.string())
 
 
 def _json_object(record: "Message") -> dict[str, Any] | None:
-    text, value = _parsed(record)
+    text, value = _parse_value(record)
     if text is not None and not isinstance(value, dict):
         _refuse(record, "its value is no JSON object")
     found: dict[str, Any] | None = value
@@ -212,7 +212,7 @@ def _field(records: Records, objects: Sequence[dict[str, Any] | None], column: C
     """Return one field of every object in the column's type; NULL where it is missing or null."""
     as_json = column.type in _JSON
     try:
-        texts = [None if each is None else _said(each.get(column.name), as_json=as_json) for each in objects]
+        texts = [None if each is None else _to_text(each.get(column.name), as_json=as_json) for each in objects]
         return _cast(pyarrow.array(texts, pyarrow.string()), column)
     except (pyarrow.ArrowInvalid, UnicodeEncodeError):
         _refuse_first(records, objects, column, as_json=as_json)
@@ -220,7 +220,7 @@ def _field(records: Records, objects: Sequence[dict[str, Any] | None], column: C
 
 def _cast(texts: pyarrow.Array, column: Column) -> pyarrow.Array:
     type_ = carrier(column.type)[0]
-    if _rounded(texts, column.type):
+    if _would_round(texts, column.type):
         raise pyarrow.ArrowInvalid("rounded")
     if type_ != pyarrow.string():
         return _number(texts, type_)
@@ -239,7 +239,7 @@ def _digits(type_: str) -> str | None:
     return rf"\.\d{{{digits}}}\d*[1-9]"
 
 
-def _rounded(texts: pyarrow.Array, type_: str) -> bool:
+def _would_round(texts: pyarrow.Array, type_: str) -> bool:
     """Whether PostgreSQL would take another value than one that is written, without a word: it rounds to the type."""
     pattern = _digits(type_)
     if pattern is not None:
@@ -279,7 +279,7 @@ def _refuse_first(
     records: Records, objects: Sequence[dict[str, Any] | None], column: Column, *, as_json: bool
 ) -> NoReturn:
     for record, found in zip(records, objects, strict=True):
-        text = None if found is None else _said(found.get(column.name), as_json=as_json)
+        text = None if found is None else _to_text(found.get(column.name), as_json=as_json)
         try:
             _cast(pyarrow.array([text], pyarrow.string()), column)
         except (pyarrow.ArrowInvalid, UnicodeEncodeError):
@@ -292,7 +292,7 @@ def _unfit(text: str, column: Column) -> str:
     type_ = carrier(column.type)[0]
     if "\0" in text:
         return "holds a NUL character, which no text can"
-    if _rounded(pyarrow.array([text]), column.type):
+    if _would_round(pyarrow.array([text]), column.type):
         return f"has too many decimals for {column.type}"
     if pyarrow.types.is_integer(type_) and _INTEGER.fullmatch(text):
         return f"is too large for {column.type}: {text[:_SHOWN]}"
@@ -306,24 +306,24 @@ def _unfit(text: str, column: Column) -> str:
     return f"is no {column.type}"
 
 
-def _said(value: Any, *, as_json: bool) -> str | None:
+def _to_text(value: Any, *, as_json: bool) -> str | None:
     """Return a field in its sender's words; an object or a list as JSON."""
     if value is None:
         return None
     if as_json or isinstance(value, dict | list):
-        return _dumped(value)
+        return _dump(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
 
 
-def _dumped(value: Any) -> str:
+def _dump(value: Any) -> str:
     if isinstance(value, _Number):
         return str(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(name)}: {_dumped(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(name)}: {_dump(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_dumped, value)) + "]"
+        return "[" + ", ".join(map(_dump, value)) + "]"
     return json.dumps(value)
 
 

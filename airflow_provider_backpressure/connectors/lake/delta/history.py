@@ -19,7 +19,7 @@ def check_unreverted(table: DeltaTable, ours: str, since: int, name: str) -> Non
     at, standing = head, set[int]()
     while at in entries:
         standing.add(at)
-        at = _restored(entries[at]) if entries[at].get("operation") == "RESTORE" else at - 1
+        at = _get_restored_version(entries[at]) if entries[at].get("operation") == "RESTORE" else at - 1
     lost = max((version for version in entries if ours in entries[version] and version not in standing), default=None)
     if lost is not None:
         raise SinkRefused(
@@ -28,7 +28,7 @@ def check_unreverted(table: DeltaTable, ours: str, since: int, name: str) -> Non
         )
 
 
-def _restored(entry: dict[str, Any]) -> int:
+def _get_restored_version(entry: dict[str, Any]) -> int:
     """Return the version that a RESTORE went back to; -1 where it names a time instead."""
     version = str(entry.get("operationParameters", {}).get("version"))
     return int(version) if version.isdigit() else -1

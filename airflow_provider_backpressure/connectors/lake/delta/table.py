@@ -21,17 +21,25 @@ from airflow_provider_backpressure.connectors.lake.delta import compatibility as
 from airflow_provider_backpressure.connectors.lake.delta import history as delta_history
 from airflow_provider_backpressure.connectors.lake.footers import batches, footer
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
-from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
+from airflow_provider_backpressure.connectors.lake.markers import (
+    FOLDER,
+    Attempt,
+    Holder,
+    Landed,
+    Mark,
+    group_by_slice,
+    missing_table_message,
+)
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
 from airflow_provider_backpressure.connectors.lake.options import ADDRESS, REGION
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.error_codec import strip_frames
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.snapshot.stream_positions import moved, placed
+from airflow_provider_backpressure.core.snapshot.stream_positions import find_start_positions, move_streams
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
 FENCE = "backpressure"
@@ -64,8 +72,8 @@ class DeltaLakeTable:
         """See :meth:`..connectors.lake.table.LakeTable.check`."""
         delta_fit.check_names(schema, self.name)
 
-    def stored(self, schema: pyarrow.Schema) -> pyarrow.Schema:
-        """See :meth:`..connectors.lake.table.LakeTable.stored`."""
+    def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+        """See :meth:`..connectors.lake.table.LakeTable.to_stored_schema`."""
         return schema
 
     def create(self, schema: pyarrow.Schema) -> None:
@@ -95,11 +103,11 @@ class DeltaLakeTable:
             if plan.increment:
                 self._check_history(table)
             epoch = (table.transaction_version(FENCE) or 0) + 1
-            removed, streams = self._cleared(table, clear), self._placed(table, plan)
-            holder = Holder.of(plan, epoch, table=str(table.metadata().id), version=table.version() + 1)
+            removed, streams = self._clear(table, clear), self._place_streams(table, plan)
+            holder = Holder.create(plan, epoch, table=str(table.metadata().id), version=table.version() + 1)
             if self._take(table, holder, removed, streams):
                 return epoch
-        raise self._contended()
+        raise self._contention_error()
 
     def renew(self, plan_id: str) -> int | None:
         """See :meth:`..connectors.lake.table.LakeTable.renew`."""
@@ -107,9 +115,9 @@ class DeltaLakeTable:
             holder = self._holder(table)
             if holder is None or holder.plan_id != plan_id:
                 return None
-            if self._take(table, holder.renewed(holder.epoch + 1)):
+            if self._take(table, holder.with_epoch(holder.epoch + 1)):
                 return holder.epoch + 1
-        raise self._contended()
+        raise self._contention_error()
 
     def marks(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Mark]:
         """See :meth:`..connectors.lake.table.LakeTable.marks`. A note counts where the log names its nonce."""
@@ -120,8 +128,8 @@ class DeltaLakeTable:
         found = {each: self._mark(table, plan_id, each) for each in wanted}
         return {each: mark for each, mark in found.items() if mark is not None}
 
-    def committed(self, plan_id: str) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.committed`."""
+    def count_committed(self, plan_id: str) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.count_committed`."""
         table = self._find()
         if table is None:
             return 0
@@ -141,7 +149,7 @@ class DeltaLakeTable:
             if stands is None:
                 attempt.check(self._holder(table), self.name)
                 delta_fit.check_features(table, self.name)
-                if not self._committed(table, attempt, mark, write if merges else None, settled):
+                if not self._commit(table, attempt, mark, write if merges else None, settled):
                     continue
                 stands = mark
             if stands.nonce != attempt.nonce:
@@ -149,7 +157,7 @@ class DeltaLakeTable:
             elif merges:
                 self.drop(mark.files)
             return stands
-        raise self._contended()
+        raise self._contention_error()
 
     def drop(self, files: Sequence[str]) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.drop`."""
@@ -177,7 +185,7 @@ class DeltaLakeTable:
             if self._append(table, removed, entry, {"discarded": slice_id}):
                 self._notes.drop_mark(mark)
                 return True
-        raise self._contended()
+        raise self._contention_error()
 
     def remove(self) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.remove`."""
@@ -213,8 +221,8 @@ class DeltaLakeTable:
         ours = {name for mark in self.marks(plan_id).values() for name in mark.files}
         return sorted(name for name, (_, rows) in found.items() if name not in ours and rows != 0)
 
-    def landed(self) -> list[Landed]:
-        """See :meth:`..connectors.lake.table.LakeTable.landed`.
+    def list_landed(self) -> list[Landed]:
+        """See :meth:`..connectors.lake.table.LakeTable.list_landed`.
 
         A file whose rows the log does not tell is asked itself.
         """
@@ -226,7 +234,7 @@ class DeltaLakeTable:
             name: (size, footer(self._place, name).num_rows if rows is None else rows)
             for name, (size, rows) in active.items()
         }
-        return landed(self.marks(holder.plan_id).values() if holder else (), visible)
+        return group_by_slice(self.marks(holder.plan_id).values() if holder else (), visible)
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that the log no longer names has no rows."""
@@ -239,16 +247,16 @@ class DeltaLakeTable:
         yield from self._rows([name for name in files if name in active])
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
-        """See :meth:`..connectors.lake.table.LakeTable.translated`."""
+    def translate_errors(self) -> Iterator[None]:
+        """See :meth:`..connectors.lake.table.LakeTable.translate_errors`."""
         try:
             yield
         except (DeltaProtocolError, SchemaMismatchError, TableNotFoundError) as error:
-            raise SinkRefused(f"{self.name} cannot be used: {error}") from unframed(error)
+            raise SinkRefused(f"{self.name} cannot be used: {error}") from strip_frames(error)
         except pyarrow.ArrowException as error:
-            raise SinkRefused(f"{self.name} does not take these rows: {error}") from unframed(error)
+            raise SinkRefused(f"{self.name} does not take these rows: {error}") from strip_frames(error)
         except (DeltaError, OSError) as error:
-            raise SinkUnavailable(f"{self.name} does not answer: {error}") from unframed(error)
+            raise SinkUnavailable(f"{self.name} does not answer: {error}") from strip_frames(error)
 
     def close(self) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.close`."""
@@ -266,7 +274,7 @@ class DeltaLakeTable:
         for _ in tries():
             yield self._load()
 
-    def _contended(self) -> SinkUnavailable:
+    def _contention_error(self) -> SinkUnavailable:
         return SinkUnavailable(f"{self.name} is written by so many that no commit came through.")
 
     def _holder(self, table: DeltaTable) -> Holder | None:
@@ -278,7 +286,7 @@ class DeltaLakeTable:
     def _check_history(self, table: DeltaTable | None) -> None:
         holder = None if table is None else self._holder(table)
         if table is None or holder is None:
-            raise SinkRefused(missing(self.name))
+            raise SinkRefused(missing_table_message(self.name))
         holder.check_table(str(table.metadata().id), self.name)
         if "version" in holder.about:
             delta_history.check_unreverted(table, FENCE, holder.about["version"], self.name)
@@ -302,14 +310,14 @@ class DeltaLakeTable:
             epoch = (table.transaction_version(FENCE) or 0) + 1
             if self._append(table, (), [Transaction(FENCE, epoch)], {"epoch": epoch}):
                 return
-        raise self._contended()
+        raise self._contention_error()
 
-    def _placed(self, table: DeltaTable, plan: Plan) -> dict[str, int]:
-        window = LogWindow.of(plan.read.window)
+    def _place_streams(self, table: DeltaTable, plan: Plan) -> dict[str, int]:
+        window = LogWindow.from_window(plan.read.window)
         if not plan.write.ordered or window is None:
             return {}
         there = self._there(table, [window.stream(partition) for partition in window.start])
-        return placed(window, there, target=self.name, increment=plan.increment)
+        return find_start_positions(window, there, target=self.name, increment=plan.increment)
 
     def _there(self, table: DeltaTable, streams: Sequence[str]) -> dict[str, int]:
         """Return where these streams stand, those that are not known left out."""
@@ -320,7 +328,7 @@ class DeltaLakeTable:
         nonce = table.transaction_version(f"{FENCE}:{plan_id}:{slice_id}")
         return self._notes.mark(plan_id, slice_id, nonce) if nonce else None
 
-    def _committed(
+    def _commit(
         self, table: DeltaTable, attempt: Attempt, mark: Mark, merged: WriteSpec | None, settled: Settled | None
     ) -> bool:
         """Add one entry to the log; ``False`` where another has come since the table was looked at."""
@@ -328,7 +336,7 @@ class DeltaLakeTable:
         entry = [
             Transaction(FENCE, attempt.epoch),
             _slice(attempt.plan_id, attempt.slice_id, attempt.nonce),
-            *_streams(moved(there, attempt.moves, self.name)),
+            *_streams(move_streams(there, attempt.moves, self.name)),
         ]
         about = {"slice": attempt.slice_id, "plan": attempt.plan_id, "rows": mark.rows, "checksum": mark.checksum}
         if merged is None:
@@ -363,10 +371,10 @@ class DeltaLakeTable:
     ) -> TableMerger:
         schema, rows = pyarrow.schema(table.schema().to_arrow()), self._rows(mark.files)
         if settled is not None:
-            schema, rows = settled.marked(schema, rows)
+            schema, rows = settled.with_deletes(schema, rows)
         merger = table.merge(
             pyarrow.RecordBatchReader.from_batches(schema, rows),
-            " AND ".join(f"target.{_quoted(name)} = source.{_quoted(name)}" for name in write.key),
+            " AND ".join(f"target.{_quote(name)} = source.{_quote(name)}" for name in write.key),
             source_alias="source",
             target_alias="target",
             commit_properties=properties,
@@ -377,7 +385,7 @@ class DeltaLakeTable:
         merger = merger.when_matched_delete(gone).when_matched_update_all(except_cols=[GONE])
         return merger.when_not_matched_insert_all(f"NOT {gone}", except_cols=[GONE])
 
-    def _cleared(self, table: DeltaTable, plan_id: str | None) -> list[delta_files.Action]:
+    def _clear(self, table: DeltaTable, plan_id: str | None) -> list[delta_files.Action]:
         """Return what removes every file; ``SinkRefused`` where one holds rows that the plan did not write."""
         if plan_id is None:
             return []
@@ -415,7 +423,7 @@ def _properties(entry: list[Transaction], about: dict[str, object]) -> CommitPro
     return CommitProperties(custom_metadata={FENCE: about}, max_commit_retries=0, app_transactions=entry)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 

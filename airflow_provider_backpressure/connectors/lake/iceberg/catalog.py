@@ -40,7 +40,7 @@ def _carries_secret(value: str) -> bool:
     return bool(parts.password) or any(_is_secret(name.lower()) for name, _ in parse_qsl(parts.query))
 
 
-def loaded_by(catalog: Mapping[str, str]) -> dict[str, str]:
+def to_pyiceberg_properties(catalog: Mapping[str, str]) -> dict[str, str]:
     """Return the properties as pyiceberg takes them, which has no Hadoop catalog of its own."""
     if catalog.get("type") != HADOOP:
         return dict(catalog)
@@ -66,7 +66,7 @@ def catalog_properties(endpoint: Endpoint) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def needed_modules(catalog: Mapping[str, str], endpoint: Endpoint) -> tuple[str, ...]:
+def list_modules(catalog: Mapping[str, str], endpoint: Endpoint) -> tuple[str, ...]:
     """Return what a task imports to reach a catalog."""
     if endpoint.host:
         return ("pyiceberg", "sqlalchemy", "psycopg")

@@ -16,7 +16,7 @@ PROPERTIES = {
 _LARGE = {pyarrow.large_string(): pyarrow.string(), pyarrow.large_binary(): pyarrow.binary()}
 
 
-def stored(schema: pyarrow.Schema) -> pyarrow.Schema:
+def to_stored_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
     """Return a schema as Iceberg has it: its least integer has 32 bits."""
     fields = [field.with_type(pyarrow.int32()) if field.type == pyarrow.int16() else field for field in schema]
     return pyarrow.schema(fields)

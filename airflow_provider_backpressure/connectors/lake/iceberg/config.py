@@ -41,7 +41,7 @@ class IcebergSink:
 
     def open(self, endpoint: Endpoint) -> "LakeTarget":
         """Return the sink; it connects at the first question. Names and properties are checked here."""
-        from airflow_provider_backpressure.connectors.lake.iceberg.catalog import check_catalog, needed_modules
+        from airflow_provider_backpressure.connectors.lake.iceberg.catalog import check_catalog, list_modules
         from airflow_provider_backpressure.connectors.lake.quarantine import address_beside
         from airflow_provider_backpressure.connectors.lake.sink.target import LakeTarget
         from airflow_provider_backpressure.connectors.lake.table import address_of
@@ -59,6 +59,6 @@ class IcebergSink:
             aside=open_lake("iceberg", address_beside(address), endpoint) if self.quarantine else None,
             most_bad=self.quarantine or 0,
             beside=lambda end: replace(self, table=self.table + end).open(endpoint),
-            modules=needed_modules(catalog, endpoint),
+            modules=list_modules(catalog, endpoint),
             key=self.key,
         )

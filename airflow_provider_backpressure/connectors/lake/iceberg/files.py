@@ -80,7 +80,7 @@ def active(table: Table, *, without_deletes: bool = False) -> dict[str, DataFile
     return {task.file.file_path: task.file for task in tasks if not (without_deletes and task.delete_files)}
 
 
-def scanned(table: Table) -> Iterator[pyarrow.RecordBatch]:
+def scan_rows(table: Table) -> Iterator[pyarrow.RecordBatch]:
     """Yield every row that readers see."""
     yield from table.scan().to_arrow_batch_reader()
 

@@ -9,7 +9,7 @@ from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 
-def described(snapshot: Snapshot | None) -> str:
+def describe_snapshot(snapshot: Snapshot | None) -> str:
     """Return what a property says of our last snapshot: its id and sequence number."""
     return json.dumps([snapshot.snapshot_id, snapshot.sequence_number or 0] if snapshot is not None else [])
 

@@ -45,7 +45,7 @@ def merge(
         [batch.select(list(key)) for name in mark.files for batch in batches(data.input(name))]
     )
     removed: list[DataFile] = []
-    live = mark.files if settled is None or settled.whole else _live(table, data, mark, settled)
+    live = mark.files if settled is None or settled.is_every_row_live else _live(table, data, mark, settled)
     added = [data.path(name) for name in live]
     for task in table.scan(row_filter=_near(keys, key)).plan_files():
         if task.delete_files:
@@ -73,7 +73,7 @@ def _live(table: Table, data: Data, mark: Mark, settled: Settled) -> list[str]:
     """Write the rows anew that stay, and name the new files."""
     schema, names = schema_of(table, ".".join(table.name())), list[str]()
     every = (batch for name in mark.files for batch in batches(data.input(name)))
-    rows = (batch for batch in settled.among(every) if batch.num_rows)
+    rows = (batch for batch in settled.select_live(every) if batch.num_rows)
     while (first := next(rows, None)) is not None:
         names.append(f"{uuid.uuid4().hex}-settled.parquet")
         with data.output(names[-1]) as stream, pq.ParquetWriter(stream, schema, compression="zstd") as writer:

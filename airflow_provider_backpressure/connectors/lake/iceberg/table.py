@@ -30,20 +30,28 @@ from airflow_provider_backpressure.connectors.lake.iceberg import merge as icebe
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog import (
     IMPLEMENTATION,
     catalog_properties,
-    loaded_by,
     place_of,
+    to_pyiceberg_properties,
 )
-from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, active, remove, scanned
+from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, active, remove, scan_rows
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
-from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
+from airflow_provider_backpressure.connectors.lake.markers import (
+    FOLDER,
+    Attempt,
+    Holder,
+    Landed,
+    Mark,
+    group_by_slice,
+    missing_table_message,
+)
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.error_codec import strip_frames
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.snapshot.stream_positions import moved, placed
+from airflow_provider_backpressure.core.snapshot.stream_positions import find_start_positions, move_streams
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
 PLAN, SLICES, BEFORE = "backpressure.plan", "backpressure.slices", "backpressure.slices.before"
@@ -71,7 +79,11 @@ class IcebergTable:
         self.identity = f"iceberg://{place_of(catalog, endpoint)}/{table}"
         self._catalog_name = catalog.get("name", "default")
         declared = {key: value for key, value in catalog.items() if key != "name"}
-        self._properties = {IMPLEMENTATION[0]: IMPLEMENTATION[1], **loaded_by(declared), **catalog_properties(endpoint)}
+        self._properties = {
+            IMPLEMENTATION[0]: IMPLEMENTATION[1],
+            **to_pyiceberg_properties(declared),
+            **catalog_properties(endpoint),
+        }
         self._opened: Catalog | None = None
         self._data: Data | None = None
         self._notes: Notes | None = None
@@ -87,9 +99,9 @@ class IcebergTable:
         Iceberg holds them all, small integers as larger ones.
         """
 
-    def stored(self, schema: pyarrow.Schema) -> pyarrow.Schema:
-        """See :meth:`..connectors.lake.table.LakeTable.stored`."""
-        return iceberg_fit.stored(schema)
+    def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+        """See :meth:`..connectors.lake.table.LakeTable.to_stored_schema`."""
+        return iceberg_fit.to_stored_schema(schema)
 
     def create(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.create`. The namespace too."""
@@ -102,7 +114,7 @@ class IcebergTable:
         except NamespaceAlreadyExistsError:
             pass
         try:
-            self._catalog.create_table(self.name, self.stored(schema), properties=iceberg_fit.PROPERTIES)
+            self._catalog.create_table(self.name, self.to_stored_schema(schema), properties=iceberg_fit.PROPERTIES)
         except TableAlreadyExistsError:
             return
 
@@ -129,16 +141,16 @@ class IcebergTable:
             if plan.increment:
                 self._check_history(table)
             before = _holder(table)
-            holder = Holder.of(plan, before.epoch + 1 if before else 1, table=str(table.metadata.table_uuid))
-            removed = self._cleared(table, clear)
-            properties = {PLAN: holder.to_json(), **_placed(table, plan, self.name)}
+            holder = Holder.create(plan, before.epoch + 1 if before else 1, table=str(table.metadata.table_uuid))
+            removed = self._clear(table, clear)
+            properties = {PLAN: holder.to_json(), **_place_streams(table, plan, self.name)}
             slices = _slices(table, SLICES)
             if slices["plan"] != plan.plan_id:
                 properties |= {SLICES: _compact(plan.plan_id, {}), BEFORE: json.dumps(slices)}
             about = {"backpressure.plan": plan.plan_id, "backpressure.epoch": str(holder.epoch)}
             if _commit(table, properties, about, remove(removed)):
                 return holder.epoch
-        raise self._contended()
+        raise self._contention_error()
 
     def renew(self, plan_id: str) -> int | None:
         """See :meth:`..connectors.lake.table.LakeTable.renew`."""
@@ -149,9 +161,9 @@ class IcebergTable:
             self._check_history(table)
             epoch = holder.epoch + 1
             about = {"backpressure.plan": plan_id, "backpressure.epoch": str(epoch)}
-            if _commit(table, {PLAN: holder.renewed(epoch).to_json()}, about, remove([])):
+            if _commit(table, {PLAN: holder.with_epoch(epoch).to_json()}, about, remove([])):
                 return epoch
-        raise self._contended()
+        raise self._contention_error()
 
     def marks(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Mark]:
         """See :meth:`..connectors.lake.table.LakeTable.marks`. A note counts where a property names its nonce."""
@@ -160,45 +172,45 @@ class IcebergTable:
             return {}
         nonces = _nonces(table, plan_id)
         wanted = nonces if slice_ids is None else [each for each in slice_ids if each in nonces]
-        return {each: self._noted(table).mark(plan_id, each, nonces[each]) for each in wanted}
+        return {each: self._read_notes(table).mark(plan_id, each, nonces[each]) for each in wanted}
 
-    def committed(self, plan_id: str) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.committed`."""
+    def count_committed(self, plan_id: str) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.count_committed`."""
         table = self._find()
         return 0 if table is None else len(_nonces(table, plan_id))
 
     def output(self, name: str) -> pyarrow.NativeFile:
         """See :meth:`..connectors.lake.table.LakeTable.output`: what no snapshot names, nobody sees."""
-        return self._stored().output(name)
+        return self._load_data().output(name)
 
     def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
         """See :meth:`..connectors.lake.table.LakeTable.commit`."""
-        data, merges = self._stored(), write.mode == "upsert" and mark.rows > 0
+        data, merges = self._load_data(), write.mode == "upsert" and mark.rows > 0
         for table in self._tries():
-            notes, nonces = self._noted(table), _nonces(table, attempt.plan_id)
+            notes, nonces = self._read_notes(table), _nonces(table, attempt.plan_id)
             nonce = nonces.get(attempt.slice_id)
             stands = notes.mark(attempt.plan_id, attempt.slice_id, nonce) if nonce else None
             if stands is None:
                 attempt.check(_holder(table), self.name)
                 self._check_history(table)
                 notes.write_mark(mark)
-                properties = _moved(table, attempt, self.name)
+                properties = _move_streams(table, attempt, self.name)
                 properties[SLICES] = _compact(attempt.plan_id, {**nonces, attempt.slice_id: mark.nonce})
                 change = iceberg_merge.merge(table, data, mark, write.key, settled) if merges else _append(data, mark)
                 if not _commit(table, properties, _about(mark), change):
                     continue
-                if settled is not None and not settled.whole:
+                if settled is not None and not settled.is_every_row_live:
                     self.drop(mark.files)
                 stands = mark
             if stands.nonce != attempt.nonce:
                 notes.drop_mark(mark)
             return stands
-        raise self._contended()
+        raise self._contention_error()
 
     def drop(self, files: Sequence[str]) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.drop`."""
         if files:
-            data = self._stored()
+            data = self._load_data()
             for name in files:
                 data.delete(name)
 
@@ -216,15 +228,15 @@ class IcebergTable:
                 return False
             holder.check_plan(plan_id, self.name)
             self._check_history(table)
-            mark, files = self._noted(table).mark(plan_id, slice_id, nonces[slice_id]), active(table)
-            paths = [self._stored().path(name) for name in mark.files] if mark.rows else []
+            mark, files = self._read_notes(table).mark(plan_id, slice_id, nonces[slice_id]), active(table)
+            paths = [self._load_data().path(name) for name in mark.files] if mark.rows else []
             if not all(path in files for path in paths):
                 raise SinkRefused(f"The rows of slice {slice_id} no longer lie in files of their own in {self.name}.")
             rest = {each: nonce for each, nonce in nonces.items() if each != slice_id}
             about = {"backpressure.discarded": slice_id, "backpressure.plan": plan_id}
             if _commit(table, {SLICES: _compact(plan_id, rest)}, about, remove([files[path] for path in paths])):
                 return True
-        raise self._contended()
+        raise self._contention_error()
 
     def remove(self) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.remove`.
@@ -236,7 +248,7 @@ class IcebergTable:
             return
         holder = _holder(table)
         for mark in self.marks(holder.plan_id).values() if holder is not None else ():
-            self._noted(table).drop_mark(mark)
+            self._read_notes(table).drop_mark(mark)
         self._catalog.purge_table(self.name)
 
     def traces(self) -> tuple[str, ...]:
@@ -260,11 +272,11 @@ class IcebergTable:
                 Data(table, folder=FOLDER).remove()
                 self._notes = None
                 return
-        raise self._contended()
+        raise self._contention_error()
 
     def current(self, files: Sequence[str]) -> bool:
         """See :meth:`..connectors.lake.table.LakeTable.current`."""
-        data, found = self._stored(), active(self._load(), without_deletes=True)
+        data, found = self._load_data(), active(self._load(), without_deletes=True)
         return all(data.path(name) in found for name in files)
 
     def find_strangers(self, plan_id: str, *, alone: bool) -> list[str]:
@@ -274,12 +286,12 @@ class IcebergTable:
         """
         return self._strangers(self._load(), plan_id) if alone else []
 
-    def landed(self) -> list[Landed]:
-        """See :meth:`..connectors.lake.table.LakeTable.landed`.
+    def list_landed(self) -> list[Landed]:
+        """See :meth:`..connectors.lake.table.LakeTable.list_landed`.
 
         ``SinkRefused`` where rows are deleted beside their files.
         """
-        table, data = self._load(), self._stored()
+        table, data = self._load(), self._load_data()
         holder, found = _holder(table), active(table)
         if len(active(table, without_deletes=True)) < len(found):
             raise SinkRefused(f"{self.name} has delete files: what its data files hold is not what readers see.")
@@ -290,35 +302,35 @@ class IcebergTable:
         visible = {
             path.removeprefix(root): (file.file_size_in_bytes, file.record_count) for path, file in found.items()
         }
-        return landed(self.marks(holder.plan_id).values() if holder else (), visible)
+        return group_by_slice(self.marks(holder.plan_id).values() if holder else (), visible)
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows."""
         if files is None:
-            yield from scanned(self._load())
+            yield from scan_rows(self._load())
             return
         for name in files:
             try:
-                stream = self._stored().input(name)
+                stream = self._load_data().input(name)
             except FileNotFoundError:
                 continue
             yield from batches(stream)
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
-        """See :meth:`..connectors.lake.table.LakeTable.translated`."""
+    def translate_errors(self) -> Iterator[None]:
+        """See :meth:`..connectors.lake.table.LakeTable.translate_errors`."""
         try:
             yield
         except NoSuchTableError as error:
-            raise SinkRefused(f"The Iceberg table {self.name} is not there.") from unframed(error)
+            raise SinkRefused(f"The Iceberg table {self.name} is not there.") from strip_frames(error)
         except pyarrow.ArrowException as error:
-            raise SinkRefused(f"{self.name} does not take these rows: {error}") from unframed(error)
+            raise SinkRefused(f"{self.name} does not take these rows: {error}") from strip_frames(error)
         except (RESTError, OSError, CommitFailedException) as error:
-            raise SinkUnavailable(f"{self.name} does not answer: {error}") from unframed(error)
+            raise SinkUnavailable(f"{self.name} does not answer: {error}") from strip_frames(error)
         except _database_errors() as error:
-            raise SinkUnavailable(f"The catalog of {self.name} does not answer: {type(error).__name__}.") from unframed(
-                error
-            )
+            raise SinkUnavailable(
+                f"The catalog of {self.name} does not answer: {type(error).__name__}."
+            ) from strip_frames(error)
 
     def close(self) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.close`."""
@@ -348,28 +360,28 @@ class IcebergTable:
         for _ in tries():
             yield self._load()
 
-    def _contended(self) -> SinkUnavailable:
+    def _contention_error(self) -> SinkUnavailable:
         return SinkUnavailable(f"{self.name} is written by so many that no commit came through.")
 
     def _check_history(self, table: Table | None) -> None:
         """Also before each snapshot of ours: once one is made on top, nothing says that those before it are gone."""
         holder = None if table is None else _holder(table)
         if table is None or holder is None:
-            raise SinkRefused(missing(self.name))
+            raise SinkRefused(missing_table_message(self.name))
         holder.check_table(str(table.metadata.table_uuid), self.name)
         iceberg_history.check_unreverted(table, table.properties.get(LAST), self.name)
 
-    def _stored(self) -> Data:
+    def _load_data(self) -> Data:
         if self._data is None:
             self._data = Data(self._load())
         return self._data
 
-    def _noted(self, table: Table) -> Notes:
+    def _read_notes(self, table: Table) -> Notes:
         if self._notes is None:
             self._notes = Notes(Data(table, folder=""))
         return self._notes
 
-    def _cleared(self, table: Table, plan_id: str | None) -> list[Any]:
+    def _clear(self, table: Table, plan_id: str | None) -> list[Any]:
         """Return every file; ``SinkRefused`` where one holds rows that the plan did not write."""
         if plan_id is None:
             return []
@@ -382,7 +394,7 @@ class IcebergTable:
         return list(active(table).values())
 
     def _strangers(self, table: Table, plan_id: str) -> list[str]:
-        data = self._stored()
+        data = self._load_data()
         written = {data.path(name) for mark in self.marks(plan_id).values() for name in mark.files}
         return sorted(path for path, file in active(table).items() if path not in written and file.record_count)
 
@@ -392,7 +404,7 @@ def _commit(table: Table, properties: dict[str, str], about: dict[str, str], cha
     try:
         with table.transaction() as transaction:
             change(transaction, about)
-            last = iceberg_history.described(transaction.table_metadata.current_snapshot())
+            last = iceberg_history.describe_snapshot(transaction.table_metadata.current_snapshot())
             transaction.set_properties({**properties, LAST: last})
     except CommitFailedException:
         return False
@@ -441,18 +453,20 @@ def _slices(table: Table, name: str) -> dict[str, Any]:
     return dict(json.loads(table.properties.get(name, '{"plan": "", "slices": {}}')))
 
 
-def _placed(table: Table, plan: Plan, name: str) -> dict[str, str]:
+def _place_streams(table: Table, plan: Plan, name: str) -> dict[str, str]:
     """Return what sets the streams of an ordered plan to where it begins."""
-    window = LogWindow.of(plan.read.window)
+    window = LogWindow.from_window(plan.read.window)
     if not plan.write.ordered or window is None:
         return {}
     there = _there(table)
-    return {STREAMS: json.dumps({**there, **placed(window, there, target=name, increment=plan.increment)})}
+    return {
+        STREAMS: json.dumps({**there, **find_start_positions(window, there, target=name, increment=plan.increment)})
+    }
 
 
-def _moved(table: Table, attempt: Attempt, name: str) -> dict[str, str]:
+def _move_streams(table: Table, attempt: Attempt, name: str) -> dict[str, str]:
     """Return what moves the streams of a range; ``RangeFailed`` where one is not where it begins."""
-    return {STREAMS: json.dumps(moved(_there(table), attempt.moves, name))} if attempt.moves else {}
+    return {STREAMS: json.dumps(move_streams(_there(table), attempt.moves, name))} if attempt.moves else {}
 
 
 def _there(table: Table) -> dict[str, int]:

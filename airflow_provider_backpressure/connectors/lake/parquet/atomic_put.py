@@ -55,7 +55,7 @@ class Folder(Protocol):
         """Return what is known of these published names, those that are not there too."""
         ...
 
-    def fenced(self) -> AbstractContextManager[None]:
+    def hold_fence(self) -> AbstractContextManager[None]:
         """Hold the fence alone: nobody else moves it meanwhile."""
         ...
 
@@ -81,11 +81,11 @@ class LocalFolder:
 
     def output(self, name: str) -> pyarrow.NativeFile:
         """See :meth:`Folder.output`."""
-        return self._place.output(_growing(name))
+        return self._place.output(_get_temporary_name(name))
 
     def publish(self, name: str, final: str) -> bool:
         """See :meth:`Folder.publish`. The rows are on the disk before the name is, and the name before this returns."""
-        growing, there = Path(self._place.at(_growing(name))), Path(self._place.at(final))
+        growing, there = Path(self._place.at(_get_temporary_name(name))), Path(self._place.at(final))
         sync(growing)
         try:
             os.link(growing, there)
@@ -99,7 +99,7 @@ class LocalFolder:
 
     def drop(self, name: str) -> None:
         """See :meth:`Folder.drop`."""
-        for one in (name, _growing(name)):
+        for one in (name, _get_temporary_name(name)):
             self._place.delete(one)
 
     def tidy(self, plan_id: str) -> None:
@@ -122,8 +122,8 @@ class LocalFolder:
         self._place.remove(gone)
 
     @contextmanager
-    def fenced(self) -> Iterator[None]:
-        """See :meth:`Folder.fenced`. ``SinkUnavailable`` names the process that does not let it go."""
+    def hold_fence(self) -> Iterator[None]:
+        """See :meth:`Folder.hold_fence`. ``SinkUnavailable`` names the process that does not let it go."""
         path = Path(self._place.at(f"{FOLDER}/lock"))
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -188,8 +188,8 @@ class BucketFolder:
         return list(self._place.files.get_file_info([self._place.at(name) for name in names]))
 
     @contextmanager
-    def fenced(self) -> Iterator[None]:
-        """See :meth:`Folder.fenced`: it cannot be held here."""
+    def hold_fence(self) -> Iterator[None]:
+        """See :meth:`Folder.hold_fence`: it cannot be held here."""
         yield
 
     def cut_off(self) -> None:
@@ -207,7 +207,7 @@ class BucketFolder:
         )
 
 
-def _growing(name: str) -> str:
+def _get_temporary_name(name: str) -> str:
     """Return where a file grows: not even a reader that looks for ``**/*.parquet`` takes it for data."""
     return f"{ATTEMPTS}/{name}.growing"
 

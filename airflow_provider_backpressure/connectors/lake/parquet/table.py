@@ -12,11 +12,19 @@ from pyarrow import fs
 
 from airflow_provider_backpressure.connectors.lake.footers import MARK, batches, footer
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
-from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
+from airflow_provider_backpressure.connectors.lake.markers import (
+    FOLDER,
+    Attempt,
+    Holder,
+    Landed,
+    Mark,
+    group_by_slice,
+    missing_table_message,
+)
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import Folder, open_folder
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import unframed
+from airflow_provider_backpressure.core.error_codec import strip_frames
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
@@ -53,8 +61,8 @@ class ParquetTable:
     def check(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.check`: Parquet holds them all."""
 
-    def stored(self, schema: pyarrow.Schema) -> pyarrow.Schema:
-        """See :meth:`..connectors.lake.table.LakeTable.stored`."""
+    def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+        """See :meth:`..connectors.lake.table.LakeTable.to_stored_schema`."""
         return schema
 
     def create(self, schema: pyarrow.Schema) -> None:
@@ -75,18 +83,18 @@ class ParquetTable:
         A folder has none but the plan that it is held by.
         """
         if self.holder() is None:
-            raise SinkRefused(missing(self.name))
+            raise SinkRefused(missing_table_message(self.name))
 
     def begin(self, plan: Plan, *, clear: str | None) -> int:
         """See :meth:`..connectors.lake.table.LakeTable.begin`. Whoever writes a file meanwhile is refused."""
-        with self._folder.fenced():
+        with self._folder.hold_fence():
             if plan.increment:
                 self.check_history()
             before = self.holder()
             if clear is not None:
                 self._refuse_others(clear)
             epoch = before.epoch + 1 if before else 1
-            self._move_fence(Holder.of(plan, epoch))
+            self._move_fence(Holder.create(plan, epoch))
             if clear is not None:
                 for mark in self.marks(clear).values():
                     self.drop(mark.files)
@@ -94,11 +102,11 @@ class ParquetTable:
 
     def renew(self, plan_id: str) -> int | None:
         """See :meth:`..connectors.lake.table.LakeTable.renew`."""
-        with self._folder.fenced():
+        with self._folder.hold_fence():
             holder = self.holder()
             if holder is None or holder.plan_id != plan_id:
                 return None
-            self._move_fence(holder.renewed(holder.epoch + 1))
+            self._move_fence(holder.with_epoch(holder.epoch + 1))
             return holder.epoch + 1
 
     def marks(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Mark]:
@@ -111,8 +119,8 @@ class ParquetTable:
         marks = (self._mark(info) for info in infos)
         return {mark.slice_id: mark for mark in marks if mark is not None}
 
-    def committed(self, plan_id: str) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.committed`: a file under a slice's name is whole."""
+    def count_committed(self, plan_id: str) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.count_committed`: a file under a slice's name is whole."""
         return sum(_plan_of(each.base_name) == plan_id for each in self._visible())
 
     def output(self, name: str) -> pyarrow.NativeFile:
@@ -131,9 +139,9 @@ class ParquetTable:
             published = self._folder.publish(name, final)
         except FileNotFoundError as error:
             attempt.check(self.holder(), self.name)
-            raise SinkUnavailable(f"The file {name} of {self.name} was deleted before it was committed.") from unframed(
-                error
-            )
+            raise SinkUnavailable(
+                f"The file {name} of {self.name} was deleted before it was committed."
+            ) from strip_frames(error)
         if published:
             return replace(mark, files=(final,))
         found = self.marks(attempt.plan_id, [attempt.slice_id]).get(attempt.slice_id)
@@ -152,7 +160,7 @@ class ParquetTable:
 
     def discard(self, plan_id: str, slice_id: str) -> bool:
         """See :meth:`..connectors.lake.table.LakeTable.discard`."""
-        with self._folder.fenced():
+        with self._folder.hold_fence():
             holder = self.holder()
             if holder is None or not self.marks(plan_id, [slice_id]):
                 return False
@@ -187,13 +195,13 @@ class ParquetTable:
         strange = (name for name, plan in plans.items() if name not in ours and (alone or plan in (None, plan_id)))
         return sorted(name for name in strange if footer(self._place, name).num_rows)
 
-    def landed(self) -> list[Landed]:
-        """See :meth:`..connectors.lake.table.LakeTable.landed`. Of every plan: each file has its mark."""
+    def list_landed(self) -> list[Landed]:
+        """See :meth:`..connectors.lake.table.LakeTable.list_landed`. Of every plan: each file has its mark."""
         marks, visible = [], {}
         for info in self._visible():
             visible[info.base_name] = (info.size, footer(self._place, info.base_name).num_rows)
             marks.append(self._mark(info))
-        return landed((mark for mark in marks if mark is not None), visible)
+        return group_by_slice((mark for mark in marks if mark is not None), visible)
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows."""
@@ -202,18 +210,18 @@ class ParquetTable:
                 yield from batches(self._place.input(name))
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
-        """See :meth:`..connectors.lake.table.LakeTable.translated`."""
+    def translate_errors(self) -> Iterator[None]:
+        """See :meth:`..connectors.lake.table.LakeTable.translate_errors`."""
         try:
             yield
         except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
-            raise SinkRefused(f"{self.name} cannot be used: {type(error).__name__}.") from unframed(error)
+            raise SinkRefused(f"{self.name} cannot be used: {type(error).__name__}.") from strip_frames(error)
         except pyarrow.ArrowException as error:
-            raise SinkRefused(f"{self.name} has a file or rows that Parquet does not take: {error}") from unframed(
+            raise SinkRefused(f"{self.name} has a file or rows that Parquet does not take: {error}") from strip_frames(
                 error
             )
         except OSError as error:
-            raise SinkUnavailable(f"{self.name} does not answer: {error}") from unframed(error)
+            raise SinkUnavailable(f"{self.name} does not answer: {error}") from strip_frames(error)
 
     def close(self) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.close`."""

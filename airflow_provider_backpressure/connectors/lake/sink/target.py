@@ -9,7 +9,7 @@ from airflow_provider_backpressure.connectors.lake.markers import Mark
 from airflow_provider_backpressure.connectors.lake.sink.compatibility import check_columns, check_mode
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, query_of
 from airflow_provider_backpressure.connectors.lake.window_filter import of_window
-from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, ending
+from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, format_suffix
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health, Marker, PlanRow, ScratchSink
@@ -65,13 +65,13 @@ class LakeTarget:
         wanted = Mode(mode)
         by = tuple(self._key or key) if wanted is Mode.UPSERT else ()
         check_mode(self._table, wanted, by, columns)
-        with self._table.translated():
+        with self._table.translate_errors():
             schema = arrow_schema(columns)
             self._table.check(schema)
-            check_columns(self._table.name, self._table.schema(), self._table.stored(schema))
+            check_columns(self._table.name, self._table.schema(), self._table.to_stored_schema(schema))
             if self._aside is not None:
                 kept = arrow_schema(beside_it.COLUMNS)
-                check_columns(self._aside.name, self._aside.schema(), self._aside.stored(kept))
+                check_columns(self._aside.name, self._aside.schema(), self._aside.to_stored_schema(kept))
         return WriteSpec(
             kind=self._kind,
             conn_id=self._conn_id,
@@ -97,19 +97,19 @@ class LakeTarget:
 
     def prepare(self, write: WriteSpec) -> None:
         """See :meth:`..core.ports.Sink.prepare`."""
-        with self._table.translated():
+        with self._table.translate_errors():
             self._table.create(arrow_schema(write.columns))
             if self._aside is not None:
                 self._aside.create(arrow_schema(beside_it.COLUMNS))
 
     def holds_rows(self) -> bool:
         """See :meth:`..core.ports.Sink.holds_rows`."""
-        with self._table.translated():
+        with self._table.translate_errors():
             return self._table.holds_rows()
 
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         """See :meth:`..core.ports.Sink.begin`."""
-        with self._table.translated():
+        with self._table.translate_errors():
             if self._aside is not None:
                 # It follows no other plan: it may be asked for with any of them.
                 self._aside.begin(replace(plan, read=replace(plan.read, window=None)), clear=None)
@@ -117,24 +117,24 @@ class LakeTarget:
 
     def renew(self, plan_id: str) -> int | None:
         """See :meth:`..core.ports.Sink.renew`."""
-        with self._table.translated():
+        with self._table.translate_errors():
             return self._table.renew(plan_id)
 
     def epoch(self, plan_id: str) -> int | None:
         """See :meth:`..core.ports.Sink.epoch`."""
-        with self._table.translated():
+        with self._table.translate_errors():
             holder = self._table.holder()
         return holder.epoch if holder is not None and holder.plan_id == plan_id else None
 
     def held(self) -> PlanRow | None:
         """See :meth:`..core.ports.Sink.held`."""
-        with self._table.translated():
+        with self._table.translate_errors():
             holder = self._table.holder()
-            return None if holder is None else holder.row(committed=self._table.committed(holder.plan_id))
+            return None if holder is None else holder.row(committed=self._table.count_committed(holder.plan_id))
 
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
         """See :meth:`..core.ports.Sink.markers`."""
-        with self._table.translated():
+        with self._table.translate_errors():
             return {key: mark.marker() for key, mark in self._table.marks(plan_id, slice_ids).items()}
 
     def end_attempts(self, plan_id: str, slice_id: str) -> int:
@@ -151,7 +151,7 @@ class LakeTarget:
         ``SinkRefused`` for bounds where rows no longer lie in the files they came in: after a merge by key, or where
         somebody has compacted the table. As a whole it can be compared then.
         """
-        with self._table.translated():
+        with self._table.translate_errors():
             if write.mode == Mode.APPEND:
                 self._learn(bounds)
                 files = [name for mark in self._slices.values() for name in mark.files]
@@ -168,7 +168,7 @@ class LakeTarget:
         """
         if plan.mode is not Mode.APPEND:
             return ""
-        with self._table.translated():
+        with self._table.translate_errors():
             self._learn(None)
             found = self._table.find_strangers(plan.plan_id, alone=not plan.increment) if self._apart else []
         if not found:
@@ -181,12 +181,12 @@ class LakeTarget:
 
     def check_history(self) -> None:
         """See :meth:`..core.ports.Sink.check_history`."""
-        with self._table.translated():
+        with self._table.translate_errors():
             self._table.check_history()
 
     def complete(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.complete`. What dead attempts have left behind is deleted."""
-        with self._table.translated():
+        with self._table.translate_errors():
             self._table.tidy(plan.plan_id)
             if self._aside is not None:
                 self._aside.tidy(plan.plan_id)
@@ -198,7 +198,7 @@ class LakeTarget:
         """See :meth:`..core.ports.Sink.discard`: a slice's files go, where its rows lie in files of their own."""
         if self.epoch(plan.plan_id) is None:
             raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._table.name}.")
-        with self._table.translated():
+        with self._table.translate_errors():
             self._slices = {}
             mark = self._table.marks(plan.plan_id, [slice_id]).get(slice_id)
             if mark is not None and mark.quarantined and self._aside is not None:
@@ -214,11 +214,11 @@ class LakeTarget:
 
     def scratch(self, digits: str, *, indexes: bool = True) -> ScratchSink:
         """See :meth:`..core.ports.Sink.scratch`: a table of files has no indexes."""
-        return self._beside(ending(digits))
+        return self._beside(format_suffix(digits))
 
     def drop(self, plan_id: str) -> None:
         """See :meth:`..core.ports.ScratchSink.drop`. A table that was made and not begun yet holds no rows."""
-        with self._table.translated():
+        with self._table.translate_errors():
             holder = self._table.holder()
             if holder is None and self._table.schema() is None:
                 return
@@ -238,13 +238,13 @@ class LakeTarget:
 
     def traces(self) -> tuple[str, ...]:
         """See :meth:`..core.ports.Sink.traces`. The table of what was put aside is one, however many rows it has."""
-        with self._table.translated():
+        with self._table.translate_errors():
             aside = self._aside is not None and self._aside.schema() is not None
             return (*self._table.traces(), *([f"{self._aside.name}: rows put aside"] if aside and self._aside else ()))
 
     def erase(self) -> None:
         """See :meth:`..core.ports.Sink.erase`."""
-        with self._table.translated():
+        with self._table.translate_errors():
             if self._aside is not None:
                 self._aside.remove()
             self._table.erase()

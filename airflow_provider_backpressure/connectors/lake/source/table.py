@@ -36,7 +36,7 @@ class LandedTable:
         self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
     ) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. ``SourceRefused`` unless the whole of a plan has been landed."""
-        plan, landed = self._plan, self._landed()
+        plan, landed = self._plan, self._list_landed()
         rows, size = sum(each.rows for each in landed), sum(each.bytes for each in landed)
         return Snapshot(
             source_identity=self.identity,
@@ -55,7 +55,7 @@ class LandedTable:
         """See :meth:`..core.ports.Source.ranges`. Small files go together; one that is larger than that is not cut."""
         held: list[Landed] = []
         seq = 0
-        for each in self._landed():
+        for each in self._list_landed():
             if held and (_rows(held) + each.rows > rows or _bytes(held) + each.bytes > bytes):
                 yield _range(seq, held)
                 seq, held = seq + 1, []
@@ -99,7 +99,7 @@ class LandedTable:
 
     def upstream(self) -> Upstream:
         """See :meth:`..core.ports.Source.upstream`. The rows that are landed; it asks nobody but the lake."""
-        rows = sum(each.rows for each in self._landed())
+        rows = sum(each.rows for each in self._list_landed())
         return Upstream(unit=Unit.ROWS, at={self._sink.identity: rows})
 
     def close(self) -> None:
@@ -129,11 +129,11 @@ class LandedTable:
             )
         return row.plan
 
-    def _landed(self) -> list[Landed]:
+    def _list_landed(self) -> list[Landed]:
         write = self._plan.write
         try:
-            with closing(open_table(write.kind, write.plan_table, self._endpoint)) as table, table.translated():
-                return [each for each in table.landed() if each.rows]
+            with closing(open_table(write.kind, write.plan_table, self._endpoint)) as table, table.translate_errors():
+                return [each for each in table.list_landed() if each.rows]
         except SinkRefused as error:
             raise SourceRefused(str(error)) from error
         except SinkUnavailable as error:

@@ -26,7 +26,7 @@ def cast(batch: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.RecordBa
     return pyarrow.record_batch(columns, schema=schema)
 
 
-def repeated(rows: pyarrow.Table) -> list[str]:
+def find_repetitive_columns(rows: pyarrow.Table) -> list[str]:
     """Return the columns whose values come again and again.
 
     Parquet gives every column a dictionary until that grows too large: two fifths of the time that writing takes.
@@ -123,7 +123,7 @@ class Files:
             self._stream,
             self.schema,
             compression="zstd",
-            use_dictionary=repeated(rows.slice(0, _SAMPLE)),
+            use_dictionary=find_repetitive_columns(rows.slice(0, _SAMPLE)),
             store_decimal_as_integer=True,
         )
 

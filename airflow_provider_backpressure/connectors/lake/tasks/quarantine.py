@@ -22,7 +22,7 @@ from airflow_provider_backpressure.spark.quarantine_record import Row, alone, fu
 
 
 @dataclass(kw_only=True)
-class Aside:
+class QuarantineWriter:
     """Takes the rows of one attempt that its target cannot."""
 
     sink: Endpoint
@@ -48,11 +48,11 @@ class Aside:
         """Make the rows visible where they are kept, once, and return how many of the range are there."""
         if not self._rows:
             return 0
-        with closing(self._table()) as table, table.translated():
-            return self._committed(table).rows
+        with closing(self._table()) as table, table.translate_errors():
+            return self._commit(table).rows
 
-    def _committed(self, table: LakeTable) -> Mark:
-        attempt, schema = attempt_at(table, self.attempt), table.stored(arrow_schema(COLUMNS))
+    def _commit(self, table: LakeTable) -> Mark:
+        attempt, schema = attempt_at(table, self.attempt), table.to_stored_schema(arrow_schema(COLUMNS))
         files = Files(table=table, attempt=attempt, schema=schema)
         try:
             files.put(cast(pyarrow.RecordBatch.from_pylist(self._rows, arrow_schema(COLUMNS)), schema))
@@ -66,7 +66,7 @@ class Aside:
         return stands
 
     def _count(self) -> int:
-        with closing(self._table()) as table, table.translated():
+        with closing(self._table()) as table, table.translate_errors():
             marks = table.marks(self.attempt.plan_id)
         return sum(mark.rows for key, mark in marks.items() if key != self.attempt.slice_id)
 

@@ -46,7 +46,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
 def _batches(table: LakeTable, read: ReadSpec, bounds: FileBounds) -> Iterator[pyarrow.RecordBatch]:
     schema = arrow_schema(read.columns)
     try:
-        with table.translated():
+        with table.translate_errors():
             for batch in table.read(bounds.files):
                 yield cast(batch, schema)
     except SinkRefused as error:

@@ -10,7 +10,7 @@ from airflow_provider_backpressure.connectors.lake.last_write import Order
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, open_table
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files, cast
-from airflow_provider_backpressure.connectors.lake.tasks.quarantine import Aside
+from airflow_provider_backpressure.connectors.lake.tasks.quarantine import QuarantineWriter
 from airflow_provider_backpressure.connectors.lake.window_filter import within
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -25,8 +25,8 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
 from airflow_provider_backpressure.spark.arrow_types import arrow_schema
-from airflow_provider_backpressure.spark.stage_timer import handed
-from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, whole
+from airflow_provider_backpressure.spark.stage_timer import time_handovers
+from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, to_one_slice
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 
@@ -37,9 +37,9 @@ def write(
     read_at: Callable[[], str] | None = None,
 ) -> SliceResult:
     """Write the rows of a range exactly once, as its first slice. See :class:`..spark.registry.Writer`."""
-    attempt = Attempt.of(spec, whole(spec))
+    attempt = Attempt.create(spec, to_one_slice(spec))
     with closing(open_table(spec.write.kind, spec.write.plan_table, sink)) as table:
-        with table.translated():
+        with table.translate_errors():
             attempt.check(table.holder(), table.name)
             found = table.marks(attempt.plan_id, [attempt.slice_id]).get(attempt.slice_id)
         if found is not None:
@@ -53,7 +53,7 @@ def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
     schema = arrow_schema(columns_from_json(query["columns"]))
     window = Window(**query["window"]) if query["window"] else None
     total = BatchSum()
-    with closing(open_table(spec.kind, query["at"], sink)) as table, table.translated():
+    with closing(open_table(spec.kind, query["at"], sink)) as table, table.translate_errors():
         for batch in table.read(query["files"]):
             total.update(cast(within(batch, window), schema))
     return SliceResult(slice_id="", rows=total.rows, bytes=total.bytes, checksum=str(total))
@@ -69,16 +69,18 @@ def _written(
     write = spec.write
     key = write.key if write.mode == Mode.UPSERT else ()
     order = Order(key=key, name=table.name) if write.ordered else None
-    files = Files(table=table, attempt=attempt, schema=table.stored(arrow_schema(write.columns)), key=key, order=order)
+    files = Files(
+        table=table, attempt=attempt, schema=table.to_stored_schema(arrow_schema(write.columns)), key=key, order=order
+    )
     try:
-        mark = _staged(files, spec, batches, Aside(sink=sink, spec=spec, attempt=attempt))
+        mark = _stage(files, spec, batches, QuarantineWriter(sink=sink, spec=spec, attempt=attempt))
         settled = order.settle() if order is not None and mark.rows else None
     except BaseException:
         files.drop()
         raise
     reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
     try:
-        with table.translated():
+        with table.translate_errors():
             stands = table.commit(attempt, mark, write, settled)
     except (PlanSuperseded, RangeFailed):
         files.drop()
@@ -90,9 +92,9 @@ def _written(
     return _result(stands, attempt)
 
 
-def _staged(files: Files, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch], aside: Aside) -> Mark:
+def _stage(files: Files, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch], aside: QuarantineWriter) -> Mark:
     """Return the mark of what was written."""
-    for batch in handed(complete(batches)):
+    for batch in time_handovers(complete(batches)):
         good, bad = apart(batch, keep_bad=spec.read.keep_bad)
         check_names(good, spec.write)
         for row, reason in bad:
@@ -100,13 +102,13 @@ def _staged(files: Files, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch
         _put(files, good, aside)
         reach(Step.IN_COPY, files.attempt.tag)
     kept = aside.commit()
-    with files.table.translated():
+    with files.table.translate_errors():
         return files.finish(quarantined=kept)
 
 
-def _put(files: Files, batch: pyarrow.RecordBatch, aside: Aside) -> None:
+def _put(files: Files, batch: pyarrow.RecordBatch, aside: QuarantineWriter) -> None:
     """Write a batch but for rows whose values the table's types cannot hold: it is halved until they stand alone."""
-    with files.table.translated():
+    with files.table.translate_errors():
         try:
             rows = cast(batch, files.schema)
         except pyarrow.ArrowInvalid as error:

@@ -24,7 +24,7 @@ class Bytes:
         """Return an unsigned number, its lowest byte first."""
         return int.from_bytes(self.take(size), "little")
 
-    def packed(self) -> int:
+    def read_packed_integer(self) -> int:
         """Return a number whose first byte says how long it is."""
         first = self.data[self.at]
         self.at += 1
@@ -32,4 +32,4 @@ class Bytes:
 
     def text(self) -> bytes:
         """Return a text behind its length."""
-        return self.take(self.packed())
+        return self.take(self.read_packed_integer())

@@ -72,23 +72,23 @@ def _effect(tokens: list[str], database: str, table: TableName) -> Effect:
         return Effect.NONE
     if first == "TRUNCATE":
         named = tokens[2:] if words[1:2] == ["TABLE"] else tokens[1:]
-        return Effect.TRUNCATED if _first(named, database) == _folded(table) else Effect.NONE
+        return Effect.TRUNCATED if _first(named, database) == _fold_case(table) else Effect.NONE
     if words[1:2] in (["DATABASE"], ["SCHEMA"]):
-        gone = first == "DROP" and table.database.casefold() == _unquoted(tokens[-1]).casefold()
+        gone = first == "DROP" and table.database.casefold() == _unquote(tokens[-1]).casefold()
         return Effect.DEFINED if gone else Effect.NONE
     if words[:5] == ["CREATE", "TABLE", "IF", "NOT", "EXISTS"]:
         # It is logged though it does nothing: the table was there when the log began, and what ends it stops us.
         return Effect.NONE
     if words[:2] == ["CREATE", "TABLE"]:
-        return Effect.DEFINED if _first(tokens[2:], database) == _folded(table) else Effect.NONE
-    if words[1:2] not in (["TABLE"], ["TABLES"]) or _folded(table) not in set(_names(tokens[2:], database)):
+        return Effect.DEFINED if _first(tokens[2:], database) == _fold_case(table) else Effect.NONE
+    if words[1:2] not in (["TABLE"], ["TABLES"]) or _fold_case(table) not in set(_names(tokens[2:], database)):
         return Effect.NONE
-    return _altered(tokens[2:], table, database) if first == "ALTER" else Effect.DEFINED
+    return _parse_alter(tokens[2:], table, database) if first == "ALTER" else Effect.DEFINED
 
 
-def _altered(tokens: list[str], table: TableName, database: str) -> Effect:
+def _parse_alter(tokens: list[str], table: TableName, database: str) -> Effect:
     """Return what ALTER TABLE means, where the table is named in it."""
-    if _first(tokens, database) != _folded(table):
+    if _first(tokens, database) != _fold_case(table):
         others = {token.upper() for token in tokens} & {"RENAME", "EXCHANGE"}
         return Effect.DEFINED if others else Effect.NONE
     actions = _split(tokens[3 if tokens[1:2] == ["."] else 1 :])
@@ -128,17 +128,17 @@ def _names(tokens: list[str], database: str) -> Iterator[TableName]:
         named = token[0] in '`"_$' or token[0].isalnum()
         if named and tokens[at + 1 : at + 2] != ["."]:
             qualified = tokens[at - 1] == "." and at >= 2
-            owner = _unquoted(tokens[at - 2]) if qualified else database
+            owner = _unquote(tokens[at - 2]) if qualified else database
             try:
-                yield _folded(TableName(database=owner, name=_unquoted(token)))
+                yield _fold_case(TableName(database=owner, name=_unquote(token)))
             except ValueError:
                 continue
 
 
-def _folded(name: TableName) -> TableName:
+def _fold_case(name: TableName) -> TableName:
     return TableName(database=name.database.casefold(), name=name.name.casefold())
 
 
-def _unquoted(token: str) -> str:
+def _unquote(token: str) -> str:
     quote = token[0]
     return token[1:-1].replace(quote * 2, quote) if quote in '`"' and len(token) > 1 else token

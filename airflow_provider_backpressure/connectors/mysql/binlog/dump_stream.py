@@ -25,14 +25,14 @@ _CHECKSUM = 4
 _OK, _END = 0, 0xFE
 
 
-def opened(source: Endpoint, errors: Errors, name: str) -> Connection:
+def open_stream(source: Endpoint, errors: Errors, name: str) -> Connection:
     """Return a connection that is taken for a replica's; ``name`` also stands for it in the server's eyes.
 
     The server ends an older stream of the same replica, so an attempt takes the place of the one before.
     """
     connection = connect(source, errors=errors, name=name)
     slice_ = name.rpartition(":")[0] or name
-    with errors.translated(source), connection.cursor() as cursor:
+    with errors.translate_errors(source), connection.cursor() as cursor:
         # A server sends checksums wherever a file has them, and nothing to who has not said that it knows them.
         cursor.execute("SET @source_binlog_checksum = 'CRC32', @master_binlog_checksum = 'CRC32'")
         cursor.execute("SET @replica_uuid = %s, @slave_uuid = %s", (_uuid(slice_), _uuid(slice_)))
@@ -62,7 +62,7 @@ def begun(connection: Connection, name: str, file: str) -> int:
 
 
 def _ask(connection: Connection, name: str, start: GtidSet, file: str, at: int) -> None:
-    known, place = start.encoded(), file.encode()
+    known, place = start.encode(), file.encode()
     head = struct.pack("<HII", _AT_END, _number(name), len(place)) + place
     connection._execute_command(_DUMP_GTID, head + struct.pack("<QI", at, len(known)) + known)
 

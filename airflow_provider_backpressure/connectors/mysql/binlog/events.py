@@ -92,12 +92,12 @@ def statement_of(body: bytes, kind: int = Kind.QUERY) -> Statement:
     return Statement(name, body[at + database + 1 :].decode(errors="replace"))
 
 
-def unpacked(body: bytes) -> Iterator[Event]:
+def unpack_transaction(body: bytes) -> Iterator[Event]:
     """Yield the events of a compressed transaction, without holding all of them."""
     fields, head = {}, Bytes(body)
-    while (field := head.packed()) != 0:
+    while (field := head.read_packed_integer()) != 0:
         fields[field] = Bytes(head.text())
-    plain = _CODEC_FIELD in fields and fields[_CODEC_FIELD].packed() != _ZSTD
+    plain = _CODEC_FIELD in fields and fields[_CODEC_FIELD].read_packed_integer() != _ZSTD
     source = pyarrow.BufferReader(body[head.at :])
     stream = source if plain else pyarrow.CompressedInputStream(source, "zstd")
     while len(start := stream.read(HEAD)) == HEAD:

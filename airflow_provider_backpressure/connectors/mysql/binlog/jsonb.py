@@ -6,9 +6,9 @@ import struct
 from airflow_provider_backpressure.connectors.mysql.binlog.decimal_decoder import decimal_text
 from airflow_provider_backpressure.connectors.mysql.binlog.double_text import double_text
 from airflow_provider_backpressure.connectors.mysql.binlog.time_decoders import (
-    packed_date,
-    packed_datetime,
-    packed_time,
+    decode_packed_date,
+    decode_packed_datetime,
+    decode_packed_time,
 )
 
 _CONTAINERS = {0: (2, True), 1: (4, True), 2: (2, False), 3: (4, False)}
@@ -45,8 +45,8 @@ def _value(kind: int, data: bytes, at: int) -> str:
         case 11:
             return _double(struct.unpack_from("<d", data, at)[0])
         case 12:
-            return _quoted(_sized(data, at))
-    return _opaque(data[at], _sized(data, at + 1))
+            return _quote(_read_sized(data, at))
+    return _opaque(data[at], _read_sized(data, at + 1))
 
 
 def _container(data: bytes, at: int, wide: int, named: bool) -> str:
@@ -58,7 +58,7 @@ def _container(data: bytes, at: int, wide: int, named: bool) -> str:
     def name(index: int) -> str:
         entry = names + index * (wide + 2)
         start = at + _number(data, entry, wide)
-        return _quoted(data[start : start + _number(data, entry + wide, 2)])
+        return _quote(data[start : start + _number(data, entry + wide, 2)])
 
     def value(index: int) -> str:
         entry = values + index * (wide + 1)
@@ -76,13 +76,13 @@ def _opaque(kind: int, data: bytes) -> str:
         return decimal_text(data[2:], data[0], data[1])
     packed = int.from_bytes(data[:8], "little", signed=True)
     if kind == _DATE:
-        return f'"{packed_date(packed)}"'
+        return f'"{decode_packed_date(packed)}"'
     if kind == _TIME:
-        return f'"{packed_time(packed)}"'
+        return f'"{decode_packed_time(packed)}"'
     if kind in _DATETIMES:
-        return f'"{packed_datetime(packed)}"'
+        return f'"{decode_packed_datetime(packed)}"'
     lines = (base64.b64encode(data[start : start + _LINE]) for start in range(0, len(data), _LINE))
-    return _quoted(b"base64:type%d:" % kind + b"\n".join(lines))
+    return _quote(b"base64:type%d:" % kind + b"\n".join(lines))
 
 
 def _double(number: float) -> str:
@@ -90,7 +90,7 @@ def _double(number: float) -> str:
     return text if "." in text or "e" in text else f"{text}.0"
 
 
-def _quoted(text: bytes) -> str:
+def _quote(text: bytes) -> str:
     return f'"{text.decode().translate(_ESCAPES)}"'
 
 
@@ -98,7 +98,7 @@ def _number(data: bytes, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size], "little")
 
 
-def _sized(data: bytes, at: int) -> bytes:
+def _read_sized(data: bytes, at: int) -> bytes:
     """Return what stands behind its length, of which each byte but the last has its highest bit set."""
     size = shift = 0
     while True:

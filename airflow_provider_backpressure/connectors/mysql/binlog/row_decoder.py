@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from airflow_provider_backpressure.connectors.mysql.binlog.byte_reader import Bytes
 from airflow_provider_backpressure.connectors.mysql.binlog.column_decoders import Charsets, Text, Wish, length, way
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import LoggedTable
-from airflow_provider_backpressure.connectors.mysql.identifiers import listed
+from airflow_provider_backpressure.connectors.mysql.identifiers import join_names
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 Row = list[bytes | None]
@@ -67,7 +67,7 @@ class RowReader:
         """Return where the rows begin, once every column is in them."""
         head = Bytes(body, 8)
         head.take(head.number(2) - 2)
-        width = head.packed()
+        width = head.read_packed_integer()
         present = [head.number((width + 7) // 8) for _ in range(images)]
         every = (1 << width) - 1
         if width != self._width or any(bits & every != every for bits in present):
@@ -104,14 +104,14 @@ def _check_names(table: LoggedTable, wanted: Wanted) -> None:
     missing = [name for name in wanted.types if name not in there and name not in wanted.added]
     if missing:
         raise SourceRefused(
-            f"{table.database}.{table.name} had no column {listed(missing)} when a change was logged: trigger the DAG "
-            'with {"backpressure": "restart"} to plan anew.'
+            f"{table.database}.{table.name} had no column {join_names(missing)} when a change was logged: trigger the "
+            'DAG with {"backpressure": "restart"} to plan anew.'
         )
 
 
 def _check_type(table: str, name: str, found: str, planned: str) -> None:
     if found != planned:
         raise SourceRefused(
-            f"Column {listed([name])} of {table} was logged as {found}, and the plan reads {planned}: trigger the DAG "
-            'with {"backpressure": "restart"} to plan anew.'
+            f"Column {join_names([name])} of {table} was logged as {found}, and the plan reads {planned}: trigger the "
+            'DAG with {"backpressure": "restart"} to plan anew.'
         )

@@ -101,7 +101,7 @@ def table_of(body: bytes) -> LoggedTable:
     """Return what a TABLE_MAP event says."""
     database, name = table_name(body)
     data = Bytes(body, 8 + 2 + len(database) + 2 + len(name))
-    codes = data.take(data.packed())
+    codes = data.take(data.read_packed_integer())
     described = Bytes(data.text())
     metas = [described.take(_META.get(code, 0)) for code in codes]
     data.take((len(codes) + 7) // 8)
@@ -156,20 +156,20 @@ def _bits(data: bytes) -> Iterator[bool]:
 def _elements(data: bytes) -> Iterator[tuple[bytes, ...]]:
     reader = Bytes(data)
     while reader.left:
-        yield tuple(reader.text() for _ in range(reader.packed()))
+        yield tuple(reader.text() for _ in range(reader.read_packed_integer()))
 
 
 def _collations(more: dict[int, bytes], common: int, each: int, number: int) -> Iterator[int]:
     """Yield the collation of each column that has one: one for all with exceptions, or one for each."""
-    numbers = list(_packed(more.get(each, b"")))
+    numbers = list(_read_packed_integers(more.get(each, b"")))
     if not numbers and common in more:
-        first, *others = _packed(more[common])
+        first, *others = _read_packed_integers(more[common])
         others_by_column = dict(zip(islice(others, 0, None, 2), islice(others, 1, None, 2), strict=True))
         numbers = [others_by_column.get(column, first) for column in range(number)]
     return iter(numbers)
 
 
-def _packed(data: bytes) -> Iterator[int]:
+def _read_packed_integers(data: bytes) -> Iterator[int]:
     reader = Bytes(data)
     while reader.left:
-        yield reader.packed()
+        yield reader.read_packed_integer()

@@ -35,17 +35,17 @@ def time_text(raw: bytes, digits: int) -> str:
     return _clock(value < 0, whole) + _fraction(rest * _UNITS[len(raw) - 3], digits)
 
 
-def packed_date(packed: int) -> str:
+def decode_packed_date(packed: int) -> str:
     """Return the text of a date in a document."""
     return _moment(packed >> 24)[:10]
 
 
-def packed_datetime(packed: int) -> str:
+def decode_packed_datetime(packed: int) -> str:
     """Return the text of a date and time in a document."""
     return _moment(packed >> 24) + _fraction(packed % _MICRO, 6)
 
 
-def packed_time(packed: int) -> str:
+def decode_packed_time(packed: int) -> str:
     """Return the text of a time in a document."""
     return _clock(packed < 0, abs(packed) >> 24) + _fraction(abs(packed) % _MICRO, 6)
 

@@ -6,7 +6,13 @@ from enum import Enum
 
 from airflow_provider_backpressure.connectors.mysql.binlog.column_decoders import Charsets
 from airflow_provider_backpressure.connectors.mysql.binlog.ddl import Effect, effect
-from airflow_provider_backpressure.connectors.mysql.binlog.events import Event, Kind, gtid_of, statement_of, unpacked
+from airflow_provider_backpressure.connectors.mysql.binlog.events import (
+    Event,
+    Kind,
+    gtid_of,
+    statement_of,
+    unpack_transaction,
+)
 from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Row, RowReader, Wanted
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import table_name, table_number, table_of
 from airflow_provider_backpressure.connectors.mysql.gtid_set import GtidSet
@@ -54,7 +60,7 @@ class Walk:
     def __post_init__(self) -> None:
         """Count what there is to be seen."""
         self._left = self.end.minus(self.start).count
-        self._named = self._told((self.table.database.encode(), self.table.name.encode()))
+        self._named = self._fold_name((self.table.database.encode(), self.table.name.encode()))
         self._key = [place for place, name in enumerate(self.wanted.types) if name in self.wanted.key]
 
     def changes(self, events: Iterable[Event]) -> Iterator[Change]:
@@ -64,10 +70,10 @@ class Walk:
                 if not self._goes_on(event):
                     return
             elif event.kind == Kind.PAYLOAD:
-                for inner in unpacked(event.body):
-                    yield from self._of(inner)
+                for inner in unpack_transaction(event.body):
+                    yield from self._read_event(inner)
             else:
-                yield from self._of(event)
+                yield from self._read_event(event)
         if self._left:
             raise LogLost(
                 f"The binlog ended {self._left} transactions before {self.end}, which the server had: {_ANEW}."
@@ -91,15 +97,15 @@ class Walk:
             )
         return False
 
-    def _of(self, event: Event) -> Iterator[Change]:
+    def _read_event(self, event: Event) -> Iterator[Change]:
         """Yield what an event within a transaction changed."""
         take = _TAKEN.get(event.kind)
         if take is not None:
             yield from take(self, event.body)
         elif event.kind == Kind.TABLE_MAP:
-            self._described(event.body)
+            self._read_table_map(event.body)
         elif event.kind in (Kind.QUERY, Kind.LOAD):
-            yield from self._said(event)
+            yield from self._read_statement(event)
         elif event.kind in _OLD:
             self._refuse_old(event)
         elif event.kind == Kind.XA_PREPARE:
@@ -110,16 +116,16 @@ class Walk:
         else:
             raise self._cannot(f"has an event of kind {event.kind}, which this version does not know")
 
-    def _described(self, body: bytes) -> None:
+    def _read_table_map(self, body: bytes) -> None:
         number = table_number(body)
-        if self._told(table_name(body)) != self._named:
+        if self._fold_name(table_name(body)) != self._named:
             self._readers.pop(number, None)
             return
         known = self._readers.get(number)
         if known is None or known[0] != body:
             self._readers[number] = body, RowReader(table_of(body), self.wanted, self.charsets)
 
-    def _told(self, name: tuple[bytes, bytes]) -> tuple[str, str]:
+    def _fold_name(self, name: tuple[bytes, bytes]) -> tuple[str, str]:
         """Return a table's database and name as they are compared."""
         database, table = name[0].decode(), name[1].decode()
         return (database.casefold(), table.casefold()) if self.folded else (database, table)
@@ -136,19 +142,19 @@ class Walk:
         for row in reader.rows(body) if reader else ():
             yield Done.WRITTEN, row
 
-    def _deleted(self, body: bytes) -> Iterator[Change]:
+    def _read_deletes(self, body: bytes) -> Iterator[Change]:
         reader = self._reader(body)
         for row in reader.rows(body) if reader else ():
             yield Done.DELETED, row
 
-    def _updated(self, body: bytes) -> Iterator[Change]:
+    def _read_updates(self, body: bytes) -> Iterator[Change]:
         reader = self._reader(body)
         for before, after in reader.pairs(body) if reader else ():
             if any(before[place] != after[place] for place in self._key):
                 yield Done.DELETED, before
             yield Done.WRITTEN, after
 
-    def _said(self, event: Event) -> Iterator[Change]:
+    def _read_statement(self, event: Event) -> Iterator[Change]:
         """Yield what a statement changed, where it can be told; ``SourceRefused`` where it cannot."""
         if event.body.endswith(_USUAL):
             return
@@ -179,6 +185,6 @@ class Walk:
 
 _TAKEN: dict[int, Callable[[Walk, bytes], Iterator[Change]]] = {
     Kind.WRITE: Walk._written,
-    Kind.UPDATE: Walk._updated,
-    Kind.DELETE: Walk._deleted,
+    Kind.UPDATE: Walk._read_updates,
+    Kind.DELETE: Walk._read_deletes,
 }

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.binlog import dump_stream as stream
-from airflow_provider_backpressure.connectors.mysql.binlog_position import Place, standing
+from airflow_provider_backpressure.connectors.mysql.binlog_position import Place, read_current_place
 from airflow_provider_backpressure.connectors.mysql.errors import Errors, code, where
 from airflow_provider_backpressure.connectors.mysql.gtid_set import GtidSet
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, literal
@@ -63,7 +63,7 @@ class MySQLLog:
         Rows of an XA transaction are logged when it is prepared, and seen when it is committed. So those that are
         prepared before the start are waited for.
         """
-        start = self._standing().position
+        start = self._read_place().position
         self._await_prepared()
         return start
 
@@ -72,9 +72,9 @@ class MySQLLog:
 
         Windows end where files do, and between them where one server's transactions follow each other without a gap.
         """
-        first, now = Place.of(start), self._standing()
+        first, now = Place.from_position(start), self._read_place()
         self._check(first.gtids, now.gtids)
-        if not self._unchanged(first):
+        if not self._is_same_log(first):
             raise LogLost(
                 f"MySQL at {where(self._session.endpoint)} has another binlog than the one that was replayed up to "
                 f"{first.file}:{first.at}: it was reset or restored; {RESTART}."
@@ -104,17 +104,17 @@ class MySQLLog:
         """Give the connection back; idempotent."""
         self._session.close()
 
-    def _standing(self) -> Place:
-        with ERRORS.translated(self._session.endpoint):
-            place = standing(self._session.raw)
+    def _read_place(self) -> Place:
+        with ERRORS.translate_errors(self._session.endpoint):
+            place = read_current_place(self._session.raw)
         return replace(place, made=self._made(place.file)) if place.file else place
 
     def _made(self, file: str) -> str:
         """Return which server began a file, and when."""
         endpoint, name = self._session.endpoint, f"{self.stream}:{uuid4()}:1"
-        connection = stream.opened(endpoint, ERRORS, name)
+        connection = stream.open_stream(endpoint, ERRORS, name)
         try:
-            with ERRORS.translated(endpoint):
+            with ERRORS.translate_errors(endpoint):
                 return f"{self._server()}/{stream.begun(connection, name, file)}"
         finally:
             connection._force_close()
@@ -122,7 +122,7 @@ class MySQLLog:
     def _server(self) -> str:
         return str(self._session.value("SELECT @@GLOBAL.server_uuid"))
 
-    def _unchanged(self, place: Place) -> bool:
+    def _is_same_log(self, place: Place) -> bool:
         """Whether a place is in the log that it was in, as far as this server's files show; another's cannot."""
         if place.made.partition("/")[0] != self._server():
             return True
@@ -140,14 +140,14 @@ class MySQLLog:
         except pymysql.Error as error:
             if code(error) == _NO_EVENT:
                 return False
-            raise ERRORS.of(error, self._session.endpoint) from error
+            raise ERRORS.translate(error, self._session.endpoint) from error
         return all(int(row[1]) == place.at and str(row[2]) in _BETWEEN for row in rows)
 
     def _await_prepared(self) -> None:
-        before = self._prepared()
+        before = self._list_prepared()
 
         def over() -> bool | None:
-            return True if not before & self._prepared() else None
+            return True if not before & self._list_prepared() else None
 
         if before and PollPolicy().until(over, timeout=XA_SECONDS, clock=self._clock) is None:
             raise SourceUnavailable(
@@ -155,13 +155,13 @@ class MySQLLog:
                 f"kept did not end within {XA_SECONDS} s: commit them or roll them back (XA RECOVER lists them)."
             )
 
-    def _prepared(self) -> set[tuple[str, ...]]:
+    def _list_prepared(self) -> set[tuple[str, ...]]:
         """Return the XA transactions that are prepared and not over; ``SourceRefused`` where they cannot be known."""
         try:
             return {tuple(map(str, row)) for row in self._session.raw("XA RECOVER")}
         except pymysql.Error as error:
             if code(error) not in _DENIED:
-                raise ERRORS.of(error, self._session.endpoint) from error
+                raise ERRORS.translate(error, self._session.endpoint) from error
         used = self._session.rows("SHOW GLOBAL STATUS LIKE 'Com_xa_prepare'")
         if used and int(used[0][1]):
             user = self._session.endpoint.user
@@ -206,7 +206,7 @@ class MySQLLog:
         files = files[: names.index(now.file) + 1]
         known = names.index(first.file) if first.file in names[: len(files)] else None
         if known is None:
-            known = self._holding(files, first.gtids)
+            known = self._find_file(files, first.gtids)
             behind = _HEAD
         else:
             behind = first.at
@@ -216,7 +216,7 @@ class MySQLLog:
             behind = _HEAD
         yield now, max(0, now.at - behind)
 
-    def _holding(self, files: list[tuple[str, int]], gtids: GtidSet) -> int:
+    def _find_file(self, files: list[tuple[str, int]], gtids: GtidSet) -> int:
         """Return the number of the last file that begins with nothing but these transactions before it."""
         for number in range(len(files) - 1, 0, -1):
             if self._before(files[number][0]).within(gtids):

@@ -4,10 +4,10 @@ import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn, Relation
 from airflow_provider_backpressure.connectors.mysql.errors import code, is_lost, words
-from airflow_provider_backpressure.connectors.mysql.identifiers import listed, quote
+from airflow_provider_backpressure.connectors.mysql.identifiers import join_names, quote
 from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
 from airflow_provider_backpressure.connectors.mysql.source.query import user_condition
-from airflow_provider_backpressure.connectors.mysql.source.types import carried
+from airflow_provider_backpressure.connectors.mysql.source.types import carry_column
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 _NO_COLUMN, _NO_RIGHT = 1054, frozenset({1142, 1143})
@@ -20,22 +20,22 @@ def chosen_columns(
     asked = names if names is not None else tuple(column.name for column in table.columns if column.visible)
     unknown = [name for name in dict.fromkeys((*asked, *as_text)) if table.column(name) is None]
     if unknown:
-        raise SourceRefused(f"{table.name} has no column {listed(unknown)}.")
+        raise SourceRefused(f"{table.name} has no column {join_names(unknown)}.")
     if len(set(asked)) < len(asked):
-        raise SourceRefused(f"A column of {table.name} is asked for twice: {listed(asked)}.")
+        raise SourceRefused(f"A column of {table.name} is asked for twice: {join_names(asked)}.")
     unread = sorted(set(as_text) - set(asked))
     if unread:
-        raise SourceRefused(f"as_text names {listed(unread)}, which columns does not ask for.")
+        raise SourceRefused(f"as_text names {join_names(unread)}, which columns does not ask for.")
     check_readable(table, asked, user=user)
     columns = tuple(column for name in asked if (column := table.column(name)) is not None)
-    bad = [column for column in columns if carried(column, as_text=column.name in as_text) is None]
+    bad = [column for column in columns if carry_column(column, as_text=column.name in as_text) is None]
     if bad:
-        what = ", ".join(f"{listed([column.name])} ({column.column_type})" for column in bad)
+        what = ", ".join(f"{join_names([column.name])} ({column.column_type})" for column in bad)
         raise SourceRefused(f"Columns of {table.name} cannot be carried so: {what}; leave them out.")
     return columns
 
 
-def checked_rights(session: Session, table: Relation, names: tuple[str, ...] | None) -> None:
+def check_rights(session: Session, table: Relation, names: tuple[str, ...] | None) -> None:
     """Raise ``SourceRefused`` where our account may not read what is asked for; nothing is read.
 
     The catalogue hides columns that an account may not read: "all columns" would be fewer without a word.
@@ -49,17 +49,17 @@ def checked_rights(session: Session, table: Relation, names: tuple[str, ...] | N
                 f"{session.endpoint.user} has no SELECT right on all that is read of {table.name}: {words(error)}."
             ) from error
         if code(error) != _NO_COLUMN:
-            raise session.errors.of(error, session.endpoint) from error
+            raise session.errors.translate(error, session.endpoint) from error
 
 
 def check_readable(table: Relation, names: tuple[str, ...], *, user: str) -> None:
     """Raise ``SourceRefused`` where our account may not read one of these columns."""
     lacking = [name for name in names if (column := table.column(name)) is not None and not column.readable]
     if lacking:
-        raise SourceRefused(f"{user} has no SELECT right on {listed(lacking)} of {table.name}.")
+        raise SourceRefused(f"{user} has no SELECT right on {join_names(lacking)} of {table.name}.")
 
 
-def checked_condition(session: Session, table: Relation, condition: str) -> None:
+def check_condition(session: Session, table: Relation, condition: str) -> None:
     """Have MySQL parse and plan the user's condition, by itself and for this table, without running it.
 
     The second form has other brackets around it: what closes the first ones and opens them again does not fit there.
@@ -72,7 +72,7 @@ def checked_condition(session: Session, table: Relation, condition: str) -> None
             session.raw(form)
         except pymysql.Error as error:
             if is_lost(error):
-                raise session.errors.of(error, session.endpoint) from error
+                raise session.errors.translate(error, session.endpoint) from error
             raise SourceRefused(
                 f"The condition {condition!r} is not one that {table.name} can answer: {words(error)}."
             ) from error

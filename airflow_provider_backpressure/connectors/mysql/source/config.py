@@ -69,7 +69,7 @@ class MySQLSource:
         if self.whole and self.split_column is not None:
             raise InvalidDeclaration("MySQLSource reads a table whole or by a split_column, not both.")
 
-    def named(self, table: str) -> TableName:
+    def parse_name(self, table: str) -> TableName:
         """Return a table's names; :class:`InvalidDeclaration` for what is none."""
         from airflow_provider_backpressure.connectors.mysql.identifiers import parts
 

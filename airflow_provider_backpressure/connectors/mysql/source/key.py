@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn, Relation, UniqueKey
-from airflow_provider_backpressure.connectors.mysql.identifiers import listed
+from airflow_provider_backpressure.connectors.mysql.identifiers import join_names
 from airflow_provider_backpressure.connectors.mysql.predicates import KeyKind
 from airflow_provider_backpressure.connectors.mysql.source.types import key_kind
 from airflow_provider_backpressure.exceptions import SourceRefused
@@ -29,7 +29,7 @@ def chosen_split(table: Relation, split_column: str | None, *, whole: bool) -> S
     """Return how the table is cut; ``SourceRefused`` where it cannot be and is not to be read whole."""
     keys = _fit_keys(table)
     if split_column is not None:
-        return _asked_for(table, split_column, keys)
+        return _find_split_column(table, split_column, keys)
     if whole:
         return Split(columns=(), unique=False, key=keys[0].columns if keys else ())
     if keys:
@@ -40,30 +40,30 @@ def chosen_split(table: Relation, split_column: str | None, *, whole: bool) -> S
     )
 
 
-def checked_rising(table: Relation, name: str, *, columns: tuple[str, ...] | None, as_text: tuple[str, ...]) -> None:
+def check_rising(table: Relation, name: str, *, columns: tuple[str, ...] | None, as_text: tuple[str, ...]) -> None:
     """Raise ``SourceRefused`` unless increments can be read by this column."""
     column = table.column(name)
     if column is None:
-        raise SourceRefused(f"{table.name} has no column {listed([name])} to read increments by.")
+        raise SourceRefused(f"{table.name} has no column {join_names([name])} to read increments by.")
     if key_kind(column) is None:
         raise SourceRefused(
-            f"Increments of {table.name} cannot be read by {listed([name])}: its type is {column.column_type}, and "
+            f"Increments of {table.name} cannot be read by {join_names([name])}: its type is {column.column_type}, and "
             f"windows are cut by columns of {KEY_TYPES}."
         )
     if name in as_text or (columns is not None and name not in columns):
         raise SourceRefused(
-            f"{listed([name])} of {table.name}, by which increments are read, has to be among the columns as it is."
+            f"{join_names([name])} of {table.name}, by which increments are read, has to be among the columns as it is."
         )
 
 
-def _asked_for(table: Relation, name: str, keys: list[UniqueKey]) -> Split:
+def _find_split_column(table: Relation, name: str, keys: list[UniqueKey]) -> Split:
     column = table.column(name)
     if column is None:
-        raise SourceRefused(f"{table.name} has no column {listed([name])} to be split by.")
+        raise SourceRefused(f"{table.name} has no column {join_names([name])} to be split by.")
     if key_kind(column) is None:
         raise SourceRefused(
-            f"{table.name} cannot be split by {listed([name])}: its type is {column.column_type}, and ranges are cut "
-            f"by columns of {KEY_TYPES}."
+            f"{table.name} cannot be split by {join_names([name])}: its type is {column.column_type}, and ranges are "
+            f"cut by columns of {KEY_TYPES}."
         )
     unique = any(key.columns == (name,) for key in keys)
     if not unique:
@@ -71,7 +71,7 @@ def _asked_for(table: Relation, name: str, keys: list[UniqueKey]) -> Split:
         log.warning(
             "%s is cut by %s, which is not its unique key: %swhat one value holds is never cut.",
             table.name,
-            listed([name]),
+            join_names([name]),
             "it has no index on it, so every range reads the whole table, and " if lacking else "",
         )
     return Split(columns=(column,), unique=unique, key=keys[0].columns if keys else ())
@@ -92,16 +92,18 @@ def _unfit(table: Relation, key: UniqueKey) -> str | None:
     """Return why ranges cannot be cut by a key, or ``None``."""
     for column in _columns(table, key):
         if key_kind(column) is None:
-            return f"the type of {listed([column.name])} is {column.column_type}, and only {KEY_TYPES} are supported"
+            return (
+                f"the type of {join_names([column.name])} is {column.column_type}, and only {KEY_TYPES} are supported"
+            )
         if not column.not_null:
-            return f"{listed([column.name])} may be NULL"
+            return f"{join_names([column.name])} may be NULL"
     return None
 
 
 def _why(table: Relation) -> str:
     primary = next((key for key in table.keys if key.primary), None)
     if primary is not None:
-        return f"of its primary key {listed(primary.columns)}, {_unfit(table, primary)}"
+        return f"of its primary key {join_names(primary.columns)}, {_unfit(table, primary)}"
     if table.kind != "BASE TABLE":
         return "it is a view"
     return "it has neither a primary key nor another unique key of whole columns that are never NULL"

@@ -18,7 +18,7 @@ def row_size(columns: Sequence[CatalogColumn]) -> str:
     return f"({' + '.join(size(column) for column in columns)})"
 
 
-def measured(session: Session, table: Relation, keyed: KeyedTable, columns: Sequence[CatalogColumn]) -> Size:
+def measure_size(session: Session, table: Relation, keyed: KeyedTable, columns: Sequence[CatalogColumn]) -> Size:
     """Return the size of what is asked for, ``columns``; long values are looked at while rows are counted."""
     uneven = any(long(column, LONG) for column in columns)
     if table.rows is not None and table.rows > COUNTABLE_ROWS:

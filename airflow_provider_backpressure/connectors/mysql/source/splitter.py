@@ -9,14 +9,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from airflow_provider_backpressure.connectors.mysql.identifiers import listed
+from airflow_provider_backpressure.connectors.mysql.identifiers import join_names
 from airflow_provider_backpressure.connectors.mysql.predicates import KeyKind, beyond
 from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
 from airflow_provider_backpressure.core.snapshot.messages import Column, null_bounds
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
-from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, numbered
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ def key_ranges(
     expected = rows if snapshot.total is None else max(1, min(rows, snapshot.total))
     if not table.key:
         only = [KeyBounds(columns=(), start=None, end=None)]
-        yield from numbered(only, rows=snapshot.total or expected, row_bytes=snapshot.row_bytes)
+        yield from number_ranges(only, rows=snapshot.total or expected, row_bytes=snapshot.row_bytes)
         return
-    yield from numbered(
+    yield from number_ranges(
         _pieces(session, table, snapshot, rows=rows, bytes=bytes), rows=expected, row_bytes=snapshot.row_bytes
     )
 
@@ -62,7 +62,7 @@ def _boundaries(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows
     if total is not None and total <= rows and total * max(snapshot.row_bytes, snapshot.widest_bytes) <= bytes:
         return iter(())
     strides = None if table.size is not None else _strides(session, table, rows=rows, total=total)
-    log.info("%s is cut by %s (%s).", table.name, listed(table.columns), "walk" if strides is None else "strides")
+    log.info("%s is cut by %s (%s).", table.name, join_names(table.columns), "walk" if strides is None else "strides")
     return _walk(session, table, rows=rows, bytes=bytes) if strides is None else strides
 
 
@@ -89,7 +89,7 @@ def _walk(session: Session, table: KeyedTable, *, rows: int, bytes: int) -> Iter
         if last is None:
             return
     while True:
-        found = _filled(session, table, last, rows=rows, bytes=bytes)
+        found = _find_end(session, table, last, rows=rows, bytes=bytes)
         if found is not None and found == last:
             # One value holds more than fits: it is a piece of its own.
             found = _first(session, table, beyond(table.key, found))
@@ -112,7 +112,7 @@ def _steps(session: Session, table: KeyedTable, bounds: KeyBounds, step: int) ->
     order = ", ".join(column.sql for column in table.key)
     left = bounds
     while True:
-        found = _values(session.rows(f"{table.rows(_shown(table), left)} ORDER BY {order} LIMIT 1 OFFSET {step}"))
+        found = _values(session.rows(f"{table.rows(_show_table(table), left)} ORDER BY {order} LIMIT 1 OFFSET {step}"))
         if found is None or found == left.start:
             return
         yield found
@@ -132,14 +132,14 @@ def in_order(session: Session, table: KeyedTable, values: Sequence[Values]) -> l
     return [values[int(place)] for (place,) in session.rows(f"SELECT n FROM ({query}) AS o ORDER BY {names}")]
 
 
-def _filled(session: Session, table: KeyedTable, start: Values | None, *, rows: int, bytes: int) -> Values | None:
+def _find_end(session: Session, table: KeyedTable, start: Values | None, *, rows: int, bytes: int) -> Values | None:
     """Return the key of the first row that no longer fits into a piece that begins here; ``None`` where all do."""
     bounds = None if start is None else KeyBounds(columns=table.columns, start=start, end=None)
     order = ", ".join(column.sql for column in table.key)
     if table.size is None:
-        found = session.rows(f"{table.rows(_shown(table), bounds)} ORDER BY {order} LIMIT 1 OFFSET {rows}")
+        found = session.rows(f"{table.rows(_show_table(table), bounds)} ORDER BY {order} LIMIT 1 OFFSET {rows}")
         return _values(found)
-    shown = ", ".join(f"{column.shown} AS t{number}" for number, column in enumerate(table.key))
+    shown = ", ".join(f"{column.to_boundary_sql} AS t{number}" for number, column in enumerate(table.key))
     keys = ", ".join(f"{column.sql} AS k{number}" for number, column in enumerate(table.key))
     texts = ", ".join(f"t{number}" for number in range(len(table.key)))
     names = ", ".join(f"k{number}" for number in range(len(table.key)))
@@ -158,11 +158,11 @@ def _filled(session: Session, table: KeyedTable, start: Values | None, *, rows: 
 
 def _first(session: Session, table: KeyedTable, condition: str) -> Values | None:
     order = ", ".join(column.sql for column in table.key)
-    return _values(session.rows(f"{table.rows(_shown(table), None, condition)} ORDER BY {order} LIMIT 1"))
+    return _values(session.rows(f"{table.rows(_show_table(table), None, condition)} ORDER BY {order} LIMIT 1"))
 
 
-def _shown(table: KeyedTable) -> str:
-    return ", ".join(column.shown for column in table.key)
+def _show_table(table: KeyedTable) -> str:
+    return ", ".join(column.to_boundary_sql for column in table.key)
 
 
 def _values(found: list[tuple[str, ...]]) -> Values | None:

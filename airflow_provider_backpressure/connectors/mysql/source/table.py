@@ -8,22 +8,22 @@ from airflow_provider_backpressure.connectors.declaration import suffix
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn, Relation, find
 from airflow_provider_backpressure.connectors.mysql.errors import Errors
 from airflow_provider_backpressure.connectors.mysql.health import MySQLHealth
-from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, listed
+from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, join_names
 from airflow_provider_backpressure.connectors.mysql.predicates import KeyColumn
 from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
 from airflow_provider_backpressure.connectors.mysql.source.change_log import MySQLLog, window_slice
 from airflow_provider_backpressure.connectors.mysql.source.checks import (
+    check_condition,
     check_readable,
-    checked_condition,
-    checked_rights,
+    check_rights,
     chosen_columns,
 )
-from airflow_provider_backpressure.connectors.mysql.source.key import checked_rising, chosen_split
+from airflow_provider_backpressure.connectors.mysql.source.key import check_rising, chosen_split
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable
 from airflow_provider_backpressure.connectors.mysql.source.replication_checks import replayable
-from airflow_provider_backpressure.connectors.mysql.source.size import measured, row_size
+from airflow_provider_backpressure.connectors.mysql.source.size import measure_size, row_size
 from airflow_provider_backpressure.connectors.mysql.source.splitter import cut_range, in_order, key_ranges
-from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carried, key_kind, line
+from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carry_column, key_kind, line
 from airflow_provider_backpressure.connectors.relational.size import UNKNOWN
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -76,7 +76,7 @@ class MySQLTable:
             raise SourceRefused(NO_SNAPSHOT)
         position = self._position()
         table = self._known = find(self._session, self._name)
-        checked_rights(self._session, table, self._declared.columns)
+        check_rights(self._session, table, self._declared.columns)
         columns = self._chosen(table)
         by = self._declared.increment_column if after is not None else self._declared.split_column
         split = chosen_split(table, by, whole=self._declared.whole and by is None)
@@ -84,13 +84,13 @@ class MySQLTable:
         check_readable(table, (*ordered, *split.key), user=self._user)
         as_text = [name for name in ordered if name in self._declared.as_text]
         if as_text:
-            raise SourceRefused(f"{self._name} is cut by {listed(as_text)}, which cannot be read as text too.")
+            raise SourceRefused(f"{self._name} is cut by {join_names(as_text)}, which cannot be read as text too.")
         log_keys = self._log_keys(table, columns) if wanted is Consistency.CATCH_UP else ()
         if self._where is not None:
-            checked_condition(self._session, table, self._where)
+            check_condition(self._session, table, self._where)
         window = self._window(table, after)
-        keyed = self._keyed(ordered, window, unique=split.unique)
-        size = measured(self._session, table, keyed, columns) if counted else UNKNOWN
+        keyed = self._with_key(ordered, window, unique=split.unique)
+        size = measure_size(self._session, table, keyed, columns) if counted else UNKNOWN
         sorted_ = (*ordered, *((window.column,) if window else ()))
         return Snapshot(
             source_identity=self.identity,
@@ -113,7 +113,7 @@ class MySQLTable:
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
         """See :meth:`..core.ports.Source.ranges`."""
-        keyed = self._keyed(snapshot.split, snapshot.window, unique=snapshot.unique)
+        keyed = self._with_key(snapshot.split, snapshot.window, unique=snapshot.unique)
         if rows * snapshot.widest_bytes > bytes:
             keyed = replace(keyed, size=row_size(self._chosen(self._table)))
         return key_ranges(self._session, keyed, snapshot, rows=rows, bytes=bytes)
@@ -122,12 +122,12 @@ class MySQLTable:
         """See :meth:`..core.ports.Source.cut`."""
         if not isinstance(bounds, KeyBounds) or not bounds.columns:
             return [bounds]
-        table = self._keyed(bounds.columns, read.window, unique=False)
+        table = self._with_key(bounds.columns, read.window, unique=False)
         return cut_range(self._session, table, bounds, read.columns, parts=parts)
 
     def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
         """See :meth:`..core.ports.Source.in_order`."""
-        return in_order(self._session, self._keyed(tuple(columns), read.window, unique=False), values)
+        return in_order(self._session, self._with_key(tuple(columns), read.window, unique=False), values)
 
     def keep(self, plan: Plan) -> Keeper:
         """Raise ``SourceRefused``: there is no snapshot to be kept."""
@@ -151,7 +151,7 @@ class MySQLTable:
                 names = (bounds.column,)
             case _:
                 raise SourceRefused(f"MySQL has no bounds like {bounds}.")
-        keyed = self._keyed(names, read.window, unique=False)
+        keyed = self._with_key(names, read.window, unique=False)
         return Slice(slice_id=slice_id, query=keyed.rows(self._line(read), bounds), bounds=bounds.to_json())
 
     def log(self, hydration_id: str) -> ChangeLog:
@@ -199,7 +199,7 @@ class MySQLTable:
     def _chosen(self, table: Relation) -> tuple[CatalogColumn, ...]:
         return chosen_columns(table, self._declared.columns, self._declared.as_text, user=self._user)
 
-    def _keyed(self, key: tuple[str, ...], window: Window | None, *, unique: bool) -> KeyedTable:
+    def _with_key(self, key: tuple[str, ...], window: Window | None, *, unique: bool) -> KeyedTable:
         """Return the table as a plan has it, which may be an older one than the catalogue would give today."""
         return KeyedTable(
             name=self._name,
@@ -214,7 +214,7 @@ class MySQLTable:
         column = self._table.column(name)
         kind = None if column is None else key_kind(column)
         if kind is None:
-            raise SourceRefused(f"{self._name} has changed: it can no longer be cut by {listed([name])}.")
+            raise SourceRefused(f"{self._name} has changed: it can no longer be cut by {join_names([name])}.")
         return KeyColumn(name=name, kind=kind)
 
     def _window(self, table: Relation, after: str | None) -> Window | None:
@@ -222,12 +222,13 @@ class MySQLTable:
         name = self._declared.increment_column
         if name is None:
             return None
-        checked_rising(table, name, columns=self._declared.columns, as_text=self._declared.as_text)
+        check_rising(table, name, columns=self._declared.columns, as_text=self._declared.as_text)
         check_readable(table, (name,), user=self._user)
         rising = self._key_column(name)
-        everything = self._keyed((), None, unique=False)
+        everything = self._with_key((), None, unique=False)
         found = self._session.rows(
-            everything.rows(rising.shown, None, f"{rising.sql} IS NOT NULL") + f" ORDER BY {rising.sql} DESC LIMIT 1"
+            everything.rows(rising.to_boundary_sql, None, f"{rising.sql} IS NOT NULL")
+            + f" ORDER BY {rising.sql} DESC LIMIT 1"
         )
         upto = found[0][0] if found else after
         return None if upto is None else Window(column=name, after=after, upto=upto)
@@ -237,23 +238,23 @@ class MySQLTable:
         ways: list[tuple[str, Carried]] = []
         for planned in read.columns:
             column = self._table.column(planned.name)
-            way = None if column is None else self._carried(column, planned.type)
+            way = None if column is None else self._carry(column, planned.type)
             if way is None:
                 raise SourceRefused(
-                    f"{self._name} has changed: {listed([planned.name])} is no {planned.type} any more."
+                    f"{self._name} has changed: {join_names([planned.name])} is no {planned.type} any more."
                 )
             ways.append((planned.name, way))
         return line(ways)
 
-    def _carried(self, column: CatalogColumn, planned: str) -> Carried | None:
+    def _carry(self, column: CatalogColumn, planned: str) -> Carried | None:
         for as_text in (False, True):
-            way = carried(column, as_text=as_text, zero_dates=self._declared.zero_dates)
+            way = carry_column(column, as_text=as_text, zero_dates=self._declared.zero_dates)
             if way is not None and way.type == planned:
                 return way
         return None
 
     def _column(self, column: CatalogColumn, ordered: tuple[str, ...]) -> Column:
-        way = carried(column, as_text=column.name in self._declared.as_text, zero_dates=self._declared.zero_dates)
+        way = carry_column(column, as_text=column.name in self._declared.as_text, zero_dates=self._declared.zero_dates)
         assert way is not None, "chosen_columns has refused it"
         return Column(
             name=column.name,

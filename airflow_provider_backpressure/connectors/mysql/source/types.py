@@ -66,14 +66,14 @@ class Carried:
         return (f"IF({empty}, '', CONCAT({', '.join(self.parts)}))",)
 
 
-def carried(column: CatalogColumn, *, as_text: bool = False, zero_dates: str = "refuse") -> Carried | None:
+def carry_column(column: CatalogColumn, *, as_text: bool = False, zero_dates: str = "refuse") -> Carried | None:
     """Return how a column travels; ``None`` where its type cannot."""
     name, type_ = quote(column.name), column.data_type
     nullable, null = not column.not_null, None
     if as_text:
         if type_ in _BYTES or type_ in _SHAPES:
             return None
-        return Carried(type="text", parts=_quoted(_text(column, name)), nullable=nullable)
+        return Carried(type="text", parts=_parse_values(_text(column, name)), nullable=nullable)
     if type_ in _INTEGERS:
         plain = f"{name} + 0" if "zerofill" in column.column_type else name
         return Carried(type=_INTEGERS[type_][column.unsigned], parts=(plain,), nullable=nullable)
@@ -152,7 +152,7 @@ def _bit(column: CatalogColumn, name: str) -> tuple[str, tuple[str, ...]]:
 
 def _short_text(column: CatalogColumn, name: str) -> tuple[str, tuple[str, ...]]:
     spelled = f"character varying({column.characters})" if column.characters else "text"
-    return spelled, _quoted(_text(column, name))
+    return spelled, _parse_values(_text(column, name))
 
 
 def _hex(column: CatalogColumn, name: str) -> tuple[str, tuple[str, ...]]:
@@ -183,7 +183,7 @@ def _text(column: CatalogColumn, name: str) -> str:
     return f"IF(LOCATE({mark}, {text}) AND LOCATE({mark}, {own}), X'FF', IFNULL({text}, X'FF'))"
 
 
-def _quoted(text: str) -> tuple[str, ...]:
+def _parse_values(text: str) -> tuple[str, ...]:
     return "'\"'", f"REPLACE({text}, '\"', '\"\"')", "'\"'"
 
 
@@ -191,13 +191,13 @@ _END = "'\\n'"
 _Make = Callable[[CatalogColumn, str], tuple[str, tuple[str, ...]]]
 _WAYS: tuple[tuple[Callable[[str], bool], _Make], ...] = (
     (_SHORT_TEXT.__contains__, _short_text),
-    (_TEXTS.__contains__, lambda column, name: ("text", _quoted(_text(column, name)))),
+    (_TEXTS.__contains__, lambda column, name: ("text", _parse_values(_text(column, name)))),
     ("decimal".__eq__, _decimal),
     (("float", "double").__contains__, _float),
     (_BYTES.__contains__, _hex),
     ("time".__eq__, _time),
     ("year".__eq__, lambda column, name: ("smallint", (f"{name} + 0",))),
     ("bit".__eq__, _bit),
-    ("json".__eq__, lambda column, name: ("json", _quoted(_text(column, name)))),
+    ("json".__eq__, lambda column, name: ("json", _parse_values(_text(column, name)))),
     (_SHAPES.__contains__, _shape),
 )

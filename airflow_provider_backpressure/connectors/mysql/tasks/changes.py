@@ -39,7 +39,7 @@ def position(source: Endpoint, name: str) -> str:
     seen_from = source.for_executors()
     connection = connect(seen_from, errors=SOURCE, name=reader_name(name))
     try:
-        with SOURCE.translated(seen_from):
+        with SOURCE.translate_errors(seen_from):
             return str(Place(gtids=seen(_asker(connection))).position)
     finally:
         connection.close()
@@ -67,24 +67,24 @@ class BinlogChanges:
     ) -> None:
         self.read_at = ""
         self._source, self._name, self._said = source, name, said
-        self._start, self._end = Place.of(bounds.start), Place.of(bounds.end)
+        self._start, self._end = Place.from_position(bounds.start), Place.from_position(bounds.end)
         self._types = {column.name: column.type for column in read.columns}
         self._added = frozenset(read.added)
         self._key = tuple(key)
 
     def __iter__(self) -> Iterator[list[bytes]]:
         """See :meth:`..changes.Changes.__iter__`. ``LogLost`` where the server no longer has all of the window."""
-        with self._opened() as connection:
+        with self._open() as connection:
             walk = self._walk(_asker(connection))
-            yield from self._packed(walk.changes(self._events(connection)))
+            yield from self._encode(walk.changes(self._events(connection)))
 
     def again(self, keys: Sequence[Sequence[str]]) -> Iterator[list[bytes]]:
         """See :meth:`..changes.Changes.again`."""
         raise InvalidDeclaration(f"{len(keys)} rows are to be read again, and the binlog has all of every row.")
 
     @contextmanager
-    def _opened(self) -> Iterator[Connection]:
-        connection = stream.opened(self._source, SOURCE, self._name)
+    def _open(self) -> Iterator[Connection]:
+        connection = stream.open_stream(self._source, SOURCE, self._name)
         try:
             yield connection
         finally:
@@ -96,7 +96,7 @@ class BinlogChanges:
         as_text, zero_dates = said["as_text"], said["zero_dates"]
         assert isinstance(as_text, list), "a plan names them in a list"
         wishes = {name: Wish(as_text=name in as_text, null_zero_dates=zero_dates == "null") for name in self._types}
-        with SOURCE.translated(self._source):
+        with SOURCE.translate_errors(self._source):
             known = charsets(ask)
             ((folded,),) = ask("SELECT @@GLOBAL.lower_case_table_names")
         return Walk(
@@ -120,17 +120,17 @@ class BinlogChanges:
             # What stood in that file may have been replayed before it was removed.
             if begun or not self._start.file:
                 raise
-        with self._opened() as another:
+        with self._open() as another:
             yield from self._sent(another, Place(gtids=self._start.gtids))
 
     def _sent(self, connection: Connection, start: Place) -> Iterator[Event]:
         try:
-            with SOURCE.translated(self._source):
+            with SOURCE.translate_errors(self._source):
                 yield from stream.sent(connection, self._name, start.gtids, start.file, start.at)
         except SOURCE.refused as error:
             raise _lost(error, self._source) from error
 
-    def _packed(self, changes: Iterator[Change]) -> Iterator[list[bytes]]:
+    def _encode(self, changes: Iterator[Change]) -> Iterator[list[bytes]]:
         """Yield rows of a binary COPY; errors of the source leave here as they are."""
         none = NULL * (1 + len(self._key))
         fields = 3 + len(self._key) + len(self._types)

@@ -32,10 +32,10 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
     seen, rows, named = source.for_executors(), 0, reader_name(name)
     connection = connect(seen, errors=SOURCE, name=named)
     try:
-        with SOURCE.translated(seen):
+        with SOURCE.translate_errors(seen):
             end_attempts(connection, named)
             # The statement carries its attempt's name: everybody sees their own statements, and nothing else of them.
-            with _planned():
+            with _check_planned():
                 stream = sent(connection, f"/* {named} */ {piece.query}")
         for text in pieces(_texts(stream, seen)):
             for batch in parse(text, read.columns, _way_out, bits=True).to_batches():
@@ -48,7 +48,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
 
 
 @contextmanager
-def _planned() -> Iterator[None]:
+def _check_planned() -> Iterator[None]:
     """Raise ``SourceRefused`` where a table or a column that is planned no longer exists."""
     try:
         yield
@@ -62,7 +62,7 @@ def _planned() -> Iterator[None]:
 
 def _texts(stream: RowStream, source: Endpoint) -> Iterator[bytes]:
     while True:
-        with SOURCE.translated(source):
+        with SOURCE.translate_errors(source):
             text = next(stream, None)
         if text is None:
             return

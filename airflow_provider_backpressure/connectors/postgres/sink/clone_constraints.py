@@ -22,7 +22,7 @@ class Part:
     statement: str
 
 
-def missing(connection: Connection, target: int, shadow: QualifiedName) -> list[Part]:
+def find_missing(connection: Connection, target: int, shadow: QualifiedName) -> list[Part]:
     """Return the parts that the target has and the shadow has not yet, in the order in which they are to be made."""
     rows = connection.execute(_MISSING, about(target, shadow)).fetchall()
     return [Part(name=name, tablespace=tablespace, statement=statement) for name, tablespace, statement in rows]

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import KINDS, ORDINARY, PARTITIONED, Relation, find
 from airflow_provider_backpressure.connectors.postgres.errors import where
-from airflow_provider_backpressure.connectors.postgres.identifiers import MAX_BYTES, QualifiedName, listed
+from airflow_provider_backpressure.connectors.postgres.identifiers import MAX_BYTES, QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.sink.dependents import against_replacing
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
@@ -40,7 +40,7 @@ def check_fit(session: Session, fitting: Fitting) -> None:
     _check_lengths(fitting)
     missing_key = [name for name in fitting.key if name not in {column.name for column in fitting.columns}]
     if missing_key:
-        raise SinkRefused(f"{fitting.name} cannot be upserted by {listed(missing_key)}, which does not arrive.")
+        raise SinkRefused(f"{fitting.name} cannot be upserted by {join_names(missing_key)}, which does not arrive.")
     table = find(session, fitting.name)
     against = _against_new(session, fitting) if table is None else _against(session, fitting, table)
     against += [*_against_system(session, fitting), *_against_staging(session, fitting)]
@@ -64,8 +64,8 @@ def _check_lengths(fitting: Fitting) -> None:
     if long:
         raise SinkRefused(
             f"Rows cannot go into {fitting.name}: PostgreSQL cuts off names behind {MAX_BYTES} bytes, and "
-            f"{listed(long)} {'is' if len(long) == 1 else 'are'} longer. Leave out such columns, or give them shorter "
-            "names in a transform."
+            f"{join_names(long)} {'is' if len(long) == 1 else 'are'} longer. Leave out such columns, or give them "
+            "shorter names in a transform."
         )
 
 
@@ -74,7 +74,7 @@ def _against_new(session: Session, fitting: Fitting) -> list[str]:
     unknown = _unknown_types(session, fitting.columns)
     return [
         *_against_creating(session, fitting.name.schema),
-        *(f"column {listed([column.name])} has type {column.type}, which is not known there" for column in unknown),
+        *(f"column {join_names([column.name])} has type {column.type}, which is not known there" for column in unknown),
     ]
 
 
@@ -97,31 +97,31 @@ def _against_columns(fitting: Fitting, table: Relation) -> list[str]:
     against, arriving = [], {column.name for column in fitting.columns}
     absent = [column.name for column in fitting.columns if table.column(column.name) is None]
     if absent:
-        against.append(f"it has no column {listed(absent)}")
+        against.append(f"it has no column {join_names(absent)}")
     for column in fitting.columns:
         there = table.column(column.name)
         if there is None:
             continue
         if there.generated is not None:
-            against.append(f"column {listed([column.name])} is always generated there")
+            against.append(f"column {join_names([column.name])} is always generated there")
         elif there.type != column.type:
-            against.append(f"column {listed([column.name])} is {column.type} here and {there.type} there")
+            against.append(f"column {join_names([column.name])} is {column.type} here and {there.type} there")
     demanded = [
         column.name
         for column in table.columns
         if column.name not in arriving and column.demanded and not column.has_default
     ]
     if demanded:
-        against.append(f"{listed(demanded)} there must not be NULL, has no default and does not arrive")
+        against.append(f"{join_names(demanded)} there must not be NULL, has no default and does not arrive")
     return against
 
 
 def _against_rights(session: Session, fitting: Fitting, table: Relation) -> list[str]:
     user, names = session.endpoint.user, [column.name for column in fitting.columns]
     if not table.schema_usable:
-        return [f"{user} has no USAGE right on schema {listed([table.name.schema])}"]
+        return [f"{user} has no USAGE right on schema {join_names([table.name.schema])}"]
     needed = ("INSERT", "SELECT", "UPDATE") if fitting.mode is Mode.UPSERT else ("INSERT", "SELECT")
-    lacking = [right for right in needed if table.lacking(right, names)]
+    lacking = [right for right in needed if table.find_lacking(right, names)]
     against = [f"{user} has no {' and no '.join(lacking)} right on it"] if lacking else []
     if table.row_security:
         against.append(f"its row security applies to {user}, and COPY cannot go through that")
@@ -134,7 +134,7 @@ def _against_key(fitting: Fitting, table: Relation) -> list[str]:
     wanted = set(fitting.key)
     if any(set(unique.columns) == wanted and unique.immediate for unique in table.unique_keys):
         return []
-    return [f"key {listed(fitting.key)} is not unique there: upsert needs a unique index on exactly that"]
+    return [f"key {join_names(fitting.key)} is not unique there: upsert needs a unique index on exactly that"]
 
 
 def _against_replaying(session: Session, fitting: Fitting, table: Relation) -> list[str]:
@@ -143,15 +143,17 @@ def _against_replaying(session: Session, fitting: Fitting, table: Relation) -> l
     others, foreign, may_delete, triggers, rules, loose = row
     against = []
     if others:
-        against.append(f"its unique index {listed(others)} may be broken until the log has been replayed: drop it")
+        against.append(f"its unique index {join_names(others)} may be broken until the log has been replayed: drop it")
     if foreign:
-        against.append(f"its foreign key {listed(foreign)} may be broken until the log has been replayed: drop it")
+        against.append(f"its foreign key {join_names(foreign)} may be broken until the log has been replayed: drop it")
     if triggers:
-        against.append(f"its trigger {listed(triggers)} may change or drop rows that are replayed: drop or disable it")
+        against.append(
+            f"its trigger {join_names(triggers)} may change or drop rows that are replayed: drop or disable it"
+        )
     if rules:
-        against.append(f"its rule {listed(rules)} replaces statements that are replayed: drop or disable it")
+        against.append(f"its rule {join_names(rules)} replaces statements that are replayed: drop or disable it")
     if loose:
-        against.append(f"the collation of key {listed(loose)} takes different texts for equal: give it another")
+        against.append(f"the collation of key {join_names(loose)} takes different texts for equal: give it another")
     if not may_delete:
         against.append(f"{session.endpoint.user} has no DELETE right on it")
     return against
@@ -169,9 +171,11 @@ def _against_system(session: Session, fitting: Fitting) -> list[str]:
         missing = [name for name in wanted.columns if table.column(name) is None]
         strange = [name for name in missing if name not in wanted.later]
         if table.kind != ORDINARY or strange:
-            against.append(f"{wanted.name} is not this product's: it has no column {listed(strange or ['plan_id'])}")
+            against.append(
+                f"{wanted.name} is not this product's: it has no column {join_names(strange or ['plan_id'])}"
+            )
         present = [name for name in wanted.columns if name not in missing]
-        lacking = [right for right in wanted.rights if table.lacking(right, present)]
+        lacking = [right for right in wanted.rights if table.find_lacking(right, present)]
         if lacking:
             against.append(f"{user} has no {' and no '.join(lacking)} right on {wanted.name}")
     schema = fitting.system[0].name.schema
@@ -184,12 +188,12 @@ def _against_staging(session: Session, fitting: Fitting) -> list[str]:
     """Upserted rows go through a temporary table."""
     if fitting.mode is not Mode.UPSERT or session.value(_MAY_STAGE):
         return []
-    return [f"{session.endpoint.user} has no TEMPORARY right on database {listed([session.endpoint.database])}"]
+    return [f"{session.endpoint.user} has no TEMPORARY right on database {join_names([session.endpoint.database])}"]
 
 
 def _against_creating(session: Session, schema: str) -> list[str]:
     """Return what stands against creating a table in a schema, which is created too where it is missing."""
-    user, shown = session.endpoint.user, listed([schema])
+    user, shown = session.endpoint.user, join_names([schema])
     there, may_create, may_create_schema = session.rows(_MAY_CREATE, {"schema": schema})[0]
     if not there:
         return [] if may_create_schema else [f"there is no schema {shown}, and {user} may not create one"]

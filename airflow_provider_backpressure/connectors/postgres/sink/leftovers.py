@@ -10,7 +10,7 @@ from airflow_provider_backpressure.connectors.postgres.shared_connection import 
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import drop_shadows, shadows_of
 
 
-def filled_by_a_probe(like: QualifiedName) -> str:
+def write_probe_comment(like: QualifiedName) -> str:
     """Return the comment on the table that a probe fills beside a target: it tells that it may be dropped."""
     return f"backpressure: filled by a probe of {like}, to be dropped"
 
@@ -28,7 +28,7 @@ class Traces:
         there = self._there(connection)
         rows = [(table, self._rows(connection, table)) for table in there]
         kept = [f"{table}: {number} rows of {self.target}" for table, number in rows if number]
-        empty = [f"{table}: empty" for table in self._unused(connection, there)]
+        empty = [f"{table}: empty" for table in self._find_unused(connection, there)]
         shadows = [
             f"{name}: what was to take the place of {self.target}" for name in shadows_of(connection, self.target)
         ]
@@ -43,9 +43,9 @@ class Traces:
             at = sql.SQL(table.sql)
             connection.execute(sql.SQL("DELETE FROM {} WHERE target = ANY (%s)").format(at), (fences,))
         # Whoever begins another plan meanwhile is waited for, so that its tables stay.
-        for table in filter(self._owned(connection), there):
+        for table in filter(self._find_owned(connection), there):
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.SQL(table.sql)))
-        for table in self._unused(connection, there):
+        for table in self._find_unused(connection, there):
             connection.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(table.sql)))
         drop_shadows(connection, self.target, but=None)
         for name in scratch:
@@ -56,24 +56,24 @@ class Traces:
         row = connection.execute(query, (str(self.target),)).fetchone()
         return 0 if row is None else int(row[0])
 
-    def _unused(self, connection: Connection, there: list[QualifiedName]) -> list[QualifiedName]:
+    def _find_unused(self, connection: Connection, there: list[QualifiedName]) -> list[QualifiedName]:
         """Return our tables where no plan is left at all: the empty ones, as far as they are our role's."""
         if self.tables[0] in there and not _is_empty(connection, self.tables[0]):
             return []
-        return [table for table in filter(self._owned(connection), there) if _is_empty(connection, table)]
+        return [table for table in filter(self._find_owned(connection), there) if _is_empty(connection, table)]
 
     def _there(self, connection: Connection) -> list[QualifiedName]:
         return [table for table in self.tables if connection.execute(_THERE, (table.schema, table.name)).fetchone()]
 
-    def _owned(self, connection: Connection) -> Callable[[QualifiedName], bool]:
-        def owned(table: QualifiedName) -> bool:
+    def _find_owned(self, connection: Connection) -> Callable[[QualifiedName], bool]:
+        def is_owned(table: QualifiedName) -> bool:
             row = connection.execute(_THERE, (table.schema, table.name)).fetchone()
             return row is not None and bool(row[0])
 
-        return owned
+        return is_owned
 
     def _scratch(self, connection: Connection) -> list[QualifiedName]:
-        values = (self.target.schema, filled_by_a_probe(self.target))
+        values = (self.target.schema, write_probe_comment(self.target))
         return [
             QualifiedName(schema=self.target.schema, name=name)
             for (name,) in connection.execute(_SCRATCH, values).fetchall()

@@ -16,7 +16,7 @@ PLAN, TABLES = "plan", "tables"
 def upgrade(connection: Connection, plans: SystemTable) -> None:
     """Add the columns that the table of an earlier release lacks, where it is our role's to change."""
     for name in plans.later:
-        if not _has_column(connection, plans, name) and _owned(connection, plans):
+        if not _has_column(connection, plans, name) and _is_owned(connection, plans):
             table, type_ = sql.SQL(plans.name.sql), sql.SQL(plans.columns[name])
             connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(table, sql.Identifier(name), type_))
 
@@ -80,7 +80,7 @@ def _has_column(connection: Connection, plans: SystemTable, column: str) -> bool
     return connection.execute(_COLUMN_THERE, values).fetchone() is not None
 
 
-def _owned(connection: Connection, plans: SystemTable) -> bool:
+def _is_owned(connection: Connection, plans: SystemTable) -> bool:
     row = connection.execute(_OWNED, (plans.name.schema, plans.name.name)).fetchone()
     return row is not None and bool(row[0])
 

@@ -9,10 +9,10 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import Qualif
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection
 from airflow_provider_backpressure.connectors.postgres.sink.attempts import plan_prefix
 from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import alike, creation
-from airflow_provider_backpressure.connectors.postgres.sink.leftovers import filled_by_a_probe
+from airflow_provider_backpressure.connectors.postgres.sink.leftovers import write_probe_comment
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import oid_of, publication_of
 from airflow_provider_backpressure.connectors.postgres.sink.target import PostgresTarget
-from airflow_provider_backpressure.core.capacity.saturation_curve import ending
+from airflow_provider_backpressure.core.capacity.saturation_curve import format_suffix
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused
@@ -31,7 +31,7 @@ class PostgresScratch(PostgresTarget):
     """
 
     def __init__(self, declared: "PostgresSink", endpoint: Endpoint, *, digits: str, indexes: bool) -> None:
-        like, end = QualifiedName.parse(declared.table), ending(digits)
+        like, end = QualifiedName.parse(declared.table), format_suffix(digits)
         name = like.name.encode()[: MOST_BYTES - len(end)].decode(errors="ignore") + end
         schema = declared.system_schema or like.schema
         here = replace(declared, table=QualifiedName(schema=like.schema, name=name).sql, system_schema=schema)
@@ -98,4 +98,4 @@ class PostgresScratch(PostgresTarget):
 
     @property
     def _comment(self) -> str:
-        return filled_by_a_probe(self._like)
+        return write_probe_comment(self._like)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, listed
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection
 
 log = logging.getLogger(__name__)
@@ -55,13 +55,13 @@ def advance(
                 "The sequence %s of %s in %s is not moved behind its rows: our role lacks SELECT or UPDATE on it. "
                 "Run SELECT setval('%s', %s) where it is below.",
                 owned.name,
-                listed([owned.column]),
+                join_names([owned.column]),
                 shown,
                 owned.name,
                 last,
             )
-        elif connection.execute(_advanced(owned), {"sequence": owned.oid, "last": last}).fetchone() is not None:
-            log.info("The sequence of %s in %s goes on behind %s.", listed([owned.column]), shown, last)
+        elif connection.execute(_build_advance(owned), {"sequence": owned.oid, "last": last}).fetchone() is not None:
+            log.info("The sequence of %s in %s goes on behind %s.", join_names([owned.column]), shown, last)
 
 
 def _sequences(connection: Connection, table: QualifiedName, columns: Sequence[str]) -> list[Owned]:
@@ -79,7 +79,7 @@ def _last(connection: Connection, table: QualifiedName, owned: Owned) -> int | N
     return None if row is None else row[0]
 
 
-def _advanced(owned: Owned) -> sql.Composed:
+def _build_advance(owned: Owned) -> sql.Composed:
     # In one statement: whoever draws a number at this very moment is behind the last row, or draws the next after it.
     return sql.SQL(
         "SELECT setval(%(sequence)s::oid::regclass, %(last)s, true) FROM {} s"

@@ -6,7 +6,7 @@ from airflow_provider_backpressure.connectors.postgres.shared_connection import 
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
-from airflow_provider_backpressure.core.snapshot.stream_positions import placed
+from airflow_provider_backpressure.core.snapshot.stream_positions import find_start_positions
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 
@@ -15,7 +15,7 @@ def place_streams(connection: Connection, plan: Plan) -> None:
 
     ``SinkRefused`` where an increment would begin before what the target has.
     """
-    window, replayed = LogWindow.of(plan.read.window), ReplayWindow.of(plan.read.window)
+    window, replayed = LogWindow.from_window(plan.read.window), ReplayWindow.from_window(plan.read.window)
     if not plan.write.ordered:
         return
     table = sql.SQL(plan.write.frontier_table)
@@ -28,7 +28,7 @@ def place_streams(connection: Connection, plan: Plan) -> None:
             sql.SQL("SELECT stream, pos FROM {} WHERE target = %s FOR UPDATE").format(table), (plan.write.fence,)
         ).fetchall()
     )
-    for stream, start in placed(window, there, target=plan.write.fence, increment=plan.increment).items():
+    for stream, start in find_start_positions(window, there, target=plan.write.fence, increment=plan.increment).items():
         connection.execute(sql.SQL(_PLACE).format(table), (plan.write.fence, stream, start))
 
 

@@ -9,13 +9,13 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.errors import words
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, listed
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.sink.clone_constraints import (
     carry_over,
     final_names,
+    find_missing,
     make,
-    missing,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import same_columns
 from airflow_provider_backpressure.connectors.postgres.sink.dependents import View, against_replacing, views_over
@@ -54,56 +54,56 @@ class Publishing:
 
     def complete(self) -> None:
         """Make the indexes, keys and statistics that the target has, one transaction each, and let it be analysed."""
-        if self._patiently(self._settled):
+        if self._patiently(self._is_settled):
             return
         self._make_parts()
-        self._patiently(self._analysed)
+        self._patiently(self._analyse)
 
     def publish(self) -> None:
         """Complete and swap; see :meth:`..core.ports.Sink.publish`."""
         self._make_parts()
-        self._patiently(self._advanced)
+        self._patiently(self._advance_sequences)
         self._await_snapshots()
-        while not self._patiently(self._swapped):
+        while not self._patiently(self._swap):
             self._make_parts()
 
     def _make_parts(self) -> None:
         while self._patiently(self._made_one):
             pass
 
-    def _settled(self, connection: Connection) -> bool:
+    def _is_settled(self, connection: Connection) -> bool:
         """Whether nothing is left to do. The fence is checked first."""
         return self._held(connection) is None
 
     def _made_one(self, connection: Connection) -> bool:
         shadow = self._held(connection)
         target = oid_of(connection, self.target)
-        parts = [] if shadow is None or target is None else missing(connection, target, self._shadow)
+        parts = [] if shadow is None or target is None else find_missing(connection, target, self._shadow)
         if not parts:
             return False
         part = parts[0]
-        log.info("Making %s for the new rows of %s.", listed([part.name]), self.target)
+        log.info("Making %s for the new rows of %s.", join_names([part.name]), self.target)
         try:
             make(connection, part)
         except psycopg.IntegrityError as error:
             raise SinkRefused(
-                f"The new rows of {self.target} break {listed([part.name])}, so the old ones stay: "
+                f"The new rows of {self.target} break {join_names([part.name])}, so the old ones stay: "
                 f"{_BROKEN.get(type(error)) or words(error)}."
             ) from error
         return True
 
-    def _analysed(self, connection: Connection) -> bool:
+    def _analyse(self, connection: Connection) -> bool:
         if self._held(connection) is not None:
             connection.execute(sql.SQL("ANALYZE {}").format(sql.SQL(self._shadow.sql)))
         return True
 
-    def _advanced(self, connection: Connection) -> None:
+    def _advance_sequences(self, connection: Connection) -> None:
         """Move the sequences of identity columns, which are the shadow's own, and of serials, which it takes over."""
         if self._held(connection) is not None:
             columns = [column.name for column in self.plan.write.columns]
             advance(connection, self._shadow, columns, shown=self.target, serials_of=self.target)
 
-    def _swapped(self, connection: Connection) -> bool:
+    def _swap(self, connection: Connection) -> bool:
         """Swap within one transaction; ``False`` where the target got another index since the shadow was completed."""
         if self._held(connection, lock=True) is None:
             return True
@@ -115,7 +115,7 @@ class Publishing:
             self._lock(connection, views_over(connection, target))
             target = oid_of(connection, self.target)
         self._check(connection, target)
-        if target is not None and missing(connection, target, self._shadow):
+        if target is not None and find_missing(connection, target, self._shadow):
             return False
         connection.execute(sql.SQL("ALTER TABLE {} RESET (autovacuum_enabled)").format(shadow))
         if target is None:

@@ -13,7 +13,7 @@ from airflow_provider_backpressure.connectors.postgres.catalog import CatalogCol
 from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, where
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, listed
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.predicates import (
     condition,
     key_cast,
@@ -193,7 +193,7 @@ class PostgresTarget:
         ``SinkRefused`` where the target turns out to be the source itself.
         """
         self._refuse_source(plan)
-        replayed = ReplayWindow.of(plan.read.window)
+        replayed = ReplayWindow.from_window(plan.read.window)
         plans = sql.SQL(self._plans.name.sql)
         before = self._session.rows(
             sql.SQL("SELECT plan_id FROM {} WHERE target = {}").format(plans, sql.Literal(self._fence))
@@ -363,7 +363,7 @@ class PostgresTarget:
     def complete(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.complete`. An earlier try that is still at it is ended."""
         if plan.mode is Mode.REPLACE:
-            with self._publishing(plan) as publishing:
+            with self._open_swap(plan) as publishing:
                 publishing.complete()
         else:
             columns = [column.name for column in plan.write.columns]
@@ -377,7 +377,7 @@ class PostgresTarget:
     def publish(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.publish`. An earlier try that is still at it is ended."""
         if plan.mode is Mode.REPLACE:
-            with self._publishing(plan) as publishing:
+            with self._open_swap(plan) as publishing:
                 publishing.publish()
 
     def scratch(self, digits: str, *, indexes: bool = True) -> ScratchSink:
@@ -423,7 +423,7 @@ class PostgresTarget:
         return Traces(target=self._name, tables=[table.name for table in tables])
 
     @contextmanager
-    def _publishing(self, plan: Plan) -> Iterator[Publishing]:
+    def _open_swap(self, plan: Plan) -> Iterator[Publishing]:
         self._end(slice_prefix(plan.plan_id, PUBLISH))
         session = Session(
             self._session.endpoint,
@@ -457,7 +457,7 @@ class PostgresTarget:
             raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._fence}.")
 
     def _kept(self, write: WriteSpec, bounds: Bounds | None, window: Window | None) -> list[sql.Composable]:
-        log_window = LogWindow.of(window)
+        log_window = LogWindow.from_window(window)
         if log_window is not None:
             return self._conditions(write, bounds or log_window.bounds())
         kept = self._conditions(write, bounds)
@@ -484,30 +484,32 @@ class PostgresTarget:
         lacking = [name for name in ("partition", "offset") if name not in arriving]
         if lacking:
             raise SinkRefused(
-                f"{self._name} gets no column {listed(lacking)} to tell a topic's ranges apart by: let the transform "
-                "keep partition and offset, or use verify='none'."
+                f"{self._name} gets no column {join_names(lacking)} to tell a topic's ranges apart by: let the "
+                "transform keep partition and offset, or use verify='none'."
             )
         return within_offsets(bounds)
 
     def _cast(self, write: WriteSpec, key: str) -> str:
         arriving = next((column for column in write.columns if column.name == key), None)
         if arriving is None:
-            raise SinkRefused(f"{self._name} has no column {listed([key])} to tell ranges apart by.")
+            raise SinkRefused(f"{self._name} has no column {join_names([key])} to tell ranges apart by.")
         if key not in self._key_columns:
             table = find(self._session, self._readable(write))
             there = table.column(key) if table else None
             if there is None:
-                raise SinkRefused(f"{self._name} has no column {listed([key])} to tell ranges apart by.")
+                raise SinkRefused(f"{self._name} has no column {join_names([key])} to tell ranges apart by.")
             self._key_columns[key] = there
         there = self._key_columns[key]
         cast = key_cast(there.type)
         if cast is None:
-            raise SinkRefused(f"Column {listed([key])} of {self._name} is {there.type}: no ranges can be told by it.")
+            raise SinkRefused(
+                f"Column {join_names([key])} of {self._name} is {there.type}: no ranges can be told by it."
+            )
         # A transformed column says nothing of its order.
         if arriving.collation is not None and there.collation != arriving.collation:
             raise SinkRefused(
-                f"Text in {listed([key])} is ordered by {there.collation} in {self._name} and by {arriving.collation} "
-                "in the source, so its ranges cannot be told apart there; the whole table can."
+                f"Text in {join_names([key])} is ordered by {there.collation} in {self._name} and by "
+                "{arriving.collation} in the source, so its ranges cannot be told apart there; the whole table can."
             )
         return cast
 

@@ -63,7 +63,7 @@ def block_ranges(
         if table.size is None:
             ends: Iterator[Place] = ((block, 0) for block in range(step, part.blocks, step))
         else:
-            ends = _weighed(session, table, part, rows=rows, bytes=bytes)
+            ends = _find_places(session, table, part, rows=rows, bytes=bytes)
         for start, end in _pieces(ends):
             bounds = BlockBounds(table=str(part.name), file=part.file, start=start, end=end)
             blocks = (end[0] if end else part.blocks) - start[0]
@@ -89,7 +89,7 @@ def _pieces(ends: Iterator[Place]) -> Iterator[tuple[Place, Place | None]]:
     yield start, None
 
 
-def _weighed(session: Session, table: KeyedTable, part: Part, *, rows: int, bytes: int) -> Iterator[Place]:
+def _find_places(session: Session, table: KeyedTable, part: Part, *, rows: int, bytes: int) -> Iterator[Place]:
     """Yield places at which so many rows or bytes are full: within a block only where it alone is too much.
 
     A block holds hundreds of rows whose long values are kept aside.

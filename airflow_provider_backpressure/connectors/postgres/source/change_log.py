@@ -84,7 +84,7 @@ class PostgresLog:
         self._session.transaction(lambda connection: drop_slot(connection, self.stream))
         self._publish()
         try:
-            start = self._marked(self._make_slot(), self._sign(self._publication(), ""))
+            start = self._with_mark(self._make_slot(), self._sign(self._publication(), ""))
             self._await_older()
         except BackpressureError:
             self._give_up()
@@ -105,7 +105,7 @@ class PostgresLog:
             self._same_publication(start)
         most = min(bytes, WINDOW_BYTES)
         ends = [*(lsn(at) for at in range(start.at + most, flushed.at, most)), flushed]
-        places = [start, *(self._marked(each, mark) for each in ends)]
+        places = [start, *(self._with_mark(each, mark) for each in ends)]
         return [
             LogBounds(stream=self.stream, start=first, end=last) for first, last in pairwise(places) if first < last
         ]
@@ -252,7 +252,7 @@ class PostgresLog:
         return (comment or "").split(), ours
 
     @staticmethod
-    def _marked(place: LogPosition, mark: str) -> LogPosition:
+    def _with_mark(place: LogPosition, mark: str) -> LogPosition:
         return LogPosition(at=place.at, text=f"{place.text}{MARK}{mark}")
 
     def _publish(self) -> None:

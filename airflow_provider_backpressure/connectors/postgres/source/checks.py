@@ -12,10 +12,10 @@ from airflow_provider_backpressure.connectors.postgres.catalog import (
     similar,
 )
 from airflow_provider_backpressure.connectors.postgres.errors import where, words
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, listed
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.source.query import user_condition
-from airflow_provider_backpressure.connectors.postgres.source.types import stranded
+from airflow_provider_backpressure.connectors.postgres.source.types import find_uncarried
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 MINIMUM_VERSION = 130000
@@ -47,26 +47,26 @@ def chosen_columns(
     asked = names if names is not None else tuple(column.name for column in table.columns)
     unknown = [name for name in dict.fromkeys((*asked, *as_text)) if table.column(name) is None]
     if unknown:
-        raise SourceRefused(f"{table.name} has no column {listed(unknown)}.")
+        raise SourceRefused(f"{table.name} has no column {join_names(unknown)}.")
     if len(set(asked)) < len(asked):
-        raise SourceRefused(f"A column of {table.name} is asked for twice: {listed(asked)}.")
+        raise SourceRefused(f"A column of {table.name} is asked for twice: {join_names(asked)}.")
     if not asked:
         raise SourceRefused(f"{table.name} has no columns.")
     unread = sorted(set(as_text) - set(asked))
     if unread:
-        raise SourceRefused(f"as_text names {listed(unread)}, which columns does not ask for.")
+        raise SourceRefused(f"as_text names {join_names(unread)}, which columns does not ask for.")
     check_readable(session, table, asked)
     columns = tuple(column for name in asked if (column := table.column(name)) is not None)
-    bad = stranded(session, table, [column for column in columns if column.name not in as_text])
+    bad = find_uncarried(session, table, [column for column in columns if column.name not in as_text])
     if bad:
-        what = ", ".join(f"{listed([column.name])} ({column.type}: {reason})" for column, reason in bad)
+        what = ", ".join(f"{join_names([column.name])} ({column.type}: {reason})" for column, reason in bad)
         raise SourceRefused(
             f"Columns of {table.name} cannot be carried: {what}; leave them out or name them in as_text."
         )
     return columns
 
 
-def checked_condition(session: Session, table: Relation, condition: str) -> None:
+def check_condition(session: Session, table: Relation, condition: str) -> None:
     """Have PostgreSQL parse and plan the user's condition, by itself and for this table, without running it.
 
     The second form has other brackets around it: what closes the first ones and opens them again does not fit there.
@@ -91,9 +91,9 @@ def check_readable(session: Session, table: Relation, names: tuple[str, ...]) ->
     """Return where our role may read these columns; ``SourceRefused`` names what it may not."""
     user = session.endpoint.user
     if not table.schema_usable:
-        raise SourceRefused(f"{user} has no USAGE right on schema {listed([table.name.schema])}.")
-    lacking = table.lacking("SELECT", names)
+        raise SourceRefused(f"{user} has no USAGE right on schema {join_names([table.name.schema])}.")
+    lacking = table.find_lacking("SELECT", names)
     if lacking:
         every = len(lacking) == len(table.columns)
-        what = str(table.name) if every else f"{listed(lacking)} of {table.name}"
+        what = str(table.name) if every else f"{join_names(lacking)} of {table.name}"
         raise SourceRefused(f"{user} has no SELECT right on {what}.")

@@ -78,7 +78,7 @@ class PostgresSource:
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise InvalidDeclaration(f"PostgresSource.wal_limit must be a number of bytes above 0, not {most!r}.")
 
-    def named(self, table: str) -> TableName:
+    def parse_name(self, table: str) -> TableName:
         """Return a table's names; :class:`InvalidDeclaration` for what is none."""
         from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 

@@ -9,7 +9,7 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import Qualif
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Session
 from airflow_provider_backpressure.connectors.postgres.source.table import ERRORS
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.table_selection import TableName, matching
+from airflow_provider_backpressure.core.table_selection import TableName, match_tables
 
 # A partition is read with the table that it is of; views have to be named, with the column by which they are cut.
 _TABLES = sql.SQL(
@@ -30,4 +30,4 @@ def found(endpoint: Endpoint, pattern: str) -> list[TableName]:
     """Return them in the order of their names."""
     with closing(Session(endpoint, errors=ERRORS, settings=READ_ONLY)) as session:
         names = [QualifiedName(schema=schema, name=name) for schema, name in session.rows(_TABLES)]
-    return matching((TableName(schema=name.schema, name=name.name, spelled=str(name)) for name in names), pattern)
+    return match_tables((TableName(schema=name.schema, name=name.name, spelled=str(name)) for name in names), pattern)

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.postgres.catalog import (
     Relation,
     UniqueKey,
 )
-from airflow_provider_backpressure.connectors.postgres.identifiers import listed
+from airflow_provider_backpressure.connectors.postgres.identifiers import join_names
 from airflow_provider_backpressure.connectors.postgres.predicates import INTEGERS, KEY_TYPES, key_cast
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.exceptions import SourceRefused
@@ -33,7 +33,7 @@ class Split:
 def chosen_split(table: Relation, split_column: str | None, consistency: Consistency) -> Split:
     """Return how the table is cut; ``SourceRefused`` where it cannot be."""
     if split_column is not None:
-        return _asked_for(table, split_column)
+        return _find_split_column(table, split_column)
     keys = _fit_keys(table)
     if keys:
         best = keys[0]
@@ -41,32 +41,32 @@ def chosen_split(table: Relation, split_column: str | None, consistency: Consist
     return _by_blocks(table, consistency)
 
 
-def checked_rising(
+def check_rising(
     table: Relation, name: str, *, columns: tuple[str, ...] | None, as_text: tuple[str, ...]
 ) -> CatalogColumn:
     """Return the column by which increments are read; ``SourceRefused`` where it cannot be."""
     column = table.column(name)
     if column is None:
-        raise SourceRefused(f"{table.name} has no column {listed([name])} to read increments by.")
+        raise SourceRefused(f"{table.name} has no column {join_names([name])} to read increments by.")
     if key_cast(column.type) is None:
         raise SourceRefused(
-            f"Increments of {table.name} cannot be read by {listed([name])}: its type is {column.type}, and "
+            f"Increments of {table.name} cannot be read by {join_names([name])}: its type is {column.type}, and "
             f"windows are cut by columns of types {KEY_TYPES}."
         )
     if name in as_text or (columns is not None and name not in columns):
         raise SourceRefused(
-            f"{listed([name])} of {table.name}, by which increments are read, has to be among the columns as it is."
+            f"{join_names([name])} of {table.name}, by which increments are read, has to be among the columns as it is."
         )
     return column
 
 
-def _asked_for(table: Relation, name: str) -> Split:
+def _find_split_column(table: Relation, name: str) -> Split:
     column = table.column(name)
     if column is None:
-        raise SourceRefused(f"{table.name} has no column {listed([name])} to be split by.")
+        raise SourceRefused(f"{table.name} has no column {join_names([name])} to be split by.")
     if key_cast(column.type) is None:
         raise SourceRefused(
-            f"{table.name} cannot be split by {listed([name])}: its type is {column.type}, and ranges "
+            f"{table.name} cannot be split by {join_names([name])}: its type is {column.type}, and ranges "
             f"are cut by columns of types {KEY_TYPES}."
         )
     keys = _fit_keys(table)
@@ -76,7 +76,7 @@ def _asked_for(table: Relation, name: str) -> Split:
         log.warning(
             "%s is cut by %s, which is not its unique key: %swhat one value holds is never cut.",
             table.name,
-            listed([name]),
+            join_names([name]),
             "it has no index on it, so every range reads the whole table, and " if lacking else "",
         )
     main = next((key for key in keys if key.primary), None) or next(iter(keys), None)
@@ -108,9 +108,9 @@ def _unfit(table: Relation, key: UniqueKey) -> str | None:
     """Return why ranges cannot be cut by a key, or ``None``."""
     for column in _columns(table, key):
         if key_cast(column.type) is None:
-            return f"the type of {listed([column.name])} is {column.type}, and only {KEY_TYPES} are supported"
+            return f"the type of {join_names([column.name])} is {column.type}, and only {KEY_TYPES} are supported"
         if not column.not_null:
-            return f"{listed([column.name])} may be NULL"
+            return f"{join_names([column.name])} may be NULL"
     if not key.ordered:
         return "its index is sorted otherwise than its columns are"
     return None
@@ -134,7 +134,7 @@ def _why(table: Relation) -> str:
         return "other tables inherit from it, and its key does not cover their rows"
     primary = next((key for key in table.unique_keys if key.primary), None)
     if primary is not None:
-        return f"of its primary key {listed(primary.columns)}, {_unfit(table, primary)}"
+        return f"of its primary key {join_names(primary.columns)}, {_unfit(table, primary)}"
     return "it has neither a primary key nor another unique key of columns that are never NULL"
 
 

@@ -52,7 +52,7 @@ class KeyedTable:
         """Whether some of the table's rows are not read, so that its statistics say little."""
         return self.where is not None or self.window is not None
 
-    def between(self, start: Values | None, end: Values | None) -> Bounds:
+    def make_bounds(self, start: Values | None, end: Values | None) -> Bounds:
         """Return bounds of the key."""
         return KeyBounds(columns=self.columns, start=start, end=end)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import KINDS, ORDINARY, CatalogColumn, Relation
-from airflow_provider_backpressure.connectors.postgres.identifiers import listed
+from airflow_provider_backpressure.connectors.postgres.identifiers import join_names
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Session
 from airflow_provider_backpressure.exceptions import SourceRefused
 
@@ -31,7 +31,7 @@ def replayable(
     """
     against = [*_against_server(session), *_against_table(session, table)]
     identity, more = _identity(session, table)
-    generated = _generated(session, table)
+    generated = _find_generated_columns(session, table)
     against += more or _against_generated(session, identity, generated, [column.name for column in columns])
     against += _against_text(session, table, as_text)
     if against:
@@ -85,7 +85,7 @@ def _identity(session: Session, table: Relation) -> tuple[tuple[str, ...], list[
     ]
 
 
-def _generated(session: Session, table: Relation) -> dict[str, str]:
+def _find_generated_columns(session: Session, table: Relation) -> dict[str, str]:
     return dict(session.rows(_GENERATED, (table.oid,)))
 
 
@@ -97,17 +97,17 @@ def _against_generated(
     broken = [name for name in unpublished if name in identity]
     if broken:
         return [
-            f"generated {listed(broken)} is part of its replica identity and not published, so PostgreSQL would refuse "
-            "updates and deletes of the table"
+            f"generated {join_names(broken)} is part of its replica identity and not published, so PostgreSQL would "
+            "refuse updates and deletes of the table"
         ]
     absent = [name for name in unpublished if name in read]
-    return [f"generated {listed(absent)} is not in the log: leave it out of columns"] if absent else []
+    return [f"generated {join_names(absent)} is not in the log: leave it out of columns"] if absent else []
 
 
 def _against_text(session: Session, table: Relation, as_text: Sequence[str]) -> list[str]:
     """Some types have another text where they are cast to one, as ``true`` of ``t``; the log has the type's own."""
     cast = [name for (name,) in session.rows(_CAST, (table.oid, list(as_text)))]
-    return [f"{listed(cast)} in as_text has another text in the log than in a query: leave it out"] if cast else []
+    return [f"{join_names(cast)} in as_text has another text in the log than in a query: leave it out"] if cast else []
 
 
 _SERVER = sql.SQL(

@@ -26,14 +26,14 @@ _MUCH = 16 * 1024 * 1024
 """Bytes kept aside that are worth asking who they belong to."""
 
 
-def measured(session: Session, table: Relation, keyed: KeyedTable, columns: Sequence[CatalogColumn]) -> Size:
+def measure_size(session: Session, table: Relation, keyed: KeyedTable, columns: Sequence[CatalogColumn]) -> Size:
     """Return the size of what is asked for, ``columns``."""
     estimated, width = _estimate(session, keyed.rows([sql.Identifier(column.name) for column in columns]))
     whole = estimated
     if keyed.partial:
         whole, _ = _estimate(session, sql.SQL("SELECT FROM {}").format(keyed.sql))
     toast_bytes, analysed = session.rows(_STORAGE, {"oid": table.oid})[0]
-    mean, widest = _sampled(session, table, columns, whole)
+    mean, widest = _sample_sizes(session, table, columns, whole)
     row_bytes = mean or width + toast_bytes / max(1, whole)
     if 0 < widest < _TOASTED and toast_bytes > _MUCH:
         # None of the rows seen has a long value, yet there are some: no bound is known.
@@ -60,7 +60,9 @@ def _size(column: CatalogColumn) -> sql.Composable:
     return sql.SQL("coalesce(pg_column_size({}), 0)").format(name)
 
 
-def _sampled(session: Session, table: Relation, columns: Sequence[CatalogColumn], whole: int) -> tuple[float, float]:
+def _sample_sizes(
+    session: Session, table: Relation, columns: Sequence[CatalogColumn], whole: int
+) -> tuple[float, float]:
     """Return mean and largest size of some rows; 0 where no column can hold anything long."""
     if table.kind not in (ORDINARY, PARTITIONED) or all(_SHORT.match(column.type) for column in columns):
         return 0.0, 0.0

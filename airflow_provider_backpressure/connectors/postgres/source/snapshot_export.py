@@ -33,7 +33,7 @@ class SnapshotKeeper:
         self._lock = threading.Lock()
         self._counting: psycopg.Connection | None = None
         self._connection = self._begun()
-        with errors.translated(endpoint):
+        with errors.translate_errors(endpoint):
             self.snapshot = str(self._one("SELECT pg_export_snapshot()"))
 
     def check(self) -> None:
@@ -49,7 +49,7 @@ class SnapshotKeeper:
     def count(self) -> int | None:
         """See :meth:`..core.ports.Keeper.count`. Over a connection of its own, which :meth:`close` ends."""
         self._counting = self._begun()
-        with self._counting as connection, self._errors.translated(self._endpoint):
+        with self._counting as connection, self._errors.translate_errors(self._endpoint):
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.snapshot)))
             row = connection.execute(self._rows.as_string(None).encode()).fetchone()
         return row[0] if row else None
@@ -63,7 +63,7 @@ class SnapshotKeeper:
     def _begun(self) -> psycopg.Connection:
         """Return a new connection in a transaction that may last."""
         connection = connect(self._endpoint, errors=self._errors, application_name=NAME, settings=_SETTINGS)
-        with self._errors.translated(self._endpoint):
+        with self._errors.translate_errors(self._endpoint):
             if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
                 connection.execute("SET transaction_timeout = 0")
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

@@ -21,7 +21,7 @@ from airflow_provider_backpressure.connectors.postgres.source.query import Keyed
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
 from airflow_provider_backpressure.core.snapshot.messages import Column, null_bounds
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
-from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, numbered
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def key_ranges(
         return
     found = _cut(session, table, snapshot, rows=rows, bytes=bytes)
     log.info("%s is cut by %s (%s).", table.name, ", ".join(table.columns), found.method)
-    yield from numbered(_pieces(table, snapshot, found.boundaries), rows=found.rows, row_bytes=snapshot.row_bytes)
+    yield from number_ranges(_pieces(table, snapshot, found.boundaries), rows=found.rows, row_bytes=snapshot.row_bytes)
 
 
 def cut_range(
@@ -91,10 +91,10 @@ def _with_bounded_ends(session: Session, table: KeyedTable, inner: Iterator[Valu
     last: Values | None = None
     for boundary in inner:
         if last is None:
-            yield from _within(session, table, table.between(None, boundary), rows=rows)
+            yield from _within(session, table, table.make_bounds(None, boundary), rows=rows)
         yield boundary
         last = boundary
-    yield from _within(session, table, table.between(last, None), rows=rows)
+    yield from _within(session, table, table.make_bounds(last, None), rows=rows)
 
 
 def _within(session: Session, table: KeyedTable, bounds: Bounds, *, rows: int) -> Iterator[Values]:

@@ -12,23 +12,23 @@ from airflow_provider_backpressure.connectors.postgres.catalog import CatalogCol
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, listed
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.predicates import key_cast
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Session
 from airflow_provider_backpressure.connectors.postgres.source.block_splitter import block_ranges, cut_blocks, parts
 from airflow_provider_backpressure.connectors.postgres.source.boundaries import in_order
 from airflow_provider_backpressure.connectors.postgres.source.change_log import PostgresLog, window_slice
 from airflow_provider_backpressure.connectors.postgres.source.checks import (
+    check_condition,
     check_readable,
-    checked_condition,
     chosen_columns,
     readable_table,
 )
 from airflow_provider_backpressure.connectors.postgres.source.config import DROP_AND_RESTART
-from airflow_provider_backpressure.connectors.postgres.source.key import checked_rising, chosen_split
+from airflow_provider_backpressure.connectors.postgres.source.key import check_rising, chosen_split
 from airflow_provider_backpressure.connectors.postgres.source.query import KeyColumn, KeyedTable, column_sql
 from airflow_provider_backpressure.connectors.postgres.source.replication_checks import replayable
-from airflow_provider_backpressure.connectors.postgres.source.size import measured, row_size
+from airflow_provider_backpressure.connectors.postgres.source.size import measure_size, row_size
 from airflow_provider_backpressure.connectors.postgres.source.snapshot_export import SnapshotKeeper
 from airflow_provider_backpressure.connectors.postgres.source.splitter import cut_range, key_ranges
 from airflow_provider_backpressure.connectors.postgres.table_storage import (
@@ -107,14 +107,14 @@ class PostgresTable:
         check_readable(self._session, table, (*(column.name for column in split.columns), *split.key))
         as_text = [column.name for column in split.columns if column.name in self._declared.as_text]
         if as_text:
-            raise SourceRefused(f"{self._name} is cut by {listed(as_text)}, which cannot be read as text too.")
+            raise SourceRefused(f"{self._name} is cut by {join_names(as_text)}, which cannot be read as text too.")
         log_keys = self._log_keys(table, columns) if wanted is Consistency.CATCH_UP else ()
         if self._where is not None:
-            checked_condition(self._session, table, self._where)
+            check_condition(self._session, table, self._where)
         window = self._window(table, after)
         ordered = tuple(column.name for column in split.columns)
-        keyed = self._keyed(ordered, window, unique=split.unique)
-        size = measured(self._session, table, keyed, columns) if counted else UNKNOWN
+        keyed = self._with_key(ordered, window, unique=split.unique)
+        size = measure_size(self._session, table, keyed, columns) if counted else UNKNOWN
         return Snapshot(
             source_identity=self.identity,
             columns=tuple(
@@ -139,7 +139,7 @@ class PostgresTable:
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
         """See :meth:`..core.ports.Source.ranges`."""
         table = readable_table(self._session, self._name)
-        keyed = self._keyed(snapshot.split, snapshot.window, unique=snapshot.unique)
+        keyed = self._with_key(snapshot.split, snapshot.window, unique=snapshot.unique)
         if rows * snapshot.widest_bytes > bytes:
             chosen = chosen_columns(self._session, table, self._declared.columns, self._declared.as_text)
             keyed = replace(keyed, size=row_size(chosen))
@@ -151,7 +151,7 @@ class PostgresTable:
         """See :meth:`..core.ports.Source.cut`."""
         match bounds:
             case KeyBounds():
-                table = self._keyed(bounds.columns, read.window, unique=False)
+                table = self._with_key(bounds.columns, read.window, unique=False)
                 return cut_range(self._session, table, bounds, read.columns, parts=parts)
             case BlockBounds():
                 return cut_blocks(self._session, bounds, parts=parts)
@@ -160,11 +160,11 @@ class PostgresTable:
 
     def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
         """See :meth:`..core.ports.Source.in_order`."""
-        return in_order(self._session, self._keyed(tuple(columns), read.window, unique=False), values)
+        return in_order(self._session, self._with_key(tuple(columns), read.window, unique=False), values)
 
     def keep(self, plan: Plan) -> Keeper:
         """See :meth:`..core.ports.Source.keep`."""
-        table = self._keyed((), plan.read.window, unique=False)
+        table = self._with_key((), plan.read.window, unique=False)
         rows = sql.SQL("SELECT count(*) FROM {}{}").format(table.sql, table.filter())
         keeper = SnapshotKeeper(self._endpoint, errors=ERRORS, rows=rows)
         try:
@@ -199,7 +199,7 @@ class PostgresTable:
                 names = (bounds.column,)
             case _:
                 names = ()
-        query = self._keyed(names, read.window, unique=False).rows(columns, bounds)
+        query = self._with_key(names, read.window, unique=False).rows(columns, bounds)
         return Slice(slice_id=slice_id, query=query.as_string(None), bounds=bounds.to_json())
 
     def log(self, hydration_id: str) -> ChangeLog:
@@ -262,7 +262,7 @@ class PostgresTable:
         found: str = self._session.value(_POSITION)
         return found
 
-    def _keyed(self, key: tuple[str, ...], window: Window | None, *, unique: bool) -> KeyedTable:
+    def _with_key(self, key: tuple[str, ...], window: Window | None, *, unique: bool) -> KeyedTable:
         """Return the table as a plan has it, which may be an older one than the catalogue would give today."""
         return KeyedTable(
             name=self._name,
@@ -279,7 +279,7 @@ class PostgresTable:
             self._types.update({column.name: column.type for column in table.columns})
         cast = key_cast(self._types.get(name, ""))
         if cast is None:
-            raise SourceRefused(f"{self._name} has changed: it can no longer be cut by {listed([name])}.")
+            raise SourceRefused(f"{self._name} has changed: it can no longer be cut by {join_names([name])}.")
         return KeyColumn(name=name, cast=cast)
 
     def _window(self, table: Relation, after: str | None) -> Window | None:
@@ -287,19 +287,19 @@ class PostgresTable:
         name = self._declared.increment_column
         if name is None:
             return None
-        column = checked_rising(table, name, columns=self._declared.columns, as_text=self._declared.as_text)
+        column = check_rising(table, name, columns=self._declared.columns, as_text=self._declared.as_text)
         check_readable(self._session, table, (name,))
         upto = self._highest(name) or after
         if upto in ENDLESS and not column.collation:
             raise SourceRefused(
-                f"Increments of {self._name} cannot be read by {listed([name])}: a row has {upto} there, and no later "
-                "row is above that. Correct that row, or name another column."
+                f"Increments of {self._name} cannot be read by {join_names([name])}: a row has {upto} there, and no "
+                "later row is above that. Correct that row, or name another column."
             )
         return None if upto is None else Window(column=name, after=after, upto=upto)
 
     def _highest(self, name: str) -> str | None:
         query = sql.SQL("SELECT max({})::text FROM {}{}").format(
-            sql.Identifier(name), sql.SQL(self._name.sql), self._keyed((), None, unique=False).filter()
+            sql.Identifier(name), sql.SQL(self._name.sql), self._with_key((), None, unique=False).filter()
         )
         found: str | None = self._session.value(query)
         return found

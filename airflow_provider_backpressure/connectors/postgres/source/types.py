@@ -13,7 +13,7 @@ REASONS = {
 }
 
 
-def stranded(session: Session, table: Relation, columns: list[CatalogColumn]) -> list[tuple[CatalogColumn, str]]:
+def find_uncarried(session: Session, table: Relation, columns: list[CatalogColumn]) -> list[tuple[CatalogColumn, str]]:
     """Return the columns that cannot be carried, each with the reason, looking into arrays, domains and composites."""
     rows = session.rows(_STRANDED, (table.oid, [column.number for column in columns]))
     reasons = {number: REASONS[reason] for number, reason in rows}

@@ -92,7 +92,7 @@ def rows(batch: pyarrow.RecordBatch, columns: Sequence[Target]) -> pyarrow.Large
     found.kept.append(None)
     for column, target in zip(batch.columns, columns, strict=True):
         found.add(column, target)
-    return found.joined()
+    return found.join_fields()
 
 
 def block(rows: pyarrow.LargeBinaryArray) -> memoryview:
@@ -121,11 +121,11 @@ class _Rows:
             # A value of one byte is no whole cell.
             self._add_texts(column, _bytes(column))
         elif pyarrow.types.is_decimal(target.type):
-            self._add_numbers(column, *numerics.encoded(column))
+            self._add_numbers(column, *numerics.encode(column))
         else:
             self._add_numbers(column, _FIXED[target.type](column), None)
 
-    def joined(self) -> pyarrow.LargeBinaryArray:
+    def join_fields(self) -> pyarrow.LargeBinaryArray:
         """Return the rows."""
         self._close()
         if len(self.parts) == 1:

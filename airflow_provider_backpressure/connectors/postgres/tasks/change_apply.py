@@ -27,7 +27,7 @@ from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slic
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.spark.change_rows import DELETE, FIELDS, MOVE, TRUNCATE, UPSERT, Changes
-from airflow_provider_backpressure.spark.stage_timer import handed
+from airflow_provider_backpressure.spark.stage_timer import time_handovers
 
 CHANGES, LAST = (sql.Identifier("pg_temp", f"backpressure_{name}") for name in ("changes", "last"))
 OPERATIONS = {name: sql.Literal(op) for name, op in (("delete", DELETE), ("upsert", UPSERT), ("move", MOVE))}
@@ -39,7 +39,7 @@ def replay(sink: Endpoint, spec: RangeSpec, changes: Changes) -> SliceResult:
 
 
 def _fill(spec: RangeSpec, changes: Changes, connection: psycopg.Connection) -> SliceResult:
-    fold = Fold(connection, spec.write, trusted=_trusted(spec, connection))
+    fold = Fold(connection, spec.write, trusted=_is_trusted(spec, connection))
     fold.make()
     total = RowSum()
     fold.load(changes, total, spec.tag)
@@ -54,9 +54,9 @@ def _fill(spec: RangeSpec, changes: Changes, connection: psycopg.Connection) -> 
     )
 
 
-def _trusted(spec: RangeSpec, connection: psycopg.Connection) -> bool:
+def _is_trusted(spec: RangeSpec, connection: psycopg.Connection) -> bool:
     """Whether the target is the source as it was where the window begins: nothing in it was read later than that."""
-    window, bounds = ReplayWindow.of(spec.read.window), bounds_from_json(dict(spec.slices[0].bounds))
+    window, bounds = ReplayWindow.from_window(spec.read.window), bounds_from_json(dict(spec.slices[0].bounds))
     if window is None or not isinstance(bounds, LogBounds):
         raise InvalidDeclaration("Only a piece of a log can be replayed.")
     query = sql.SQL("SELECT read_at FROM {} WHERE plan_id = %s AND read_at <> ''")
@@ -89,7 +89,7 @@ class Fold:
         copy = CopyIn(self.connection, statement.as_string(self.connection))
         try:
             copy.put(binary.BEGINNING)
-            for some in handed(rows):
+            for some in time_handovers(rows):
                 total.add(some)
                 copy.put(b"".join(some))
                 if tag:
@@ -143,12 +143,12 @@ class Fold:
             for number in kept:
                 found = self._before(number, seq, old, emptied=emptied)
                 if found is not None:
-                    self.connection.execute(self._sql(_FOUND, **self._of(number)), (found[0], number, seq))
+                    self.connection.execute(self._sql(_FOUND, **self._build_names(number)), (found[0], number, seq))
 
     def _before(self, number: int, seq: int, key: list[str], *, emptied: bool) -> tuple[str | None] | None:
         """Return what a column had under a key before a move, or ``None`` where nobody here knows."""
         # Just before the move stands the delete of the old key.
-        row = self.connection.execute(self._sql(_EARLIER, **self._of(number)), (*key, seq - 1)).fetchone()
+        row = self.connection.execute(self._sql(_EARLIER, **self._build_names(number)), (*key, seq - 1)).fetchone()
         if row is not None:
             return None if row[0] else (row[1],)
         if emptied or not self.trusted:
@@ -157,7 +157,7 @@ class Fold:
 
     def _fill_in(self, number: int) -> None:
         """Fill in what the last change of a key leaves out from earlier ones, as far as they are of the same row."""
-        self._run(_FILL_IN, **self._of(number))
+        self._run(_FILL_IN, **self._build_names(number))
 
     def _keep(self, kept: list[int]) -> None:
         """Let rows of the target keep what no change tells."""
@@ -242,7 +242,7 @@ class Fold:
     def _columns(self) -> list[sql.Identifier]:
         return [_column(number) for number in range(len(self.write.columns))]
 
-    def _of(self, number: int) -> dict[str, sql.Composable]:
+    def _build_names(self, number: int) -> dict[str, sql.Composable]:
         return {"value": _column(number), "number": sql.Literal(number)}
 
     def _name(self, number: int) -> sql.Identifier:

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.connectors.postgres.replication_slots import 
 from airflow_provider_backpressure.connectors.postgres.replication_slots import position as position_of
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE, connect_source, end_attempts
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import Buffer, without_header
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, reader_name, reading
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, open_copy_out, reader_name
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder, Type
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
@@ -24,7 +24,7 @@ from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.spark.change_rows import UPSERT, change
-from airflow_provider_backpressure.spark.stage_timer import opened
+from airflow_provider_backpressure.spark.stage_timer import time_open
 
 FLUSH_SECONDS = 60.0
 """Longest wait for the server to bring its log to its disk."""
@@ -44,7 +44,7 @@ def position(source: Endpoint, name: str) -> str:
     The server takes its time over what no commit waits for, up to 15 seconds, so one of a message is waited for: it
     changes nothing, and nobody is told of it.
     """
-    with SOURCE.translated(source), connect_source(source, name=reader_name(name)) as connection:
+    with SOURCE.translate_errors(source), connect_source(source, name=reader_name(name)) as connection:
         found = _value(connection, "SELECT pg_current_wal_insert_lsn()::text")
 
         def safe() -> bool | None:
@@ -100,7 +100,7 @@ class LogChanges:
         )
         self._xids = decoder.xids
         what = Reading(query=self._query(), name=reader_name(self._name), every_row=True)
-        with opened(reading(self._source, what, heed=self._heed)) as stream:
+        with time_open(open_copy_out(self._source, what, heed=self._handle_notice)) as stream:
             for messages in _payloads(stream, self._source):
                 rows = decoder.rows(messages)
                 if self._lost:
@@ -126,7 +126,10 @@ class LogChanges:
             sql.SQL(" AND ").join(sql.SQL("t.{0} = w.{0}").format(sql.Identifier(name)) for name in self._key),
         )
         nothing, name = [None] * len(self._key), reader_name(self._name)
-        with SOURCE.translated(self._source), connect_source(self._source, name=name, every_row=True) as connection:
+        with (
+            SOURCE.translate_errors(self._source),
+            connect_source(self._source, name=name, every_row=True) as connection,
+        ):
             self._await_visible(connection)
             for at in range(0, len(keys), AGAIN_ROWS):
                 some = keys[at : at + AGAIN_ROWS]
@@ -170,7 +173,7 @@ class LogChanges:
         must have in the log: those of the table now, which are the planned ones.
         """
         name = reader_name(self._name)
-        with SOURCE.translated(self._source), connect_source(self._source, name=name) as connection:
+        with SOURCE.translate_errors(self._source), connect_source(self._source, name=name) as connection:
             end_attempts(connection, name, below=int(name.rpartition(":")[2]))
 
             def free() -> tuple[str | None] | None:
@@ -205,7 +208,7 @@ class LogChanges:
             )
         return {name: (oid, modifier) for name, oid, modifier, _ in found if name in planned}
 
-    def _heed(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+    def _handle_notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         """A publication that is not there at some point of the log is a warning to the server, and a loss to us."""
         if "publication" in (diagnostic.message_primary or ""):
             self._lost.append(diagnostic.message_primary or "")
@@ -224,7 +227,7 @@ def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:
     """Yield what a COPY of one column of bytes holds."""
     first, blocks = True, iter(stream)
     while True:
-        with SOURCE.translated(source):
+        with SOURCE.translate_errors(source):
             messages = next(blocks, None)
         if messages is None:
             return

@@ -12,15 +12,15 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import RowSum
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, own_types, reading
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, open_copy_out, own_types
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
     STAGE,
-    copying,
     hash_stage,
     make_stage,
     move_stage,
     names,
+    open_copy_in,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
@@ -28,13 +28,13 @@ from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slic
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark.change_rows import log_reader
-from airflow_provider_backpressure.spark.stage_timer import handed, opened
-from airflow_provider_backpressure.spark.task import measured
+from airflow_provider_backpressure.spark.stage_timer import time_handovers, time_open
+from airflow_provider_backpressure.spark.task import measure
 
 
 def run_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
     """Copy one slice exactly once, inside a task; errors as in :func:`copy_slice`."""
-    return measured(partial(copy_slice, spec, piece, source, sink))
+    return measure(partial(copy_slice, spec, piece, source, sink))
 
 
 def copy_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
@@ -68,9 +68,9 @@ def _copy(
 ) -> SliceResult:
     tag = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
     total = RowSum()
-    with opened(reading(source, Reading.of(spec.read, piece, tag))) as rows:
-        with copying(connection, table, spec.write.columns, "FORMAT binary") as target:
-            for messages in handed(_blocks(rows, source)):
+    with time_open(open_copy_out(source, Reading.from_slice(spec.read, piece, tag))) as rows:
+        with open_copy_in(connection, table, spec.write.columns, "FORMAT binary") as target:
+            for messages in time_handovers(_blocks(rows, source)):
                 total.update(messages)
                 target.put(b"".join(messages))
                 reach(Step.IN_COPY, tag)
@@ -91,7 +91,7 @@ def _blocks(rows: Iterable[list[memoryview]], source: Endpoint) -> Iterator[list
     """Yield the blocks; what the source says against it is the source's error, not the sink's."""
     blocks = iter(rows)
     while True:
-        with SOURCE.translated(source):
+        with SOURCE.translate_errors(source):
             messages = next(blocks, None)
         if messages is None:
             return

@@ -54,7 +54,7 @@ class Reading:
     """What the statement has to give, as far as a type is PostgreSQL's own; empty where anything will do."""
 
     @classmethod
-    def of(cls, read: ReadSpec, piece: Slice, name: str) -> "Reading":
+    def from_slice(cls, read: ReadSpec, piece: Slice, name: str) -> "Reading":
         """Return the reading of a slice; ``name``: the attempt's tag, or another where nothing is written."""
         bounds = bounds_from_json(dict(piece.bounds)) if piece.bounds else None
         return cls(
@@ -69,7 +69,7 @@ class Reading:
 
 
 @contextmanager
-def reading(
+def open_copy_out(
     source: Endpoint, what: Reading, *, options: str = "FORMAT binary", heed: Heed | None = None
 ) -> Iterator[CopyOut]:
     """Give the rows as a COPY stream. ``heed`` is told what the server remarks meanwhile.
@@ -81,7 +81,7 @@ def reading(
     if heed is not None:
         connection.add_notice_handler(heed)
     try:
-        with SOURCE.translated(source):
+        with SOURCE.translate_errors(source):
             if what.name.startswith("bp-read:"):
                 end_attempts(connection, what.name, below=int(what.name.rpartition(":")[2]))
             _enter(connection, what)

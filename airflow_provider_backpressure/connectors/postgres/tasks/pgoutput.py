@@ -91,16 +91,16 @@ class Decoder:
                 if isinstance(layout, SourceRefused):
                     raise layout
                 if kind == _INSERT:
-                    rows.append(self._row(UPSERT, self._planned(layout, fields(body, 6)[0])))
+                    rows.append(self._row(UPSERT, self._match_fields(layout, fields(body, 6)[0])))
                 elif kind == _UPDATE:
                     self._update(layout, body, rows)
                 else:
-                    rows.append(self._deleted(self._planned(layout, fields(body, 6)[0])))
+                    rows.append(self._encode_delete(self._match_fields(layout, fields(body, 6)[0])))
         return rows
 
     def _update(self, layout: Layout, body: bytes, rows: list[bytes]) -> None:
         if body[5] not in (_OLD_KEY, _OLD_ROW):
-            rows.append(self._row(UPSERT, self._planned(layout, fields(body, 6)[0])))
+            rows.append(self._row(UPSERT, self._match_fields(layout, fields(body, 6)[0])))
             return
         old, at = fields(body, 6)
         new, _ = fields(body, at + 1)
@@ -108,14 +108,14 @@ class Decoder:
         for place in known:
             if new[place] is None:
                 new[place] = old[place]
-        before, after = self._planned(layout, old), self._planned(layout, new)
+        before, after = self._match_fields(layout, old), self._match_fields(layout, new)
         if all(before[place] == after[place] for place in self._key):
             rows.append(self._row(UPSERT, after))
             return
-        rows.append(self._deleted(before))
+        rows.append(self._encode_delete(before))
         rows.append(self._row(MOVE, after, [before[place] for place in self._key]))
 
-    def _deleted(self, old: Sequence[Field]) -> bytes:
+    def _encode_delete(self, old: Sequence[Field]) -> bytes:
         values: list[Field] = [NULL] * len(self._columns)
         for place in self._key:
             values[place] = old[place]
@@ -129,7 +129,7 @@ class Decoder:
         old = [value or NULL for value in old_key] or [NULL] * len(self._key)
         return b"".join([beginning, numbers(kept) if kept else NULL, *old, *(value or NULL for value in values)])
 
-    def _planned(self, layout: Layout, found: list[Field]) -> list[Field]:
+    def _match_fields(self, layout: Layout, found: list[Field]) -> list[Field]:
         return found if layout.plain else [NULL if place is None else found[place] for place in layout.places]
 
     def _truncate(self, body: bytes, rows: list[bytes]) -> None:

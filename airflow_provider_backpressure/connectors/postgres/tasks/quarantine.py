@@ -20,7 +20,7 @@ _NUL: dict[type[psycopg.Error], str] = {
 """How a NUL stands in a text and in JSON."""
 
 
-class Sieve:
+class BadRowIsolator:
     """Puts batches into the stage; a batch that is refused is halved until its bad rows stand alone.
 
     Each piece is tried under a savepoint. Its transaction is that of the range: what is kept aside is committed with

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow
 
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, reading
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, open_copy_out
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut
 from airflow_provider_backpressure.connectors.relational.tasks.csv_blocks import parse, pieces
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -19,10 +19,10 @@ CSV = "FORMAT csv, FORCE_QUOTE *"
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
     """Yield the rows of a slice. See :class:`..spark.registry.Reader`.
 
-    Raises ``SourceRefused`` for a value that its column's counterpart in Spark cannot hold; else as :func:`reading`.
+    Raises ``SourceRefused`` for a value that its column's counterpart in Spark cannot hold; else as :func:`open_copy_out`.
     """
     rows = 0
-    with reading(source, Reading.of(read, piece, name), options=CSV) as stream:
+    with open_copy_out(source, Reading.from_slice(read, piece, name), options=CSV) as stream:
         for text in pieces(_texts(stream, source)):
             for batch in parse(text, read.columns, way_out).to_batches():
                 rows += batch.num_rows
@@ -39,7 +39,7 @@ def way_out(column: Column) -> str:
 def _texts(stream: CopyOut, source: Endpoint) -> Iterator[bytes]:
     blocks = iter(stream)
     while True:
-        with SOURCE.translated(source):
+        with SOURCE.translate_errors(source):
             messages = next(blocks, None)
         if messages is None:
             return

@@ -43,9 +43,9 @@ class SliceCommit:
         Raises ``LedgerRefused`` where the marker has other bounds, ``PlanSuperseded`` for a plan that no longer holds
         the target, ``SinkRefused`` for rows the target cannot take, ``SinkUnavailable`` and ``RangeFailed``.
         """
-        with SINK.translated(sink), connect_sink(sink, name=self._name) as connection:
+        with SINK.translate_errors(sink), connect_sink(sink, name=self._name) as connection:
             end_attempts(connection, self._name, below=self.spec.attempt)
-            if (found := self._recorded(connection)) is not None:
+            if (found := self._find_marker(connection)) is not None:
                 return found
             with connection.transaction() as transaction:
                 result = fill(connection)
@@ -60,12 +60,12 @@ class SliceCommit:
             if marked:
                 reach(Step.AFTER_SINK_COMMIT, self._name)
                 return result
-            found = self._recorded(connection)
+            found = self._find_marker(connection)
         if found is None:
             raise RangeFailed(f"The marker of slice {self.piece.slice_id} was taken and then vanished.")
         return found
 
-    def _recorded(self, connection: psycopg.Connection) -> SliceResult | None:
+    def _find_marker(self, connection: psycopg.Connection) -> SliceResult | None:
         """Check the fence without a lock, and return what the marker says if there is one."""
         self._check_fence(connection, lock=False)
         query = sql.SQL(

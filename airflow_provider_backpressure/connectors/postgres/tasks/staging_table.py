@@ -15,7 +15,7 @@ STAGE = sql.Identifier("pg_temp", "backpressure_stage")
 
 
 @contextmanager
-def copying(
+def open_copy_in(
     connection: psycopg.Connection, table: sql.Composable, columns: Sequence[Column], options: str
 ) -> Iterator[CopyIn]:
     """Give a COPY into ``table`` and end it; where the block raises, the connection is closed: nothing of it stays."""

@@ -17,7 +17,7 @@ def advance(connection: psycopg.Connection, spec: RangeSpec, piece: Slice) -> No
     for step in moves(piece.bounds, spec.read.window):
         values = {"target": spec.write.fence, "stream": step.stream, "start": step.start, "end": step.end}
         if connection.execute(query, values).rowcount != 1:
-            raise step.refused(spec.write.fence)
+            raise step.refusal(spec.write.fence)
 
 
 def move_in_order(connection: psycopg.Connection, write: WriteSpec) -> None:

@@ -16,23 +16,23 @@ from airflow_provider_backpressure.connectors.postgres.errors import words
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy as binary
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import RowSum
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, reading
-from airflow_provider_backpressure.connectors.postgres.tasks.quarantine import Sieve
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, open_copy_out
+from airflow_provider_backpressure.connectors.postgres.tasks.quarantine import BadRowIsolator
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
     STAGE,
-    copying,
     hash_stage,
     make_stage,
     move_stage,
+    open_copy_in,
 )
 from airflow_provider_backpressure.connectors.postgres.tasks.stream_positions import move_in_order
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.spark.stage_timer import handed
-from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, whole
+from airflow_provider_backpressure.spark.stage_timer import time_handovers
+from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, to_one_slice
 
 _OPTIONS = csv.WriteOptions(include_header=False, quoting_style="needed")
 _HEX = b"\\x"
@@ -45,7 +45,7 @@ def write(
     read_at: Callable[[], str] | None = None,
 ) -> SliceResult:
     """Write the rows of a range exactly once, as its first slice. See :class:`..spark.registry.Writer`."""
-    piece = whole(spec)
+    piece = to_one_slice(spec)
 
     def fill(connection: psycopg.Connection) -> SliceResult:
         written = _fill(spec, piece.slice_id, batches, connection)
@@ -58,8 +58,8 @@ def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
     """Hash what PostgreSQL's binary COPY says of the rows. See :class:`..spark.registry.Writer`."""
     total = RowSum()
     with (
-        reading(sink, Reading(query=spec.query, name="bp-checksum", compared=True, every_row=True)) as rows,
-        SOURCE.translated(sink),
+        open_copy_out(sink, Reading(query=spec.query, name="bp-checksum", compared=True, every_row=True)) as rows,
+        SOURCE.translate_errors(sink),
     ):
         for messages in rows:
             total.update(messages)
@@ -75,14 +75,14 @@ def _fill(
     The first attempt is one COPY. Where a row is refused, the next one looks for it, batch by batch: a savepoint for
     each would cost all the others, and a transaction of very many is a burden to the server.
     """
-    rows = handed(complete(batches))
+    rows = time_handovers(complete(batches))
     columns = binary.targets(connection, spec.write) if spec.attempt == 1 else None
     first = next(rows)
     if columns is not None and binary.fits(apart(first, keep_bad=spec.read.keep_bad)[0].schema, columns):
-        fill = partial(_encoded, columns=columns)
+        fill = partial(_write_encoded, columns=columns)
     else:
-        fill = partial(_staged, load=_sifted if spec.attempt > 1 else _at_once)
-    total, checksum, bad = fill(connection, spec, Sieve(connection, spec, slice_id), chain([first], rows))
+        fill = partial(_write_staged, load=_isolate if spec.attempt > 1 else _at_once)
+    total, checksum, bad = fill(connection, spec, BadRowIsolator(connection, spec, slice_id), chain([first], rows))
     return SliceResult(
         slice_id=slice_id,
         rows=total.rows,
@@ -95,8 +95,8 @@ def _fill(
 Rows = Iterable[pyarrow.RecordBatch]
 
 
-def _encoded(
-    connection: psycopg.Connection, spec: RangeSpec, sieve: Sieve, rows: Rows, columns: Sequence[binary.Target]
+def _write_encoded(
+    connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsolator, rows: Rows, columns: Sequence[binary.Target]
 ) -> tuple[RowSum, str, int]:
     """Send rows as the target has them, hashed on the way: straight into it, but where they are merged by key."""
     write, total = spec.write, RowSum()
@@ -104,21 +104,21 @@ def _encoded(
     if staged:
         make_stage(connection, write)
 
-    def encoded(batch: pyarrow.RecordBatch) -> memoryview:
+    def encode(batch: pyarrow.RecordBatch) -> memoryview:
         found = binary.rows(batch, columns)
         total.add(found.to_pylist())
         return binary.block(found)
 
-    form = _Form(options=binary.OPTIONS, beginning=binary.BEGINNING, encoded=encoded, ending=binary.ENDING)
-    copied = _copied(connection, spec, sieve, rows, STAGE if staged else sql.SQL(write.target), form)
+    form = _Form(options=binary.OPTIONS, beginning=binary.BEGINNING, encoded=encode, ending=binary.ENDING)
+    copied = _copy_rows(connection, spec, sieve, rows, STAGE if staged else sql.SQL(write.target), form)
     checksum = total.finish(copied)
     if staged:
         _move(connection, write)
     return total, checksum, sieve.bad
 
 
-def _staged(
-    connection: psycopg.Connection, spec: RangeSpec, sieve: Sieve, rows: Rows, load: "_Load"
+def _write_staged(
+    connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsolator, rows: Rows, load: "_Load"
 ) -> tuple[RowSum, str, int]:
     """Let the server make the target's types of the rows' text in a stage, hash what it made, and move it."""
     make_stage(connection, spec.write)
@@ -142,14 +142,19 @@ class _Form:
     ending: bytes = b""
 
 
-def _copied(
-    connection: psycopg.Connection, spec: RangeSpec, sieve: Sieve, rows: Rows, table: sql.Composable, form: _Form
+def _copy_rows(
+    connection: psycopg.Connection,
+    spec: RangeSpec,
+    sieve: BadRowIsolator,
+    rows: Rows,
+    table: sql.Composable,
+    form: _Form,
 ) -> int:
     """Write all rows by one COPY and return how many the server took; ``RangeFailed`` where it refuses one."""
     # What is kept aside waits for the end of the stream, during which the connection does nothing else.
     aside: list[tuple[dict[str, Any], str]] = []
     try:
-        with copying(connection, table, spec.write.columns, form.options) as copy:
+        with open_copy_in(connection, table, spec.write.columns, form.options) as copy:
             copy.put(form.beginning)
             for batch in rows:
                 good, bad = apart(batch, keep_bad=spec.read.keep_bad)
@@ -167,16 +172,16 @@ def _copied(
     return copy.rows
 
 
-_Load = Callable[[psycopg.Connection, RangeSpec, Sieve, Rows], object]
+_Load = Callable[[psycopg.Connection, RangeSpec, BadRowIsolator, Rows], object]
 
 
-def _at_once(connection: psycopg.Connection, spec: RangeSpec, sieve: Sieve, rows: Rows) -> None:
-    _copied(connection, spec, sieve, rows, STAGE, _Form(options="FORMAT csv", encoded=to_csv))
+def _at_once(connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsolator, rows: Rows) -> None:
+    _copy_rows(connection, spec, sieve, rows, STAGE, _Form(options="FORMAT csv", encoded=to_csv))
 
 
-def _sifted(connection: psycopg.Connection, spec: RangeSpec, sieve: Sieve, rows: Rows) -> None:
+def _isolate(connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsolator, rows: Rows) -> None:
     def put(batch: pyarrow.RecordBatch) -> None:
-        with copying(connection, STAGE, spec.write.columns, "FORMAT csv") as copy:
+        with open_copy_in(connection, STAGE, spec.write.columns, "FORMAT csv") as copy:
             copy.put(to_csv(batch))
 
     for batch in rows:
@@ -191,7 +196,7 @@ def _sifted(connection: psycopg.Connection, spec: RangeSpec, sieve: Sieve, rows:
 
 def to_csv(batch: pyarrow.RecordBatch) -> bytes:
     """Return rows as COPY reads them: text always in quotes, NULL never, bytes in hexadecimal."""
-    columns = [_hexed(column) if _is_binary(column.type) else column for column in batch.columns]
+    columns = [_to_hex(column) if _is_binary(column.type) else column for column in batch.columns]
     text = io.BytesIO()
     numbers = [str(number) for number in range(len(columns))]
     csv.write_csv(pyarrow.record_batch(columns, names=numbers), text, _OPTIONS)
@@ -202,6 +207,6 @@ def _is_binary(type_: pyarrow.DataType) -> bool:
     return type_ in (pyarrow.binary(), pyarrow.large_binary())
 
 
-def _hexed(column: pyarrow.Array) -> pyarrow.Array:
+def _to_hex(column: pyarrow.Array) -> pyarrow.Array:
     values = (None if value is None else (_HEX + value.hex().encode()).decode() for value in column.to_pylist())
     return pyarrow.array(values, pyarrow.string())

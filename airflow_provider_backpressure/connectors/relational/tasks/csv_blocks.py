@@ -43,7 +43,7 @@ def parse(
     """
     types = [carrier(column.type)[0] for column in columns]
     coded = [
-        _unhexed if type_ == pyarrow.binary() else _floats if bits and type_ in _FLOATS else None for type_ in types
+        _from_hex if type_ == pyarrow.binary() else _floats if bits and type_ in _FLOATS else None for type_ in types
     ]
     # Columns go by number: a database's names may differ in nothing but case, or hold anything at all.
     numbers = [str(number) for number in range(len(columns))]
@@ -70,7 +70,7 @@ def parse(
     return pyarrow.table(arrays, names=[column.name for column in columns])
 
 
-def _unhexed(column: pyarrow.ChunkedArray) -> pyarrow.Array:
+def _from_hex(column: pyarrow.ChunkedArray) -> pyarrow.Array:
     r"""Return bytes for ``\x…``."""
     values = (None if text is None else bytes.fromhex(text[2:]) for text in column.to_pylist())
     return pyarrow.array(values, pyarrow.binary())

@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.planning.change_windows import check_replayable
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import ordered
+from airflow_provider_backpressure.core.snapshot.offsets import order_by_log
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
@@ -46,7 +46,7 @@ def test_those_that_merge_take_a_topic_and_no_database_s_log(tmp_path: Path) -> 
     )
     for declared in (DeltaSink(path=str(tmp_path / "delta")), IcebergSink(table="raw.t", catalog=catalog)):
         write = fitted(declared, "upsert")
-        assert ordered(write).ordered
+        assert order_by_log(write).ordered
         with pytest.raises(SinkRefused, match="No log can be replayed into"):
             check_replayable(log, write, mode=Mode.UPSERT, transformed=False)
         check_replayable(log, replace(write, kind="postgres"), mode=Mode.UPSERT, transformed=False)
@@ -55,4 +55,4 @@ def test_those_that_merge_take_a_topic_and_no_database_s_log(tmp_path: Path) -> 
 def test_parquet_takes_no_topic_by_its_order(tmp_path: Path) -> None:
     """It has nothing by which rows could be told."""
     with pytest.raises(SinkRefused, match="does not keep its order"):
-        ordered(fitted(ParquetSink(path=str(tmp_path / "parquet")), "append"))
+        order_by_log(fitted(ParquetSink(path=str(tmp_path / "parquet")), "append"))

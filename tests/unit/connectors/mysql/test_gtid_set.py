@@ -52,7 +52,7 @@ def test_sets_behave_as_those_of_python(seed: int):
 
 
 def test_the_servers_form_has_open_ends():
-    assert GtidSet.parse(f"{ONE}:1-5").encoded() == struct.pack("<Q", 1) + bytes(15) + b"\1" + struct.pack(
+    assert GtidSet.parse(f"{ONE}:1-5").encode() == struct.pack("<Q", 1) + bytes(15) + b"\1" + struct.pack(
         "<QQQ", 1, 1, 6
     )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, listed, literal, quote
+from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, join_names, literal, quote
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 
@@ -36,4 +36,4 @@ def test_a_table_needs_a_database() -> None:
 def test_quotes_hold() -> None:
     assert quote("a`b") == "`a``b`"
     assert literal("it's \\ \x00") == "'it\\'s \\\\ \\0'"
-    assert listed(["a", "b c", "d"]) == "a, `b c` and d"
+    assert join_names(["a", "b c", "d"]) == "a, `b c` and d"

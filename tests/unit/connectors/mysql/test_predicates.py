@@ -13,10 +13,10 @@ RAW = KeyColumn(name="raw", kind=KeyKind.BYTES)
 
 
 def test_bounds_are_half_open() -> None:
-    assert conditions(KeyBounds.of(column="id", start="1", end="9"), [ID]) == ["`id` >= 1", "`id` < 9"]
-    assert conditions(KeyBounds.of(column="id", start=None, end=None), [ID]) == []
+    assert conditions(KeyBounds.of_column(column="id", start="1", end="9"), [ID]) == ["`id` >= 1", "`id` < 9"]
+    assert conditions(KeyBounds.of_column(column="id", start=None, end=None), [ID]) == []
     assert conditions(NullBounds(column="id"), [ID]) == ["`id` IS NULL"]
-    assert conditions(KeyBounds.of(column="raw", start="\\x00ff", end=None), [RAW]) == ["`raw` >= X'00ff'"]
+    assert conditions(KeyBounds.of_column(column="raw", start="\\x00ff", end=None), [RAW]) == ["`raw` >= X'00ff'"]
     assert conditions(KeyBounds(columns=(), start=None, end=None), []) == []
 
 
@@ -31,7 +31,7 @@ def test_several_columns_are_compared_one_after_the_other() -> None:
 @pytest.mark.parametrize(("column", "value"), [(ID, "1 OR 1"), (ID, ""), (RAW, "00"), (RAW, "\\x0'")])
 def test_a_boundary_of_another_kind_is_refused(column: KeyColumn, value: str) -> None:
     with pytest.raises(InvalidDeclaration, match="is no boundary of"):
-        conditions(KeyBounds.of(column=column.name, start=value, end=None), [column])
+        conditions(KeyBounds.of_column(column=column.name, start=value, end=None), [column])
     with pytest.raises(InvalidDeclaration, match="no bounds like"):
         conditions(BlockBounds(table="t", file=1, start=(0, 0), end=None), [ID])
 

@@ -17,7 +17,7 @@ PLACE = "db:5432/shop (connection shop_db)"
 
 
 def translated() -> AbstractContextManager[None]:
-    return ERRORS.translated(ENDPOINT)
+    return ERRORS.translate_errors(ENDPOINT)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, listed, quote
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names, quote
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 part = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), min_size=1, max_size=15)
@@ -54,5 +54,5 @@ def test_what_cannot_be_quoted_is_refused(bad: str) -> None:
 
 
 def test_names_are_listed_for_a_sentence() -> None:
-    assert listed(["a"]) == "a"
-    assert listed(("a", "B", "c d")) == 'a, "B" and "c d"'
+    assert join_names(["a"]) == "a"
+    assert join_names(("a", "B", "c d")) == 'a, "B" and "c d"'

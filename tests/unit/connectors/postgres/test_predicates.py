@@ -37,19 +37,19 @@ def test_a_key_is_cast_without_its_length(column_type: str, cast: str | None) ->
 
 
 def test_bounds_are_half_open() -> None:
-    assert text_of(KeyBounds.of(column="id", start="1", end="9"), "bigint") == [
+    assert text_of(KeyBounds.of_column(column="id", start="1", end="9"), "bigint") == [
         "\"id\" >= '1'::bigint",
         "\"id\" < '9'::bigint",
     ]
 
 
 def test_an_open_end_is_no_condition() -> None:
-    assert text_of(KeyBounds.of(column="id", start=None, end=None), "bigint") == []
-    assert text_of(KeyBounds.of(column="id", start="1", end=None), "bigint") == ["\"id\" >= '1'::bigint"]
+    assert text_of(KeyBounds.of_column(column="id", start=None, end=None), "bigint") == []
+    assert text_of(KeyBounds.of_column(column="id", start="1", end=None), "bigint") == ["\"id\" >= '1'::bigint"]
 
 
 def test_neither_value_nor_name_can_leave_its_quotes() -> None:
-    hostile = KeyBounds.of(column='k"ey', start="x' OR true --", end="back\\' slash")
+    hostile = KeyBounds.of_column(column='k"ey', start="x' OR true --", end="back\\' slash")
     start, end = text_of(hostile, "text")
     assert start == "\"k\"\"ey\" >= 'x'' OR true --'::text"
     assert end == "\"k\"\"ey\" <  E'back\\\\'' slash'::text"
@@ -57,7 +57,8 @@ def test_neither_value_nor_name_can_leave_its_quotes() -> None:
 
 def test_values_are_literals_for_psycopg_too() -> None:
     assert all(
-        isinstance(part, sql.Composed) for part in condition(KeyBounds.of(column="a", start="1", end=None), ["text"])
+        isinstance(part, sql.Composed)
+        for part in condition(KeyBounds.of_column(column="a", start="1", end=None), ["text"])
     )
 
 

@@ -15,9 +15,9 @@ from airflow_provider_backpressure.core.gate.limits import FixedLimit, GradedLim
 from airflow_provider_backpressure.core.gate.signals import (
     MemoryReading,
     decide,
-    hand,
     live_memory,
-    predicted_memory,
+    manual_pause,
+    predict_memory,
     sink_commit,
 )
 from airflow_provider_backpressure.core.phases import Phase
@@ -127,11 +127,11 @@ def test_a_figure_that_stays_missing_closes_a_gate_over_running_stages_only():
 def test_prediction_decides_before_the_memory_is_taken():
     """T6: baseline, in flight and the next range together must fit the budget."""
     facts = {"baseline_bytes": 300, "reserved_bytes": 400, "limit_bytes": 1000, "high": 0.8}
-    assert not predicted_memory(next_bytes=100, **facts).closed
-    refused = predicted_memory(next_bytes=101, **facts)
+    assert not predict_memory(next_bytes=100, **facts).closed
+    refused = predict_memory(next_bytes=101, **facts)
     assert refused.closed
     assert "budget" in refused.sentence
-    assert predicted_memory(next_bytes=None, **facts).utilisation == 0.0
+    assert predict_memory(next_bytes=None, **facts).utilisation == 0.0
 
 
 @pytest.mark.statement("T6")
@@ -179,7 +179,7 @@ def test_a_hand_and_spent_credits_close_the_gate_but_are_no_pressure():
     decision = gate_decision(state(paused_by="ada", in_flight=4), reading(0.1), Budget())
     assert not decision.open
     assert decision.pressure < 0.4
-    assert decide([hand("ada")], in_flight=0).reasons == ("paused by ada",)
+    assert decide([manual_pause("ada")], in_flight=0).reasons == ("paused by ada",)
 
 
 @pytest.mark.parametrize(
@@ -225,17 +225,17 @@ def test_the_pace_relates_latency_to_those_who_shared_the_sink():
     """Four together take 40 s, or each waits for those before it: ten seconds for each either way."""
     together = Pace()
     for seq in range(4):
-        together.admitted(seq, now=0.0)
-    together.committed(3, now=40.0)
+        together.note_admission(seq, now=0.0)
+    together.learn_commit(3, now=40.0)
     assert together.seconds == pytest.approx(10.0)
     queued = Pace()
     queued.saw(3, now=0.0)
-    queued.admitted(3, now=0.0)
+    queued.note_admission(3, now=0.0)
     for left, now in ((3, 10.0), (2, 20.0), (1, 30.0)):
         queued.saw(left, now=now)
-    queued.committed(3, now=40.0)
+    queued.learn_commit(3, now=40.0)
     assert queued.seconds == pytest.approx(10.0)
-    queued.committed(99, now=50.0)
+    queued.learn_commit(99, now=50.0)
     assert queued.seconds == pytest.approx(10.0), "nothing is learned from what another lane admitted"
 
 

@@ -136,7 +136,7 @@ def test_a_budget_travels_as_json():
     assert Budget(**json.loads(json.dumps(budget.to_json()))) == budget
     assert Budget(**json.loads(json.dumps(asdict(budget)))) == budget
     assert len({each.name for each in EVERY}) == len(EVERY)
-    assert budget.fitted(30.0).signals == EVERY
+    assert budget.fit(30.0).signals == EVERY
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.capacity.saturation_curve import Bound, Curve, Step, ladder, measured, rose
+from airflow_provider_backpressure.core.capacity.saturation_curve import Bound, Curve, Step, ladder, measure_step, rose
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
@@ -161,7 +161,7 @@ def records(*times: tuple[float, float]) -> list[RangeRecord]:
             hydration_id="h",
             plan_id="p",
             seq=seq,
-            bounds=KeyBounds.of(column="id", start=None, end=None),
+            bounds=KeyBounds.of_column(column="id", start=None, end=None),
             state=RangeState.COMMITTED,
             planned_rows=10,
             planned_bytes=10,
@@ -176,7 +176,7 @@ def records(*times: tuple[float, float]) -> list[RangeRecord]:
 def test_neither_beginning_nor_end_of_a_step_is_counted():
     """Two credits: the first two ranges start the workers; from the last admission on fewer are in flight."""
     found = records((0, 5), (0, 5), (5, 6), (5, 6), (6, 7), (6, 7), (7, 8), (7, 30))
-    step = measured(found, credits=2, range_rows=10, flow={}, slots=2, held=None)
+    step = measure_step(found, credits=2, range_rows=10, flow={}, slots=2, held=None)
     assert step is not None
     assert (step.rows, step.seconds, step.rate, step.in_flight) == (40, 2.0, 20.0, 2.0)
-    assert measured(found[:2], credits=2, range_rows=10, flow={}, slots=2, held=None) is None
+    assert measure_step(found[:2], credits=2, range_rows=10, flow={}, slots=2, held=None) is None

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.queue import QueueEntry, expected_starts
+from airflow_provider_backpressure.core.gate.queue import QueueEntry, estimate_starts
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
@@ -40,4 +40,4 @@ def test_each_end_lets_the_next_one_in(
     running: str, concurrency: int, left: Mapping[str, float | None], expected: Mapping[str, float | None]
 ) -> None:
     """H9: in seconds from now; whoever ends this moment lets one in too."""
-    assert expected_starts(queue(running, "xyz"), left, concurrency=concurrency) == expected
+    assert estimate_starts(queue(running, "xyz"), left, concurrency=concurrency) == expected

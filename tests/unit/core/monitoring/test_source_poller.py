@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.monitoring.committed_frontier import committed_frontier, follows
+from airflow_provider_backpressure.core.monitoring.committed_frontier import follows, read_committed_frontier
 from airflow_provider_backpressure.core.monitoring.source_poller import Kept, Observation, Observer
 from airflow_provider_backpressure.core.progress.lag import Verdict
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, OffsetBounds
 from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Window
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, packed
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, pack_pieces
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
-from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, numbered
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, number_windows
 from airflow_provider_backpressure.exceptions import SourceUnavailable
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySource
 from tests.conformance.ledger.support import commit, make_plan, register, replan, take
@@ -62,7 +62,7 @@ def planned_topic(ledger, *, end: int, each: int = 10) -> tuple[str, str]:
     hydration_id = register(ledger, source_identity="kafka://t", credits=99)
     ranges = [
         PlannedRange(seq=seq, bounds=bounds, rows=bounds.offsets, bytes=1)
-        for seq, bounds in enumerate(packed(window.pieces(), offsets=each))
+        for seq, bounds in enumerate(pack_pieces(window.pieces(), offsets=each))
     ]
     assert all(isinstance(planned.bounds, OffsetBounds) for planned in ranges)
     ledger.save_plan(hydration_id, plan, ranges)
@@ -157,7 +157,7 @@ def test_what_a_topics_ranges_have_committed_is_its_frontier():
     for seq in (0, 2):
         take(ledger, hydration_id, seq=seq)
         commit(ledger, plan_id, seq)
-    assert committed_frontier(ledger.hydration(hydration_id), ledger, before=None) == {0: 10}
+    assert read_committed_frontier(ledger.hydration(hydration_id), ledger, before=None) == {0: 10}
 
 
 @pytest.mark.statement("M8")
@@ -167,7 +167,7 @@ def test_a_databases_frontier_is_the_plans_place_once_it_is_in():
     hydration_id = register(ledger)
 
     def frontier(before=None):
-        return committed_frontier(ledger.hydration(hydration_id), ledger, before=before)
+        return read_committed_frontier(ledger.hydration(hydration_id), ledger, before=before)
 
     def done(plan_id):
         take(ledger, hydration_id)
@@ -213,10 +213,10 @@ def test_a_replayed_log_is_committed_window_by_window(kind, places, frontiers):
     ledger = MemoryLedger()
     hydration_id = register(ledger)
     bounds = [LogBounds(stream="s", start=start, end=end) for start, end in ((first, middle), (middle, last))]
-    ledger.save_plan(hydration_id, plan, numbered(bounds))
+    ledger.save_plan(hydration_id, plan, number_windows(bounds))
     assert follows(plan)
     for seq, frontier in enumerate(frontiers):
-        assert committed_frontier(ledger.hydration(hydration_id), ledger, before=None) == frontier
+        assert read_committed_frontier(ledger.hydration(hydration_id), ledger, before=None) == frontier
         if seq < 2:
             take(ledger, hydration_id)
             commit(ledger, plan.plan_id, seq)
@@ -227,11 +227,11 @@ def test_the_ranges_of_a_plan_that_catches_up_have_no_place_before_they_are_in()
     ledger = MemoryLedger()
     hydration_id = register(ledger)
     plan_id = replan(ledger, hydration_id, 1, consistency=Consistency.CATCH_UP, position="100 0/64")
-    assert committed_frontier(ledger.hydration(hydration_id), ledger, before=None) is None
+    assert read_committed_frontier(ledger.hydration(hydration_id), ledger, before=None) is None
     take(ledger, hydration_id)
     commit(ledger, plan_id, 0)
     ledger.finish(hydration_id)
-    assert committed_frontier(ledger.hydration(hydration_id), ledger, before=None) == {"wal": 100}
+    assert read_committed_frontier(ledger.hydration(hydration_id), ledger, before=None) == {"wal": 100}
 
 
 def test_a_source_that_fails_or_hangs_is_nobodys_error(caplog):

@@ -9,7 +9,7 @@ from airflow_provider_backpressure.core.monitoring import uncommitted_offsets as
 from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import STILL, unread
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, packed
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, pack_pieces
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.testing import COLUMNS, MemoryLedger
 from tests.conformance.ledger.support import commit, make_plan, register, take
@@ -21,7 +21,7 @@ WINDOW = LogWindow(topic="t", topic_id="1", start=dict.fromkeys(range(PARTITIONS
 def topic(ledger: MemoryLedger) -> tuple[str, str]:
     ranges = [
         PlannedRange(seq=seq, bounds=bounds, rows=bounds.offsets, bytes=1)
-        for seq, bounds in enumerate(packed(WINDOW.pieces(), offsets=12))
+        for seq, bounds in enumerate(pack_pieces(WINDOW.pieces(), offsets=12))
     ]
     plan = make_plan(
         consistency=Consistency.OFFSETS,
@@ -49,7 +49,7 @@ def test_it_is_never_told_as_further_than_it_is(monkeypatch: pytest.MonkeyPatch,
         held = take(ledger, hydration_id, seq=draw.choice(still).seq)
         if draw.random() < 0.35 and held.bounds.offsets > 1:
             parts = draw.randint(2, 4)
-            pieces = list(packed(held.bounds.pieces, offsets=-(-held.bounds.offsets // parts)))
+            pieces = list(pack_pieces(held.bounds.pieces, offsets=-(-held.bounds.offsets // parts)))
             ledger.recut(plan_id, held.seq, attempt=held.attempt, pieces=pieces)
         else:
             commit(ledger, plan_id, held.seq)

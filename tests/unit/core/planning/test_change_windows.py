@@ -6,7 +6,12 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.planning.change_windows import check_replayable, next_windows, released, stand
+from airflow_provider_backpressure.core.planning.change_windows import (
+    check_replayable,
+    find_released_position,
+    next_windows,
+    stand,
+)
 from airflow_provider_backpressure.core.ports import Marker
 from airflow_provider_backpressure.core.reconciliation.rebuild import BEYOND, Rebuilt
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, LogBounds
@@ -74,7 +79,7 @@ def marker(bounds: KeyBounds | LogBounds, read_at: LogPosition | None = None) ->
     )
 
 
-READ = [marker(KeyBounds.of(column="id", start=None, end=None), at(place)) for place in (130, 150)]
+READ = [marker(KeyBounds.of_column(column="id", start=None, end=None), at(place)) for place in (130, 150)]
 
 
 @dataclass
@@ -103,7 +108,7 @@ def test_ranges_alone_are_not_consistent_until_the_log_is_replayed_to_what_was_r
     assert not stand(plan, []).reached
     following, _ = next_windows(plan, Log(end=150), [], budget=Budget(), hydrating=True)
     assert stand(following, []).reached
-    assert ReplayWindow.of(following.read.window) == ReplayWindow(
+    assert ReplayWindow.from_window(following.read.window) == ReplayWindow(
         stream="slot", start=at(140), end=at(150), goal=at(150), hydrating=True
     )
 
@@ -145,9 +150,9 @@ def test_windows_that_no_marker_is_about_are_planned_again_up_to_the_end_of_thei
 
 def test_the_log_is_released_up_to_what_markers_tell_and_no_further():
     windows = [LogBounds(stream="slot", start=at(n), end=at(n + 10)) for n in (100, 110)]
-    assert released([*map(marker, windows), *READ]) == at(120)
-    assert released(READ) is None
-    assert released([replace(marker(windows[1]), revoked=True)]) is None
+    assert find_released_position([*map(marker, windows), *READ]) == at(120)
+    assert find_released_position(READ) is None
+    assert find_released_position([replace(marker(windows[1]), revoked=True)]) is None
 
 
 @pytest.mark.statement("X5")

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_provider_backpressure.core.gate.signals import Decision, Signal, decide
-from airflow_provider_backpressure.core.progress.alerts import Kind, Notice, conditions, from_json, noted, to_json
-from airflow_provider_backpressure.core.progress.lag import Sight, advanced
+from airflow_provider_backpressure.core.progress.alerts import Kind, Notice, conditions, from_json, note_alerts, to_json
+from airflow_provider_backpressure.core.progress.lag import Sight, advance
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import planned, take
@@ -23,7 +23,7 @@ def at(seconds: float) -> datetime:
 def told(*steps: tuple[float, dict[str, float]]) -> list[tuple[str, ...]]:
     occurring, found = {}, []
     for seconds, present in steps:
-        occurring, notice = noted(from_json(to_json(occurring)), present, LOOKED, at(seconds))
+        occurring, notice = note_alerts(from_json(to_json(occurring)), present, LOOKED, at(seconds))
         found.append(notice.due)
     return found
 
@@ -39,16 +39,16 @@ def test_it_has_to_last_as_long_as_is_wanted():
 
 
 def test_when_the_next_one_is_due_is_known():
-    occurring, notice = noted({}, {"a": 60.0, "b": 0.0}, LOOKED, at(0))
+    occurring, notice = note_alerts({}, {"a": 60.0, "b": 0.0}, LOOKED, at(0))
     assert notice == Notice(due=("b",), later=60.0)
-    _, notice = noted(occurring, {"a": 60.0, "b": 0.0}, LOOKED, at(20))
+    _, notice = note_alerts(occurring, {"a": 60.0, "b": 0.0}, LOOKED, at(20))
     assert notice == Notice(due=(), later=40.0)
 
 
 def test_what_was_not_looked_for_goes_on():
-    occurring, _ = noted({}, {"a": 0.0}, LOOKED, at(0))
-    occurring, _ = noted(occurring, {}, frozenset({"b"}), at(10))
-    _, notice = noted(occurring, {"a": 0.0}, LOOKED, at(20))
+    occurring, _ = note_alerts({}, {"a": 0.0}, LOOKED, at(0))
+    occurring, _ = note_alerts(occurring, {}, frozenset({"b"}), at(10))
+    _, notice = note_alerts(occurring, {"a": 0.0}, LOOKED, at(20))
     assert notice.due == ()
 
 
@@ -89,9 +89,9 @@ def test_data_at_risk_not_keeping_up_and_a_source_that_went_back():
         sight = Sight(
             at=at(10 * step), unit=Unit.OFFSETS, known={0: 100 * step}, committed={0: 10 * step}, working=True
         )
-        course = advanced(course, sight, least_seconds=5)
+        course = advance(course, sight, least_seconds=5)
     found = conditions(hydration, gate, course, closed_seconds=60)
     assert found[Kind.DATA_AT_RISK] == WARNS.sentence
     assert found[Kind.NOT_KEEPING_UP].startswith("NO: 1.0 offsets/s committed, the source makes 10 offsets/s")
-    back = advanced(course, Sight(at=at(60), unit=Unit.OFFSETS, known={0: 5}, committed={0: 40}), least_seconds=5)
+    back = advance(course, Sight(at=at(60), unit=Unit.OFFSETS, known={0: 5}, committed={0: 40}), least_seconds=5)
     assert "ends at offset 5 now" in conditions(hydration, gate, back, closed_seconds=60)[Kind.SOURCE_TROUBLE]

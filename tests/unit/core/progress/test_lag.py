@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.progress.lag import IN_A_ROW, Course, Sight, Verdict, advanced
+from airflow_provider_backpressure.core.progress.lag import IN_A_ROW, Course, Sight, Verdict, advance
 from airflow_provider_backpressure.core.progress.lag_text import lags, sentence
 from airflow_provider_backpressure.core.progress.source_position import Unit
 
@@ -23,7 +23,7 @@ def sight(seconds: float, known: dict, committed: dict | None = None, unit: Unit
 def followed(*sights: Sight, least_seconds: float = 5.0) -> Course:
     course = None
     for each in sights:
-        course = advanced(course, each, least_seconds=least_seconds)
+        course = advance(course, each, least_seconds=least_seconds)
     assert course is not None
     return course
 
@@ -52,7 +52,7 @@ def test_not_keeping_up_takes_three_samples_in_a_row():
     known, done, course, verdicts = 0, 0, None, []
     for second, gain in enumerate([100, 50, 100, 50, 50, 50, 100]):
         known, done = known + 90, done + gain
-        course = advanced(course, sight(10 * second, {0: 1000 + known}, {0: done}), least_seconds=5)
+        course = advance(course, sight(10 * second, {0: 1000 + known}, {0: done}), least_seconds=5)
         verdicts.append(course.verdict)
     assert verdicts == [
         Verdict.UNKNOWN,
@@ -89,7 +89,7 @@ def test_ranges_that_take_minutes_are_no_standstill():
     """Rates are taken as far apart as a range takes; the frontiers are as fresh as the look."""
     course = followed(*(sight(10 * n, {0: 100 * n}, {0: 0}) for n in range(12)), least_seconds=300)
     assert (course.behind, course.upstream_rate, course.latest.known) == (0, None, {"0": 1100})
-    course = advanced(course, sight(300, {0: 3000}, {0: 6000}), least_seconds=300)
+    course = advance(course, sight(300, {0: 3000}, {0: 6000}), least_seconds=300)
     assert (course.upstream_rate, course.process_rate) == (10.0, 20.0)
 
 
@@ -168,7 +168,7 @@ def test_an_unknown_committed_frontier_is_unknown_and_not_zero():
 
 def test_a_sight_that_is_no_newer_changes_nothing():
     course = followed(sight(0, {0: 1}, {0: 1}), sight(10, {0: 2}, {0: 2}))
-    assert advanced(course, sight(10, {0: 9}, {0: 9}), least_seconds=0) is course
+    assert advance(course, sight(10, {0: 9}, {0: 9}), least_seconds=0) is course
 
 
 @given(
@@ -180,7 +180,7 @@ def test_no_rate_is_ever_negative_and_json_keeps_everything(looks):
     """M10: whatever is seen, in whatever order."""
     course = None
     for at, (known, unit) in enumerate(looks):
-        course = advanced(course, sight(10 * at, known, known, unit), least_seconds=5)
+        course = advance(course, sight(10 * at, known, known, unit), least_seconds=5)
         assert (course.upstream_rate or 0) >= 0
         assert (course.process_rate or 0) >= 0
         assert Course.from_json(course.to_json()) == course

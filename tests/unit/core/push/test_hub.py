@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 from airflow_provider_backpressure.core.gate.queue import QueuePlace
 from airflow_provider_backpressure.core.gate.signals import MemoryReading, credits_taken, decide
 from airflow_provider_backpressure.core.push.hub import DEAF_SECONDS, Paces, Push, is_pushed
-from airflow_provider_backpressure.core.push.metrics import BOUNDS, PushCounts, merged, quantile, recorded
+from airflow_provider_backpressure.core.push.metrics import BOUNDS, PushCounts, merge_counts, merge_recorded, quantile
 from airflow_provider_backpressure.core.push.switches import Switch, turn
 from airflow_provider_backpressure.core.push.wait_queue import Waiter
 from airflow_provider_backpressure.core.push.waiting import Changes, Parked
@@ -364,9 +364,9 @@ def test_counters_of_processes_are_summed():
     one, other = PushCounts(), PushCounts()
     for counts, seconds in ((one, 0.0005), (one, 0.004), (other, 0.3), (other, -2.0)):
         counts.add("published")
-        counts.observed(seconds)
+        counts.count_delay(seconds)
     other.broadcast(99.0)
-    found = merged([one.values(), other.values(), {"published": 1}])
+    found = merge_counts([one.values(), other.values(), {"published": 1}])
     assert found["published"] == 5
     assert found["observed"]["count"] == 4
     assert sum(found["observed"]["buckets"]) == 4
@@ -375,7 +375,7 @@ def test_counters_of_processes_are_summed():
     assert quantile(found["observed"], 0.99) == 0.5
     assert quantile(found["broadcast"], 0.5) == float("inf")
     assert quantile(PushCounts().values()["observed"], 0.5) is None
-    assert recorded(['{"published": 2}', '{"published": 3}'])["published"] == 5
+    assert merge_recorded(['{"published": 2}', '{"published": 3}'])["published"] == 5
 
 
 @pytest.mark.statement("P10")
@@ -383,7 +383,7 @@ def test_what_is_counted_is_written_down(here, ledger, there):
     """P10: at the end of a process, where the command line finds it."""
     hydration_id, _ = planned(ledger, 3)
     there.flush(ledger)
-    assert recorded(ledger.push_counts())["published"] == there.counts["published"] > 0
+    assert merge_recorded(ledger.push_counts())["published"] == there.counts["published"] > 0
     ledger.pause(hydration_id, who="ada")
     there.flush(ledger)
-    assert recorded(ledger.push_counts())["published"] == there.counts["published"]
+    assert merge_recorded(ledger.push_counts())["published"] == there.counts["published"]

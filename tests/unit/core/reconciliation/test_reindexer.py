@@ -16,11 +16,11 @@ from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, Outcome, spec_for
 from airflow_provider_backpressure.core.phases import Phase, latency
 from airflow_provider_backpressure.core.planning.planner import Planned, Planner, Verdict
-from airflow_provider_backpressure.core.planning.resplit import Knife
+from airflow_provider_backpressure.core.planning.resplit import RangeSplitter
 from airflow_provider_backpressure.core.progress.statistics import total_progress
 from airflow_provider_backpressure.core.reconciliation.rebuild import BEYOND, Rebuilt, gaps
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, OffsetBounds
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, missing, packed
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_missing, pack_pieces
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.completion import Completion
@@ -210,7 +210,7 @@ def test_a_range_that_was_cut_is_read_where_its_parts_are_missing(children: tupl
     """The revoked marker of the whole covers nothing; those of its parts do."""
     stage = Stage()
     planned = stage.plan()
-    knife = Knife(plan=planned.plan, ledger=stage.ledger, source=stage.source, sink=stage.sink)
+    knife = RangeSplitter(plan=planned.plan, ledger=stage.ledger, source=stage.source, sink=stage.sink)
     record = stage.ledger.admit(planned.hydration.id, lane="lane", session_id="s", lease_seconds=60).range
     assert knife.cut(record, 2, tried=True)
     stage.run()
@@ -231,7 +231,7 @@ def test_an_older_ledger_that_knows_nothing_of_a_cut_takes_nothing_for_settled()
     stage = Stage()
     planned = stage.plan()
     backup = stage.ledger.ranges(planned.plan.plan_id)
-    knife = Knife(plan=planned.plan, ledger=stage.ledger, source=stage.source, sink=stage.sink)
+    knife = RangeSplitter(plan=planned.plan, ledger=stage.ledger, source=stage.source, sink=stage.sink)
     record = stage.ledger.admit(planned.hydration.id, lane="lane", session_id="s", lease_seconds=60).range
     assert knife.cut(record, 2, tried=True)
     stage.run(4)
@@ -532,7 +532,9 @@ def test_phases_and_their_times():
 
 
 def key(start: int | None, end: int | None) -> KeyBounds:
-    return KeyBounds.of(column="id", start=None if start is None else str(start), end=None if end is None else str(end))
+    return KeyBounds.of_column(
+        column="id", start=None if start is None else str(start), end=None if end is None else str(end)
+    )
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.randoms())
@@ -563,9 +565,9 @@ def test_missing_offsets_and_committed_ones_cover_a_window_once(sizes: Sequence[
     window = LogWindow(
         topic="t", topic_id="i", start=dict.fromkeys(range(len(sizes)), 5), end={p: 5 + s for p, s in enumerate(sizes)}
     )
-    ranges = list(packed(window.pieces(), offsets=most))
+    ranges = list(pack_pieces(window.pieces(), offsets=most))
     kept = [each for each in ranges if data.draw(st.booleans())]
-    anew = list(packed(missing(window, kept), offsets=most))
+    anew = list(pack_pieces(find_missing(window, kept), offsets=most))
     offsets = Counter(
         (partition, at)
         for bounds in [*kept, *anew]
@@ -582,7 +584,7 @@ def test_rows_without_a_key_are_a_range_again():
     plan = stage.hydration.plan
     markers = stage.sink.markers(plan.plan_id)
     some = {name: marker for name, marker in markers.items() if name != "9.0"}
-    records = Rebuilt(hydration_id="h", plan=plan, markers=some).whole(stage.source, ("id",), nulls=True)
+    records = Rebuilt(hydration_id="h", plan=plan, markers=some).rebuild_all(stage.source, ("id",), nulls=True)
     assert [(each.seq, type(each.bounds)) for each in records[-2:]] == [(BEYOND, KeyBounds), (BEYOND + 1, NullBounds)]
 
 
@@ -590,14 +592,14 @@ def test_an_ordered_log_goes_on_behind_what_is_in():
     """Ranges that go in one after another keep their order, and the one before is committed."""
     stage = Stage().filled()
     window = LogWindow(topic="t", topic_id="i", start={0: 0}, end={0: 50})
-    whole = list(packed(window.pieces(), offsets=10))
+    whole = list(pack_pieces(window.pieces(), offsets=10))
     plan = stage.hydration.plan
     plan = replace(
         plan, read=replace(plan.read, window=window.window(None)), write=replace(plan.write, ordered=True), ranges=5
     )
     (some,) = [marker for name, marker in stage.sink.markers(plan.plan_id).items() if name == "0.0"]
     marked = {"0.0": replace(some, bounds=replace(whole[0], ordered=True).to_json())}
-    records = Rebuilt(hydration_id="h", plan=plan, markers=marked).whole(stage.source, (), nulls=False)
+    records = Rebuilt(hydration_id="h", plan=plan, markers=marked).rebuild_all(stage.source, (), nulls=False)
     assert [each.seq for each in records] == [0, *range(BEYOND, BEYOND + 4)]
     assert [each.bounds for each in records[1:]] == [
         OffsetBounds(pieces=each.pieces, ordered=True) for each in whole[1:]

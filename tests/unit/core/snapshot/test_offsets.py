@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import Window
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, packed
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, pack_pieces
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -27,7 +27,7 @@ def test_packed_ranges_cover_the_window_once(
 ) -> None:
     """Every offset is in one range, none is larger than asked for, and a partition's pieces come in order."""
     whole = window(partitions)
-    ranges = list(packed(whole.pieces(), offsets=offsets, most_pieces=most_pieces))
+    ranges = list(pack_pieces(whole.pieces(), offsets=offsets, most_pieces=most_pieces))
     seen = [(part, at) for bounds in ranges for part, start, end in bounds.pieces for at in range(start, end)]
     assert seen == [(part, at) for part, (start, end) in sorted(partitions.items()) for at in range(start, end)]
     assert all(bounds.offsets <= offsets and len(bounds.pieces) <= most_pieces for bounds in ranges)
@@ -36,7 +36,7 @@ def test_packed_ranges_cover_the_window_once(
 
 def test_short_partitions_share_a_range() -> None:
     """As few ranges as the bound allows."""
-    ranges = packed(window({0: (5, 12), 1: (0, 0), 2: (1, 4)}).pieces(), offsets=5)
+    ranges = pack_pieces(window({0: (5, 12), 1: (0, 0), 2: (1, 4)}).pieces(), offsets=5)
     assert [bounds.pieces for bounds in ranges] == [((0, 5, 10),), ((0, 10, 12), (2, 1, 4))]
 
 
@@ -46,9 +46,9 @@ def test_bounds_and_window_survive_json() -> None:
     assert bounds_from_json(bounds.to_json()) == bounds
     assert str(bounds) == "0 [5, 9), 3 [0, 1)"
     whole = window({0: (5, 9), 3: (0, 1)})
-    assert LogWindow.of(whole.window(None)) == whole
-    assert LogWindow.of(Window(column="updated_at", after=None, upto="{}")) is None
-    assert LogWindow.of(None) is None
+    assert LogWindow.from_window(whole.window(None)) == whole
+    assert LogWindow.from_window(Window(column="updated_at", after=None, upto="{}")) is None
+    assert LogWindow.from_window(None) is None
 
 
 @pytest.mark.parametrize("pieces", [(), ((0, 5, 5),), ((0, -1, 5),), ((0, 0, 1), (0, 1, 2))])

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Window
-from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal, numbered
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal, number_windows
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 
@@ -48,9 +48,9 @@ def test_a_window_knows_whether_it_reaches_the_goal():
 def test_a_window_travels_with_its_plan():
     window = WINDOW.window("10 0/A")
     assert window.after == "10 0/A"
-    assert ReplayWindow.of(window) == WINDOW
-    assert ReplayWindow.of(Window(column="id", after=None, upto="7")) is None
-    assert ReplayWindow.of(None) is None
+    assert ReplayWindow.from_window(window) == WINDOW
+    assert ReplayWindow.from_window(Window(column="id", after=None, upto="7")) is None
+    assert ReplayWindow.from_window(None) is None
 
 
 def test_the_goal_is_the_latest_position_that_a_marker_tells():
@@ -59,5 +59,5 @@ def test_the_goal_is_the_latest_position_that_a_marker_tells():
 
 
 def test_ranges_of_a_log_are_measured_in_its_bytes():
-    ranges = list(numbered([LogBounds(stream="s", start=at(n), end=at(n + 5)) for n in (0, 5)]))
+    ranges = list(number_windows([LogBounds(stream="s", start=at(n), end=at(n + 5)) for n in (0, 5)]))
     assert [(each.seq, each.rows, each.bytes) for each in ranges] == [(0, 5, 5), (1, 5, 5)]

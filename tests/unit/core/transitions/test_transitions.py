@@ -20,7 +20,7 @@ PLANNED = RangeRecord(
     hydration_id="h",
     plan_id="p",
     seq=4,
-    bounds=KeyBounds.of(column="id", start="1", end="2"),
+    bounds=KeyBounds.of_column(column="id", start="1", end="2"),
     state=RangeState.PLANNED,
     planned_rows=1,
     planned_bytes=8,
@@ -31,7 +31,7 @@ ADMITTED = replace(
 
 
 def registered(credits: int) -> Figures:
-    return hydrating.registered("h", credits, cluster="spark", sink_server="postgres://warehouse:5432")
+    return hydrating.create("h", credits, cluster="spark", sink_server="postgres://warehouse:5432")
 
 
 def seconds(number: float) -> timedelta:
@@ -44,15 +44,15 @@ def seconds(number: float) -> timedelta:
 )
 def test_credits_follow_their_configuration(credits, maximum, configured, expected):
     figures = replace(registered(maximum), credits=credits)
-    changed = hydrating.rescaled(figures, credits_declared=configured)
+    changed = hydrating.rescale(figures, credits_declared=configured)
     assert (changed.credits, changed.credits_max) == (expected, configured)
 
 
 def test_a_persons_maximum_goes_before_the_declared_one_until_it_is_taken_back():
-    figures = hydrating.steered(registered(4), Change(credits=2))
+    figures = hydrating.override(registered(4), Change(credits=2))
     assert (figures.credits, figures.credits_max) == (2, 2)
-    assert hydrating.rescaled(figures, credits_declared=8).credits_max == 2
-    back = hydrating.steered(figures, Change(credits=AS_DECLARED))
+    assert hydrating.rescale(figures, credits_declared=8).credits_max == 2
+    back = hydrating.override(figures, Change(credits=AS_DECLARED))
     assert (back.credits, back.credits_max) == (4, 4)
 
 
@@ -62,7 +62,7 @@ def test_credits_follow_the_clusters_slots_at_once_and_stay_within_what_is_wante
     figures = registered(6)
     found = []
     for slots in (1, 3, 2, 100, 1):
-        figures = hydrating.rescaled(figures, slots=slots)
+        figures = hydrating.rescale(figures, slots=slots)
         found.append((figures.credits, figures.credits_max))
     assert found == [(2, 2), (6, 6), (4, 4), (6, 6), (2, 2)]
 
@@ -95,12 +95,12 @@ def test_the_first_planned_range_is_looked_for_where_it_can_be():
     assert hydrating.after_admission(figures, 7, first=True).next_seq == 8
     assert hydrating.after_admission(figures, 7, first=False).next_seq == 0, "those before it are still planned"
     assert hydrating.after_admission(figures, 0, first=False).next_seq == 1
-    assert hydrating.planned_again(replace(figures, next_seq=9), 4).next_seq == 4
-    assert hydrating.planned_again(replace(figures, next_seq=2), 4).next_seq == 2
+    assert hydrating.reopen_range(replace(figures, next_seq=9), 4).next_seq == 4
+    assert hydrating.reopen_range(replace(figures, next_seq=2), 4).next_seq == 2
 
 
 def test_an_error_is_kept_in_a_form_that_every_database_takes():
-    record = attempts.released(ADMITTED, attempt=2, error="a\x00b" + "x" * 10_000, fail=False)
+    record = attempts.release(ADMITTED, attempt=2, error="a\x00b" + "x" * 10_000, fail=False)
     assert record is not None
     assert record.error.startswith("abx")
     assert len(record.error) == attempts.ERROR_LENGTH
@@ -109,6 +109,4 @@ def test_an_error_is_kept_in_a_form_that_every_database_takes():
 def test_a_revoked_range_is_never_committed():
     """The sink's revoked marker excludes a commit: to be told of one means that something is very wrong."""
     with pytest.raises(IllegalTransition, match="revoked to committed"):
-        attempts.committed(
-            replace(PLANNED, state=RangeState.REVOKED), attempt=1, rows=1, bytes=8, checksum="", now=NOON
-        )
+        attempts.commit(replace(PLANNED, state=RangeState.REVOKED), attempt=1, rows=1, bytes=8, checksum="", now=NOON)

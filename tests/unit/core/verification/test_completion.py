@@ -95,7 +95,7 @@ def test_a_marker_that_is_missing_revoked_or_of_other_bounds_is_found(bench: Ben
     for changed, words in (
         (None, "no marker of range 4"),
         ({"revoked": True}, "no marker of range 4"),
-        ({"bounds": KeyBounds.of(column="id", start="1", end="2").to_json()}, "other bounds"),
+        ({"bounds": KeyBounds.of_column(column="id", start="1", end="2").to_json()}, "other bounds"),
     ):
         before = dict(markers)
         marker = markers.pop((bench.plan_id, "4.0"))

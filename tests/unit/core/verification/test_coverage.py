@@ -116,7 +116,7 @@ def test_pieces_in_order_take_no_memory() -> None:
 def test_the_rows_without_a_key_are_missed_where_there_may_be_some() -> None:
     """Only a key that may be NULL has them."""
     coverage = Coverage()
-    coverage.add(KeyBounds.of(column="id", start=None, end=None))
+    coverage.add(KeyBounds.of_column(column="id", start=None, end=None))
     plan = planned()
     for nullable in (True, False):
         read = replace(plan.read, columns=(Column(name="id", type="bigint", nullable=nullable),))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.kafka.source.columns import columns_of, recorded_source, spelled
-from airflow_provider_backpressure.connectors.kafka.source.config import meant
+from airflow_provider_backpressure.connectors.kafka.source.columns import columns_of, rebuild_source, to_postgres_type
+from airflow_provider_backpressure.connectors.kafka.source.config import parse_start
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.sources import KafkaSource
@@ -50,9 +50,9 @@ def test_what_may_be_a_template_is_refused_when_it_is_opened(values: dict[str, A
 
 def test_a_start_is_what_it_says() -> None:
     """Words, times and offsets, also as a template makes them."""
-    assert meant("latest") == "latest"
-    assert meant(" 2026-01-01T00:00:00Z") == datetime(2026, 1, 1, tzinfo=UTC)
-    assert meant({"0": 7}) == meant({0: 7}) == {0: 7}
+    assert parse_start("latest") == "latest"
+    assert parse_start(" 2026-01-01T00:00:00Z") == datetime(2026, 1, 1, tzinfo=UTC)
+    assert parse_start({"0": 7}) == parse_start({0: 7}) == {0: 7}
 
 
 def test_other_columns_are_another_source() -> None:
@@ -70,7 +70,7 @@ def test_other_columns_are_another_source() -> None:
 def test_a_plan_s_columns_say_what_was_declared(values: dict[str, Any]) -> None:
     """A command has no DAG at hand, only the plan."""
     declared = KafkaSource(conn_id="c", topic="orders", **values)
-    again = recorded_source("c", "orders", columns_of(declared))
+    again = rebuild_source("c", "orders", columns_of(declared))
     assert again.open(PLACE).identity == declared.open(PLACE).identity
     assert columns_of(again) == columns_of(declared)
 
@@ -96,4 +96,4 @@ def test_a_plan_s_columns_say_what_was_declared(values: dict[str, Any]) -> None:
 )
 def test_types_are_spelled_as_postgresql_does(given: str, expected: str) -> None:
     """So that a column compares with what is in the target."""
-    assert spelled(given) == expected
+    assert to_postgres_type(given) == expected

@@ -21,4 +21,4 @@ from airflow_provider_backpressure.connectors.kafka.source.health import Kept
 def test_retention_is_told_in_milliseconds_and_kept_in_seconds(config: dict[str, str], kept: Kept) -> None:
     """F7: a week is a week; below zero, and for a compacted topic, it is for ever."""
     usual = {"retention.ms": "86400000", "retention.bytes": "-1", "cleanup.policy": "delete"}
-    assert Kept.of({**usual, **config}) == kept
+    assert Kept.from_config({**usual, **config}) == kept

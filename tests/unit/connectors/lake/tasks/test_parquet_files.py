@@ -3,7 +3,7 @@
 import pyarrow
 import pytest
 
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import repeated
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import find_repetitive_columns
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import re
 def test_a_dictionary_is_made_of_values_that_come_again(values: list[int | None], found: bool) -> None:
     """NULL counts as a value."""
     table = pyarrow.table({"a.b": pyarrow.array(values, pyarrow.int64())})
-    assert (repeated(table) == ["a.b"]) is found
+    assert (find_repetitive_columns(table) == ["a.b"]) is found

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.write import to_csv
 from airflow_provider_backpressure.connectors.relational.tasks.csv_blocks import parse
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused, SourceRefused
-from airflow_provider_backpressure.spark.stream_end import END, check_names, complete, ended, whole
+from airflow_provider_backpressure.spark.stream_end import END, append_end, check_names, complete, to_one_slice
 
 
 def column(name: str, type_: str) -> Column:
@@ -116,8 +116,8 @@ def test_the_columns_must_be_the_planned_ones() -> None:
 def test_a_range_is_committed_as_its_first_slice() -> None:
     """Under one id, with the bounds of all."""
     pieces = tuple(Slice(slice_id=f"7.{index}", query="q", bounds={"n": index}) for index in range(2))
-    assert whole(spec(pieces[0])) is pieces[0]
-    assert whole(spec(*pieces)) == Slice(slice_id="7.0", query="", bounds={"pieces": [{"n": 0}, {"n": 1}]})
+    assert to_one_slice(spec(pieces[0])) is pieces[0]
+    assert to_one_slice(spec(*pieces)) == Slice(slice_id="7.0", query="", bounds={"pieces": [{"n": 0}, {"n": 1}]})
 
 
 def spec(*pieces: Slice) -> RangeSpec:
@@ -150,9 +150,9 @@ def test_rows_that_nobody_touches_are_marked_as_a_transform_s_are() -> None:
     """Behind the last row stands one that says so, also where there is none; names may come twice."""
     columns = [column("a", "integer"), column("A", "numeric(5,2)")]
     batch = parse(b'"1","2.50"\n"2",\n', columns, way_out).to_batches()[0]
-    marked = list(ended([batch, batch.slice(1)], columns))
+    marked = list(append_end([batch, batch.slice(1)], columns))
     assert [each.schema.names[-1] for each in marked] == [END] * 3
     assert pyarrow.Table.from_batches(complete(marked)).to_pylist() == (batch.to_pylist() + batch.slice(1).to_pylist())
-    assert [each.num_rows for each in complete(ended([], columns))] == [0]
+    assert [each.num_rows for each in complete(append_end([], columns))] == [0]
     with pytest.raises(RangeFailed):
         list(complete(marked[:-1]))

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.progress.lag import Course, Verdict
 from airflow_provider_backpressure.core.progress.lag_text import lags, sentence
 from airflow_provider_backpressure.core.progress.pipeline_view import Part, Pipe, pipe
 from airflow_provider_backpressure.core.progress.progress_line import arrival, duration
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.stage_metrics import Level
 
 WIDTH = 80
@@ -32,7 +32,7 @@ COLOURS = {Level.OK: "green", Level.LOW: "yellow", Level.HIGH: "red"}
 BAD = "bold red"
 
 
-def drawing(facts: Facts, console: Console) -> RenderableType:
+def render_hydration(facts: Facts, console: Console) -> RenderableType:
     """Return the picture."""
     with_marks = marks(console)
     return Group(_lines(facts, with_marks), _pipe(facts.now, with_marks, console.width), _gate(facts.now))
@@ -72,7 +72,7 @@ def _grid(names: int = SHOWN) -> Table:
     return grid
 
 
-def _done(now: Glance, with_marks: Marks) -> Text:
+def _done(now: HydrationSummary, with_marks: Marks) -> Text:
     progress, percent = now.progress, now.percent
     if percent is None:
         return Text(f"{progress.committed:,} {now.unit} of an unknown total")
@@ -83,7 +83,7 @@ def _done(now: Glance, with_marks: Marks) -> Text:
     )
 
 
-def _failure(now: Glance) -> str:
+def _failure(now: HydrationSummary) -> str:
     """Return why it has failed, and when; ranges name their errors themselves."""
     failure, at = now.hydration.failure, now.hydration.failed_at
     if failure is None:
@@ -134,11 +134,11 @@ def _ranges(facts: Facts) -> str:
     return f"{counts.committed} of {counts.total} committed{failed}; credits {facts.now.credits} of at most {most}"
 
 
-def _pipe(now: Glance, with_marks: Marks, width: int) -> RenderableType:
+def _pipe(now: HydrationSummary, with_marks: Marks, width: int) -> RenderableType:
     """Return the pipe as boxes in a row, or where there is no room for them one below the other."""
     drawn = pipe(now)
     if width < WIDTH:
-        return _stacked(drawn, now, with_marks)
+        return _stack(drawn, now, with_marks)
     wide = width >= len(drawn.parts) * (PART + ARROW) - ARROW
     row = Table.grid()
     cells: list[RenderableType] = []
@@ -168,7 +168,7 @@ def _box(part: Part, third: str, width: int) -> Panel:
     )
 
 
-def _third(part: Part, drawn: Pipe, now: Glance, with_marks: Marks, width: int = INNER) -> str:
+def _third(part: Part, drawn: Pipe, now: HydrationSummary, with_marks: Marks, width: int = INNER) -> str:
     if part is drawn.gate:
         return with_marks.dots(now.in_flight, now.credits, now.hydration.credits_max, width)
     return with_marks.time(part.spent, width) if part.spent else ""
@@ -178,7 +178,7 @@ def _colour(part: Part) -> str:
     return COLOURS[part.spent.level] if part.spent else ""
 
 
-def _stacked(drawn: Pipe, now: Glance, with_marks: Marks) -> Table:
+def _stack(drawn: Pipe, now: HydrationSummary, with_marks: Marks) -> Table:
     lines = _grid(max(SHOWN, *(len(part.name) for part in drawn.parts)))
     for part in drawn.parts:
         told = ", ".join(text for text in (part.figure, part.note) if text)
@@ -188,7 +188,7 @@ def _stacked(drawn: Pipe, now: Glance, with_marks: Marks) -> Table:
     return lines
 
 
-def _gate(now: Glance) -> Table:
+def _gate(now: HydrationSummary) -> Table:
     """Return every reason why nothing more is admitted, and what holds the others up."""
     lines = _grid()
     if not now.running:

@@ -8,13 +8,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from airflow_provider_backpressure.cli.render.glyphs import ASCII, UNICODE
-from airflow_provider_backpressure.cli.render.hydration import drawing
+from airflow_provider_backpressure.cli.render.panel import render_hydration
 from airflow_provider_backpressure.cli.render.status_values import Facts
-from airflow_provider_backpressure.cli.render.table import logged, overview
+from airflow_provider_backpressure.cli.render.table import format_log_line, overview
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.progress.pipeline_view import amount, compact, pipe
-from airflow_provider_backpressure.core.progress.summary import Glance
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
@@ -59,16 +59,16 @@ class Screen(io.StringIO):
         return self.code
 
 
-def glance(world: World) -> Glance:
+def glance(world: World) -> HydrationSummary:
     """Return how the hydration stands."""
     (now,) = world.ledger.glances(limit=2)
     return now
 
 
-def drawn(world: World, *, width: int = 80, encoding: str = "utf-8", now: Glance | None = None) -> list[str]:
+def drawn(world: World, *, width: int = 80, encoding: str = "utf-8", now: HydrationSummary | None = None) -> list[str]:
     """Return the picture's lines."""
     console = Console(file=Screen(encoding), width=width)
-    console.print(drawing(Facts.of(world.ledger, now or glance(world)), console))
+    console.print(render_hydration(Facts.read(world.ledger, now or glance(world)), console))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -123,7 +123,7 @@ TRANSFORMED = {
 """Everything waits for the transform."""
 
 
-def transformed(world: World, flow: Flow) -> Glance:
+def transformed(world: World, flow: Flow) -> HydrationSummary:
     """Return how the hydration stands, with a transform in its plan."""
     now, plan = glance(world), replace(world.plan, transform=Transform(sql="SELECT 1"))
     return replace(now, hydration=replace(now.hydration, plan=plan), flow=flow)
@@ -193,7 +193,7 @@ def test_a_wide_screen_has_room_for_the_eta_s_interval(world: World, width: int,
 
 
 def test_a_log_gets_one_line(world: World):
-    line = logged(glance(world))
+    line = format_log_line(glance(world))
     assert line.count("\n") == 0
     assert line.startswith("sink hydration: [")
     assert "source 100 offsets/s, lag 3,600 -> gate 2 of 3, closed -> read 30% busy" in line
