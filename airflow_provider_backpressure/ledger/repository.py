@@ -102,7 +102,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                 found = hydrations.by_identity(connection, digest)
                 assert found is not None, "added here or by the other process"
             if found.owner != owner:
-                raise refusals.owned_by_other(
+                raise refusals.ownership_error(
                     source_identity=source_identity, sink_identity=sink_identity, owner=found.owner, asking=owner
                 )
             figures = hydrations.lock(connection, found.id)

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, open_ledger, url
-from airflow_provider_backpressure.hooks.endpoints.connection import check_type, missing_connection
+from airflow_provider_backpressure.hooks.endpoints.connection import check_type, unknown_connection_error
 from airflow_provider_backpressure.hooks.push_transport import push_over, transport
 
 if TYPE_CHECKING:
@@ -49,6 +49,6 @@ async def _connection(conn_id: str, conn_type: str) -> Connection:
     try:
         found = await BaseHook.aget_connection(conn_id)
     except AirflowNotFoundException as error:
-        raise missing_connection(conn_id, conn_type) from error
+        raise unknown_connection_error(conn_id, conn_type) from error
     check_type(found, conn_type)
     return found

@@ -63,7 +63,7 @@ class Holder:
     def check_table(self, identity: str, name: str) -> None:
         """Raise ``SinkRefused`` where the plan began in another table of this name."""
         if self.about.get("table", identity) != identity:
-            raise SinkRefused(missing_table_message(name))
+            raise SinkRefused(format_missing_table(name))
 
     def with_epoch(self, epoch: int) -> "Holder":
         """Return the row of the same plan under a newer epoch."""
@@ -79,7 +79,7 @@ class Holder:
         return cls(**json.loads(text))
 
 
-def missing_table_message(name: str) -> str:
+def format_missing_table(name: str) -> str:
     """Return the sentence about a table that is gone, or is another one by now."""
     return f"{name} is not the table that earlier plans wrote: it was dropped or made anew; {RESTART}."
 

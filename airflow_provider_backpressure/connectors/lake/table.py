@@ -66,7 +66,8 @@ class LakeTable(Protocol):
         """Let a plan hold the table under a new epoch; remove in the same step what the plan ``clear`` wrote.
 
         A plan that follows another one is refused as :meth:`check_history` has it.
-        An ordered plan's streams are set to where it begins, as :func:`..core.snapshot.stream_positions.find_start_positions` has it.
+        An ordered plan's streams are set to where it begins:
+        :func:`..core.snapshot.stream_positions.find_start_positions`.
         """
         ...
 

@@ -19,7 +19,7 @@ def without_plan(hydration_id: str) -> LedgerRefused:
     return LedgerRefused(f"The hydration {hydration_id} has no plan yet.")
 
 
-def owned_by_other(*, source_identity: str, sink_identity: str, owner: str, asking: str) -> LedgerRefused:
+def ownership_error(*, source_identity: str, sink_identity: str, owner: str, asking: str) -> LedgerRefused:
     """Return the error for a second owner."""
     return LedgerRefused(
         f"The hydration of {source_identity} into {sink_identity} is owned by {owner}: {asking} may not run it as well."

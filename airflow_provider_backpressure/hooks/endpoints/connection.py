@@ -11,12 +11,12 @@ def connection(conn_id: str, *types: str) -> Connection:
     try:
         found = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
-        raise missing_connection(conn_id, *types) from error
+        raise unknown_connection_error(conn_id, *types) from error
     check_type(found, *types)
     return found
 
 
-def missing_connection(conn_id: str, *types: str) -> InvalidDeclaration:
+def unknown_connection_error(conn_id: str, *types: str) -> InvalidDeclaration:
     """Return the error of a connection that does not exist."""
     return InvalidDeclaration(f"There is no Airflow connection {conn_id!r}: create one of type {' or '.join(types)}.")
 

@@ -69,7 +69,7 @@ class LedgerModel(ModelReader, ModelSteering):
                 self._tables.entries[entry.figures.id] = entry
                 self._tables.enter(entry, entry.figures.phase, now)
             if entry.owner != owner:
-                raise refusals.owned_by_other(
+                raise refusals.ownership_error(
                     source_identity=source_identity, sink_identity=sink_identity, owner=entry.owner, asking=owner
                 )
             if cluster != entry.figures.cluster:

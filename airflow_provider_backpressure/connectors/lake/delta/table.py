@@ -27,8 +27,8 @@ from airflow_provider_backpressure.connectors.lake.markers import (
     Holder,
     Landed,
     Mark,
+    format_missing_table,
     group_by_slice,
-    missing_table_message,
 )
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
 from airflow_provider_backpressure.connectors.lake.options import ADDRESS, REGION
@@ -286,7 +286,7 @@ class DeltaLakeTable:
     def _check_history(self, table: DeltaTable | None) -> None:
         holder = None if table is None else self._holder(table)
         if table is None or holder is None:
-            raise SinkRefused(missing_table_message(self.name))
+            raise SinkRefused(format_missing_table(self.name))
         holder.check_table(str(table.metadata().id), self.name)
         if "version" in holder.about:
             delta_history.check_unreverted(table, FENCE, holder.about["version"], self.name)

@@ -41,8 +41,8 @@ from airflow_provider_backpressure.connectors.lake.markers import (
     Holder,
     Landed,
     Mark,
+    format_missing_table,
     group_by_slice,
-    missing_table_message,
 )
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
@@ -367,7 +367,7 @@ class IcebergTable:
         """Also before each snapshot of ours: once one is made on top, nothing says that those before it are gone."""
         holder = None if table is None else _holder(table)
         if table is None or holder is None:
-            raise SinkRefused(missing_table_message(self.name))
+            raise SinkRefused(format_missing_table(self.name))
         holder.check_table(str(table.metadata.table_uuid), self.name)
         iceberg_history.check_unreverted(table, table.properties.get(LAST), self.name)
 

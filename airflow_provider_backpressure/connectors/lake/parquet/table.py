@@ -18,8 +18,8 @@ from airflow_provider_backpressure.connectors.lake.markers import (
     Holder,
     Landed,
     Mark,
+    format_missing_table,
     group_by_slice,
-    missing_table_message,
 )
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import Folder, open_folder
 from airflow_provider_backpressure.connectors.lake.storage import Place
@@ -83,7 +83,7 @@ class ParquetTable:
         A folder has none but the plan that it is held by.
         """
         if self.holder() is None:
-            raise SinkRefused(missing_table_message(self.name))
+            raise SinkRefused(format_missing_table(self.name))
 
     def begin(self, plan: Plan, *, clear: str | None) -> int:
         """See :meth:`..connectors.lake.table.LakeTable.begin`. Whoever writes a file meanwhile is refused."""

@@ -19,7 +19,8 @@ CSV = "FORMAT csv, FORCE_QUOTE *"
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
     """Yield the rows of a slice. See :class:`..spark.registry.Reader`.
 
-    Raises ``SourceRefused`` for a value that its column's counterpart in Spark cannot hold; else as :func:`open_copy_out`.
+    Raises ``SourceRefused`` for a value that its column's type in Spark cannot hold, and the errors of
+    :func:`open_copy_out`.
     """
     rows = 0
     with open_copy_out(source, Reading.from_slice(read, piece, name), options=CSV) as stream:
