@@ -192,7 +192,7 @@ def test_the_laws_table_is_the_law() -> None:
 @pytest.mark.parametrize(
     ("page", "heading", "names"),
     [
-        ("howto/notifications.md", "Be told when something goes wrong", [kind.value for kind in Kind]),
+        ("howto/notifications.md", "Get notified when something goes wrong", [kind.value for kind in Kind]),
         ("howto/find-the-boundaries.md", "Find the boundaries", [bound.value for bound in Bound]),
         ("concepts/push.md", "What is counted", [*push_counts.NAMES, *push_counts.HISTOGRAMS]),
     ],
