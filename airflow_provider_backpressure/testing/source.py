@@ -11,6 +11,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, numbered
+from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
 from airflow_provider_backpressure.exceptions import BackpressureError, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.testing.health import MemoryHealth
 from airflow_provider_backpressure.testing.rows import COLUMNS, in_window, query_of, selected
@@ -108,6 +109,10 @@ class MemorySource:
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
         """See ``Source.slice``."""
         return Slice(slice_id=slice_id, query=query_of(bounds, read.window), bounds=bounds.to_json())
+
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """See ``Source.check_range``. By the columns."""
+        check_columns(plan, {column.name: column.type for column in self.columns}, self.identity)
 
     def read(self, query: str) -> list[int]:
         """Return the keys that a slice's query selects."""

@@ -19,6 +19,7 @@ from airflow_provider_backpressure.core.execution.lane_runner import Outcome, sp
 from airflow_provider_backpressure.core.gate.overrides import Change
 from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import STILL, unread
 from airflow_provider_backpressure.core.planning.planner import Planned, Verdict
+from airflow_provider_backpressure.core.planning.repair import repair
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.progress.statistics import Progress, total_progress
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
@@ -328,6 +329,28 @@ def test_a_log_cut_off_between_two_runs_stops_by_name(stage: Stage) -> None:
     accepting = stage.hydration(topic, reading={"accept_loss": True})
     assert accepting.go().total == 7
     assert [offset for _, offset, _ in accepting.rows()] == [*range(5), *range(8, 15)]
+
+
+@pytest.mark.statement("X3", "X6")
+@pytest.mark.fault(17)
+def test_a_range_is_not_removed_whose_records_retention_took(stage: Stage) -> None:
+    """X3, X6: the repair stops with the lost offsets, and nothing changes; a range behind them is read."""
+    topic = stage.topic()
+    topic.send(0, *range(30))
+    hydration = stage.hydration(topic, range_rows=10)
+    hydration.go()
+    rows = hydration.rows()
+    topic.cut(0, 15)
+    with hydration.composed.open(stage.runner) as ports:
+        records = ports.ledger.ranges(ports.plan.plan_id)
+        for seq, lost in ((0, (0, 10)), (1, (10, 15))):
+            with pytest.raises(SourceRefused, match=r"Offsets \[{}, {}\) of partition 0 .* are gone".format(*lost)):
+                repair(ports.ledger, ports.source, ports.sink, ports.plan, records[seq], who="ada")
+        assert ports.ledger.ranges(ports.plan.plan_id) == records
+        assert hydration.rows() == rows
+        assert repair(ports.ledger, ports.source, ports.sink, ports.plan, records[2], who="ada") == 10
+    hydration.go()
+    assert hydration.rows() == rows
 
 
 @pytest.mark.statement("X6")

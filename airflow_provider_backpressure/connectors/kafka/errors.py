@@ -86,5 +86,12 @@ def loss(topic: str, partition: int, start: int, end: int) -> str:
     return f"Offsets [{start}, {end}) of partition {partition} of topic {topic} are gone: the log begins later now."
 
 
+def cut_off_error(topic: str, partition: int, end: int, place: str) -> SourceRefused:
+    """Return the error of a log that ends before a place up to which it was read or planned."""
+    return SourceRefused(
+        f"Partition {partition} of topic {topic} ends at offset {end}, before {place}: the log was cut off or restored."
+    )
+
+
 def _user(endpoint: Endpoint) -> str:
     return endpoint.user or "this connection"

@@ -219,6 +219,14 @@ class Source(Protocol):
         """Return the slice with the statement that reads exactly these bounds."""
         ...
 
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """Raise ``SourceRefused`` where a committed range can no longer be read as its plan reads it.
+
+        Cheap: whether the source is the one that was planned, has the plan's columns, and keeps what the bounds name.
+        Reads at most a record of each partition.
+        """
+        ...
+
     def log(self, hydration_id: str) -> ChangeLog:
         """Return the log as this hydration replays it; ``SourceRefused`` where the source has none to be replayed.
 

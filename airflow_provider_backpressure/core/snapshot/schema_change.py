@@ -1,5 +1,6 @@
 """Schema change: how a source's columns differ from those of a plan, and what may go on in spite of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import NewColumn
@@ -58,6 +59,16 @@ class SchemaChange:
                 f"{since}: column {names} was added. What is committed stays; set on_new_column='add' to bring it from "
                 f"the next plan on, leave it out with columns=, or {RESTART}."
             )
+
+
+def check_columns(plan: Plan, types: Mapping[str, str], identity: str) -> None:
+    """Raise ``SourceRefused`` where a column of a plan is gone or of another type; one read as text may be of any."""
+    now = [
+        replace(column, type=column.type if column.type == "text" else types[column.name])
+        for column in plan.read.columns
+        if column.name in types
+    ]
+    SchemaChange(before=plan.read.columns, now=tuple(now)).check(identity, plan.plan_id, NewColumn.STOP)
 
 
 def checked(snapshot: Snapshot, plan: Plan, policy: NewColumn) -> Snapshot:

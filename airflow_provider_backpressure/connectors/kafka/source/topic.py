@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_backpressure.connectors.kafka import topic_identity as identity
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED
-from airflow_provider_backpressure.connectors.kafka.errors import loss
+from airflow_provider_backpressure.connectors.kafka.errors import cut_off_error, loss
 from airflow_provider_backpressure.connectors.kafka.source.columns import KEY, columns_of
 from airflow_provider_backpressure.connectors.kafka.source.config import EARLIEST, LATEST, meant
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
@@ -112,6 +112,23 @@ class KafkaTopic:
             query["topic_id"] = window.topic_id
         return Slice(slice_id=slice_id, query=json.dumps(query), bounds=bounds.to_json())
 
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """See :meth:`..core.ports.Source.check_range`. By the topic's id and the ends of its partitions.
+
+        A loss that is accepted is one of records that were not read yet: it does not count here.
+        """
+        assert isinstance(bounds, OffsetBounds), "a range of a topic"
+        now, planned = self._log.look(), LogWindow.of(plan.read.window)
+        assert planned is not None, "every plan of a topic has one"
+        self._check_same(planned, now)
+        topic = self._declared.topic
+        for partition, start, end in bounds.pieces:
+            if end > now.high[partition]:
+                raise cut_off_error(topic, partition, now.high[partition], f"offset {end} where the range ends")
+            if start < now.beginning[partition]:
+                sentence = loss(topic, partition, start, min(end, now.beginning[partition]))
+                raise SourceRefused(f"{sentence} The range cannot be read again, and its rows stay in the target.")
+
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`. A topic is a log itself."""
         raise SourceRefused("A topic is read by offsets, so there is nothing to be replayed.")
@@ -146,9 +163,7 @@ class KafkaTopic:
 
     def _next(self, now: Log, last: LogWindow) -> dict[int, int]:
         """Return where the last run ended; a new partition from its beginning."""
-        gone = set(last.end) - set(now.end)
-        if gone or not identity.is_same(last.topic_id, now.topic_id):
-            raise identity.replaced(self._declared.topic)
+        self._check_same(last, now)
         if added := sorted(set(now.end) - set(last.end)):
             log.info(
                 "Partitions added to topic %s since its last plan: %s. They are read from their beginning.",
@@ -157,16 +172,18 @@ class KafkaTopic:
             )
         return self._held({**now.beginning, **last.end}, now)
 
+    def _check_same(self, planned: LogWindow, now: Log) -> None:
+        """Raise ``SourceRefused`` where the topic is another one than planned."""
+        if set(planned.end) - set(now.end) or not identity.is_same(planned.topic_id, now.topic_id):
+            raise identity.replaced(self._declared.topic)
+
     def _held(self, starts: dict[int, int], now: Log) -> dict[int, int]:
         """Return the places, each moved to the log's beginning where the loss is accepted; else refuse, and name it."""
         topic = self._declared.topic
         behind = [partition for partition, start in starts.items() if start > now.high[partition]]
         if behind:
             at = behind[0]
-            raise SourceRefused(
-                f"Partition {at} of topic {topic} ends at offset {now.high[at]}, before offset {starts[at]} where "
-                "reading is to go on: the log was cut off or restored."
-            )
+            raise cut_off_error(topic, at, now.high[at], f"offset {starts[at]} where reading is to go on")
         lost = [partition for partition, start in starts.items() if start < now.beginning[partition]]
         for partition in lost:
             sentence = loss(topic, partition, starts[partition], now.beginning[partition])

@@ -13,6 +13,7 @@ from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Sink, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.core.reconciliation.rebuild import Rebuilt
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.plan import LANDED, Plan, Snapshot
@@ -86,6 +87,13 @@ class LandedTable:
         """See :meth:`..core.ports.Source.slice`. Asks nothing."""
         kind, address = read.parts
         return Slice(slice_id=slice_id, query=json.dumps({"kind": kind, "at": address}), bounds=bounds.to_json())
+
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """See :meth:`..core.ports.Source.check_range`. By the history of the lake and its list of files."""
+        assert isinstance(bounds, FileBounds), "a range of files"
+        gone = sorted(set(bounds.files).difference(name for each in self._landed() for name in each.files))
+        if gone:
+            raise SourceRefused(f"{self.identity} no longer has {gone[0]}, which the range was read from; {RESTART}.")
 
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`. Files have none."""

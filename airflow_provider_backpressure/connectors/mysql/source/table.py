@@ -154,6 +154,12 @@ class MySQLTable:
         keyed = self._keyed(names, read.window, unique=False)
         return Slice(slice_id=slice_id, query=keyed.rows(self._line(read), bounds), bounds=bounds.to_json())
 
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """See :meth:`..core.ports.Source.check_range`. By the catalogue: the table, its columns, our right to them."""
+        self._known = find(self._session, self._name)
+        checked_rights(self._session, self._known, tuple(column.name for column in plan.read.columns))
+        self.slice(plan.read, bounds, "")
+
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`."""
         if hydration_id not in self._logs:

@@ -53,6 +53,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
@@ -201,6 +202,13 @@ class PostgresTable:
                 names = ()
         query = self._keyed(names, read.window, unique=False).rows(columns, bounds)
         return Slice(slice_id=slice_id, query=query.as_string(None), bounds=bounds.to_json())
+
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """See :meth:`..core.ports.Source.check_range`. By the catalogue: the table, its columns, our right to them."""
+        table = readable_table(self._session, self._name)
+        check_columns(plan, {column.name: column.type for column in table.columns}, plan.source_identity)
+        check_readable(self._session, table, tuple(column.name for column in plan.read.columns))
+        self.slice(plan.read, bounds, "")
 
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`."""
