@@ -58,7 +58,12 @@ class MemorySource:
     """How often it was asked how far it is."""
 
     def snapshot(
-        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+        self,
+        consistency: Consistency | None = None,
+        *,
+        after: str | None = None,
+        previous: Window | None = None,
+        counted: bool = True,
     ) -> Snapshot:
         """See ``Source.snapshot``."""
         keys = [key for key in self.keys if after is None or key > int(after)]

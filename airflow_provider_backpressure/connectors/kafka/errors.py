@@ -86,10 +86,11 @@ def loss(topic: str, partition: int, start: int, end: int) -> str:
     return f"Offsets [{start}, {end}) of partition {partition} of topic {topic} are gone: the log begins later now."
 
 
-def cut_off_error(topic: str, partition: int, end: int, place: str) -> SourceRefused:
-    """Return the error of a log that ends before a place up to which it was read or planned."""
-    return SourceRefused(
-        f"Partition {partition} of topic {topic} ends at offset {end}, before {place}: the log was cut off or restored."
+def shortfall(topic: str, partition: int, end: int, offset: int) -> str:
+    """Return the sentence about a log that ends before an offset at which reading is to begin or ended."""
+    return (
+        f"Partition {partition} of topic {topic} ends at offset {end}, before offset {offset}: the log was cut off or "
+        "restored, or never came so far."
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_backpressure.connectors.kafka import topic_identity as identity
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED
-from airflow_provider_backpressure.connectors.kafka.errors import cut_off_error, loss
+from airflow_provider_backpressure.connectors.kafka.errors import loss, shortfall
 from airflow_provider_backpressure.connectors.kafka.source.columns import KEY, columns_of
 from airflow_provider_backpressure.connectors.kafka.source.config import EARLIEST, LATEST, meant
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
@@ -19,9 +19,10 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, OffsetBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, packed
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, Offsets, packed
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import SourceRefused
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KIND = "kafka"
+KEPT = "The range cannot be read again, and its rows stay in the target."
 
 
 class KafkaTopic:
@@ -48,11 +50,16 @@ class KafkaTopic:
         self.identity = f"kafka://{endpoint.host}/{declared.topic}{self._part()}"
 
     def snapshot(
-        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+        self,
+        consistency: Consistency | None = None,
+        *,
+        after: str | None = None,
+        previous: Window | None = None,
+        counted: bool = True,
     ) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. Its end is frozen here, behind the last transaction that is over.
 
-        ``after``: the ``upto`` of the window that was read last.
+        ``after``: the ``upto`` of the window that was read last. ``previous`` matters where reading begins at the end.
         """
         now = self._log.look()
         if now.open_offsets:
@@ -61,10 +68,16 @@ class KafkaTopic:
                 now.open_offsets,
                 self._declared.topic,
             )
-        starts = self._first(now) if after is None else self._next(now, LogWindow.from_text(after))
+        if after is not None:
+            last = LogWindow.from_text(after)
+            starts, origin = self._next(now, last), last.origin
+        elif self._start == LATEST:
+            starts, origin = self._latest(now, LogWindow.of(previous))
+        else:
+            starts, origin = self._first(now), None
         # A start may lie in what is held back: then nothing is read of that partition, and nothing goes back either.
         ends = {partition: max(end, starts[partition]) for partition, end in now.end.items()}
-        window = LogWindow(topic=self._declared.topic, topic_id=now.topic_id, start=starts, end=ends)
+        window = LogWindow(topic=self._declared.topic, topic_id=now.topic_id, start=starts, end=ends, origin=origin)
         return Snapshot(
             source_identity=self.identity,
             columns=self._columns,
@@ -124,10 +137,10 @@ class KafkaTopic:
         topic = self._declared.topic
         for partition, start, end in bounds.pieces:
             if end > now.high[partition]:
-                raise cut_off_error(topic, partition, now.high[partition], f"offset {end} where the range ends")
+                raise SourceRefused(f"{shortfall(topic, partition, now.high[partition], end)} {KEPT}")
             if start < now.beginning[partition]:
                 sentence = loss(topic, partition, start, min(end, now.beginning[partition]))
-                raise SourceRefused(f"{sentence} The range cannot be read again, and its rows stay in the target.")
+                raise SourceRefused(f"{sentence} {KEPT}")
 
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`. A topic is a log itself."""
@@ -148,8 +161,8 @@ class KafkaTopic:
     def _first(self, now: Log) -> dict[int, int]:
         """Return where the first run begins."""
         match self._start:
-            case str() as place if place in (EARLIEST, LATEST):
-                return dict(now.beginning if place == EARLIEST else now.end)
+            case str() as place if place == EARLIEST:
+                return dict(now.beginning)
             case datetime() as time:
                 return self._log.at(time, now)
             case dict() as offsets:
@@ -160,6 +173,26 @@ class KafkaTopic:
                     )
                 return self._held({**now.beginning, **offsets}, now)
         raise AssertionError(self._start)
+
+    def _latest(self, now: Log, previous: LogWindow | None) -> tuple[dict[int, int], Offsets]:
+        """Return where a new plan begins that leaves out what came before its hydration, and where that one began.
+
+        The end of now is right for the first plan only: a later one would leave out what has come since. A partition
+        or a topic that was created since the first plan is read from its beginning.
+        """
+        topic = self._declared.topic
+        if previous is None or previous.topic != topic:
+            log.info("Topic %s is read from its end on: earlier records are left out, as start='latest' says.", topic)
+            return dict(now.end), dict(now.end)
+        if not self._is_same(previous, now):
+            log.info("Topic %s was created again since its last plan. It is read from its beginning.", topic)
+            return dict(now.beginning), {}
+        if previous.origin is None:
+            raise SourceRefused(
+                f"It is not known where the first run of topic {topic} began: that was in an earlier release, or with "
+                "another start. start='latest' would leave out what has come since. Set start to a time or to offsets."
+            )
+        return self._held({**now.beginning, **previous.origin}, now), previous.origin
 
     def _next(self, now: Log, last: LogWindow) -> dict[int, int]:
         """Return where the last run ended; a new partition from its beginning."""
@@ -174,16 +207,21 @@ class KafkaTopic:
 
     def _check_same(self, planned: LogWindow, now: Log) -> None:
         """Raise ``SourceRefused`` where the topic is another one than planned."""
-        if set(planned.end) - set(now.end) or not identity.is_same(planned.topic_id, now.topic_id):
+        if not self._is_same(planned, now):
             raise identity.replaced(self._declared.topic)
+
+    @staticmethod
+    def _is_same(planned: LogWindow, now: Log) -> bool:
+        """Whether the topic is the one that was planned. It may have more partitions."""
+        return set(planned.end) <= set(now.end) and identity.is_same(planned.topic_id, now.topic_id)
 
     def _held(self, starts: dict[int, int], now: Log) -> dict[int, int]:
         """Return the places, each moved to the log's beginning where the loss is accepted; else refuse, and name it."""
         topic = self._declared.topic
         behind = [partition for partition, start in starts.items() if start > now.high[partition]]
         if behind:
-            at = behind[0]
-            raise cut_off_error(topic, at, now.high[at], f"offset {starts[at]} where reading is to go on")
+            sentence = shortfall(topic, behind[0], now.high[behind[0]], starts[behind[0]])
+            raise SourceRefused(f"{sentence} Set start to where reading is to begin, and {RESTART}.")
         lost = [partition for partition, start in starts.items() if start < now.beginning[partition]]
         for partition in lost:
             sentence = loss(topic, partition, starts[partition], now.beginning[partition])

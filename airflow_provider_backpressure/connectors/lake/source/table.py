@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.progress.source_position import Unit, Up
 from airflow_provider_backpressure.core.reconciliation.rebuild import Rebuilt
 from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import LANDED, Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, SourceRefused, SourceUnavailable
@@ -34,7 +34,12 @@ class LandedTable:
         self.identity = f"landed:{sink.identity}"
 
     def snapshot(
-        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+        self,
+        consistency: Consistency | None = None,
+        *,
+        after: str | None = None,
+        previous: Window | None = None,
+        counted: bool = True,
     ) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. ``SourceRefused`` unless the whole of a plan has been landed."""
         plan, landed = self._plan, self._landed()
