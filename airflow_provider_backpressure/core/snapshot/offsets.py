@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Piece
@@ -31,6 +31,8 @@ class LogWindow:
     """Tells a topic from one of the same name that was made after it was deleted."""
     start: Offsets
     end: Offsets
+    marks: Mapping[int, str] = field(default_factory=dict)
+    """What marks the last record before the end, as the log's reader writes it. Partitions without one are left out."""
     origin: Offsets | None = None
     """Where the first plan began, of a log that is read from its end on. A partition that is not named was added later.
 
@@ -62,6 +64,8 @@ class LogWindow:
         """Return it as JSON."""
         value: dict[str, Any] = {"topic": self.topic, "topic_id": self.topic_id}
         value |= {"start": _named(self.start), "end": _named(self.end)}
+        if self.marks:
+            value["marks"] = _named(self.marks)
         if self.origin is not None:
             value["origin"] = _named(self.origin)
         return json.dumps(value)
@@ -75,6 +79,7 @@ class LogWindow:
             topic_id=value["topic_id"],
             start=_to_partitions(value["start"]),
             end=_to_partitions(value["end"]),
+            marks=_to_partitions(value.get("marks", {})),
             origin=_to_partitions(value["origin"]) if "origin" in value else None,
         )
 

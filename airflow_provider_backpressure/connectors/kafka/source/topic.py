@@ -3,7 +3,8 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from airflow_provider_backpressure.connectors.kafka.errors import loss, shortfal
 from airflow_provider_backpressure.connectors.kafka.source.columns import KEY, columns_of
 from airflow_provider_backpressure.connectors.kafka.source.config import EARLIEST, LATEST, meant
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
+from airflow_provider_backpressure.connectors.kafka.source.marks import Mark, Marks
 from airflow_provider_backpressure.connectors.kafka.source.offsets import ASSUMED_BYTES, Log, TopicLog
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -47,6 +49,8 @@ class KafkaTopic:
         self._columns = columns_of(declared)
         self._start = meant(declared.start)
         self._log = TopicLog(endpoint=endpoint, topic=declared.topic)
+        self._marks = Marks(endpoint=endpoint, topic=declared.topic)
+        self._compared: dict[int, str] = {}
         self.identity = f"kafka://{endpoint.host}/{declared.topic}{self._part()}"
 
     def snapshot(
@@ -68,8 +72,8 @@ class KafkaTopic:
                 now.open_offsets,
                 self._declared.topic,
             )
-        if after is not None:
-            last = LogWindow.from_text(after)
+        last = LogWindow.from_text(after) if after is not None else None
+        if last is not None:
             starts, origin = self._next(now, last), last.origin
         elif self._start == LATEST:
             starts, origin = self._latest(now, LogWindow.of(previous))
@@ -78,6 +82,8 @@ class KafkaTopic:
         # A start may lie in what is held back: then nothing is read of that partition, and nothing goes back either.
         ends = {partition: max(end, starts[partition]) for partition, end in now.end.items()}
         window = LogWindow(topic=self._declared.topic, topic_id=now.topic_id, start=starts, end=ends, origin=origin)
+        if counted:
+            window = replace(window, marks=self._marks_of(window, now, last))
         return Snapshot(
             source_identity=self.identity,
             columns=self._columns,
@@ -141,6 +147,7 @@ class KafkaTopic:
             if start < now.beginning[partition]:
                 sentence = loss(topic, partition, start, min(end, now.beginning[partition]))
                 raise SourceRefused(f"{sentence} {KEPT}")
+        self._check_marks(planned, [partition for partition, _, _ in bounds.pieces])
 
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`. A topic is a log itself."""
@@ -203,7 +210,9 @@ class KafkaTopic:
                 self._declared.topic,
                 ", ".join(map(str, added)),
             )
-        return self._held({**now.beginning, **last.end}, now)
+        starts = self._held({**now.beginning, **last.end}, now)
+        self._check_marks(last, [partition for partition, end in last.end.items() if end < now.high[partition]])
+        return starts
 
     def _check_same(self, planned: LogWindow, now: Log) -> None:
         """Raise ``SourceRefused`` where the topic is another one than planned."""
@@ -214,6 +223,31 @@ class KafkaTopic:
     def _is_same(planned: LogWindow, now: Log) -> bool:
         """Whether the topic is the one that was planned. It may have more partitions."""
         return set(planned.end) <= set(now.end) and identity.is_same(planned.topic_id, now.topic_id)
+
+    def _check_marks(self, read: LogWindow, partitions: Iterable[int]) -> None:
+        """Raise ``SourceRefused`` where a log was cut off behind what was read, and has grown past that again.
+
+        A mark that was compared is not compared again.
+        """
+        marks = {
+            at: read.marks[at] for at in partitions if at in read.marks and self._compared.get(at) != read.marks[at]
+        }
+        others = self._marks.find_others({at: Mark.parse(text) for at, text in marks.items()})
+        if others:
+            raise SourceRefused(
+                f"Partition {others[0]} of topic {self._declared.topic} is not the log any more that was read up to "
+                f"offset {read.end[others[0]]}: it was cut off or restored, and other records took the offsets before "
+                f"that. What is committed stays; {RESTART}."
+            )
+        self._compared |= marks
+
+    def _marks_of(self, window: LogWindow, now: Log, last: LogWindow | None) -> dict[int, str]:
+        """Return what marks the records before a window's end; of a partition that has not moved it is known."""
+        known = dict(last.marks) if last is not None else {}
+        if last is not None and not window.total:
+            return known
+        ends = {at: end for at, end in window.end.items() if at not in known or window.start[at] < end}
+        return known | {at: str(mark) for at, mark in self._marks.read(now.beginning, ends).items()}
 
     def _held(self, starts: dict[int, int], now: Log) -> dict[int, int]:
         """Return the places, each moved to the log's beginning where the loss is accepted; else refuse, and name it."""

@@ -49,7 +49,7 @@ def test_bounds_and_window_survive_json() -> None:
     assert str(bounds) == "0 [5, 9), 3 [0, 1)"
     whole = window({0: (5, 9), 3: (0, 1)})
     assert LogWindow.of(whole.window(None)) == whole
-    begun = replace(whole, origin={0: 5})
+    begun = replace(whole, origin={0: 5}, marks={3: "0@7/abc"})
     assert LogWindow.of(begun.window(None)) == begun
     assert LogWindow.of(replace(whole, origin={}).window(None)) != whole, "an origin that names no partition is one"
     assert LogWindow.of(Window(column="updated_at", after=None, upto="{}")) is None
