@@ -20,7 +20,7 @@ def retry_range(args: Namespace) -> None:
     """Remove each range from the target and plan it again; the DAG's next run reads it."""
     with _open_plan(args) as (found, plan, opened):
         for record in _find_ranges(args, plan, opened):
-            removed = repair(opened.ledger, opened.sink, plan, record, who=getuser(), why=args.why)
+            removed = repair(opened.ledger, opened.source, opened.sink, plan, record, who=getuser(), why=args.why)
             print(f"Range {record.seq} ({record.bounds}) is planned again; {removed} rows were removed.")
     print(f"Trigger the DAG {found.owner} to read them.")
 

@@ -1,6 +1,7 @@
 """From a hydration in the ledger back to a declaration: for commands, which have no DAG at hand."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
@@ -19,6 +20,8 @@ from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.health_sources import Places
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, SinkDeclaration, SourceDeclaration
+
+_PART = re.compile(r"#[0-9a-f]{12}$")
 
 
 def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CONN_ID) -> Declaration:
@@ -58,6 +61,14 @@ def open_recorded_health(hydration: Hydration, ledger: LedgerReader, budget: Bud
 
 
 @contextmanager
+def open_recorded_source(hydration: Hydration) -> Iterator[Source]:
+    """Open a hydration's source; it connects at the first question."""
+    declared = declaration_of(hydration).source
+    with closing(declared.open(endpoint(declared.conn_id, *declared.conn_types))) as source:
+        yield source
+
+
+@contextmanager
 def open_recorded_sink(hydration: Hydration) -> Iterator[Sink]:
     """Give a hydration's target, open; it connects at the first question."""
     plan = get_recorded_plan(hydration)
@@ -77,20 +88,19 @@ def get_recorded_plan(hydration: Hydration) -> Plan:
 def _postgres_source(read: ReadSpec, identity: str) -> SourceDeclaration:
     from airflow_provider_backpressure.sources import PostgresSource
 
-    return PostgresSource(conn_id=read.conn_id, table=table_of(identity))
+    return PostgresSource(conn_id=read.conn_id, table=_whole_table(table_of(identity)))
 
 
 def _kafka_source(read: ReadSpec, identity: str) -> SourceDeclaration:
-    from airflow_provider_backpressure.connectors.kafka.source.columns import rebuild_source
+    from airflow_provider_backpressure.connectors.kafka.source import columns
 
-    return rebuild_source(read.conn_id, identity.split("/", 3)[3].partition("#")[0], read.columns)
+    return columns.rebuild_source(read.conn_id, _whole_table(identity.split("/", 3)[3]), read.columns)
 
 
 def _mysql_source(read: ReadSpec, identity: str) -> SourceDeclaration:
     from airflow_provider_backpressure.sources import MySQLSource
 
-    table = identity.split("/", 3)[3].partition("#")[0]
-    return MySQLSource(conn_id=read.conn_id, table=table)
+    return MySQLSource(conn_id=read.conn_id, table=_whole_table(identity.split("/", 3)[3]))
 
 
 def _rebuild_lake_source(read: ReadSpec, identity: str) -> SourceDeclaration:
@@ -142,6 +152,11 @@ SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {
     "postgres": _postgres_source,
 }
 """How to declare what a plan names, by its kind."""
+
+
+def _whole_table(name: str) -> str:
+    """Return the name without what an identity adds where only a part of the table is read."""
+    return _PART.sub("", name)
 
 
 def table_of(identity: str) -> str:

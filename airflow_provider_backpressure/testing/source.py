@@ -11,6 +11,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
+from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
 from airflow_provider_backpressure.exceptions import BackpressureError, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.testing.health import MemoryHealth
 from airflow_provider_backpressure.testing.rows import COLUMNS, in_window, query_of, select_keys
@@ -57,7 +58,12 @@ class MemorySource:
     """How often it was asked how far it is."""
 
     def snapshot(
-        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+        self,
+        consistency: Consistency | None = None,
+        *,
+        after: str | None = None,
+        previous: Window | None = None,
+        counted: bool = True,
     ) -> Snapshot:
         """See ``Source.snapshot``."""
         keys = [key for key in self.keys if after is None or key > int(after)]
@@ -108,6 +114,10 @@ class MemorySource:
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
         """See ``Source.slice``."""
         return Slice(slice_id=slice_id, query=query_of(bounds, read.window), bounds=bounds.to_json())
+
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """See ``Source.check_range``. By the columns."""
+        check_columns(plan, {column.name: column.type for column in self.columns}, self.identity)
 
     def read(self, query: str) -> list[int]:
         """Return the keys that a slice's query selects."""

@@ -19,9 +19,11 @@ from airflow_provider_backpressure.core.execution.lane_runner import Outcome, sp
 from airflow_provider_backpressure.core.gate.overrides import Change
 from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import STILL, unread
 from airflow_provider_backpressure.core.planning.planner import Planned, Verdict
+from airflow_provider_backpressure.core.planning.repair import repair
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.progress.statistics import Progress, total_progress
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
+from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, lag
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
@@ -84,10 +86,10 @@ class Run:
     composed: ComposedKafka
     stage: Stage
 
-    def plan(self) -> Planned:
+    def plan(self, *, restart: bool = False) -> Planned:
         """Plan the next run."""
         with self.composed.open(self.stage.runner) as ports:
-            return ports.planner().plan()
+            return ports.planner().plan(restart=restart)
 
     def drain(self, on_commit: Callable[[Ports], None] | None = None) -> Progress:
         """Drain the planned ranges and end the hydration; return what the ledger says of it."""
@@ -330,6 +332,28 @@ def test_a_log_cut_off_between_two_runs_stops_by_name(stage: Stage) -> None:
     assert [offset for _, offset, _ in accepting.rows()] == [*range(5), *range(8, 15)]
 
 
+@pytest.mark.statement("X3", "X6")
+@pytest.mark.fault(17)
+def test_a_range_is_not_removed_whose_records_retention_took(stage: Stage) -> None:
+    """X3, X6: the repair stops with the lost offsets, and nothing changes; a range behind them is read."""
+    topic = stage.topic()
+    topic.send(0, *range(30))
+    hydration = stage.hydration(topic, range_rows=10)
+    hydration.go()
+    rows = hydration.rows()
+    topic.cut(0, 15)
+    with hydration.composed.open(stage.runner) as ports:
+        records = ports.ledger.ranges(ports.plan.plan_id)
+        for seq, lost in ((0, (0, 10)), (1, (10, 15))):
+            with pytest.raises(SourceRefused, match=r"Offsets \[{}, {}\) of partition 0 .* are gone".format(*lost)):
+                repair(ports.ledger, ports.source, ports.sink, ports.plan, records[seq], who="ada")
+        assert ports.ledger.ranges(ports.plan.plan_id) == records
+        assert hydration.rows() == rows
+        assert repair(ports.ledger, ports.source, ports.sink, ports.plan, records[2], who="ada") == 10
+    hydration.go()
+    assert hydration.rows() == rows
+
+
 @pytest.mark.statement("X6")
 def test_a_topic_made_anew_is_another_one(stage: Stage) -> None:
     """X6: a topic that was deleted and made again is not taken for the one that was read."""
@@ -461,6 +485,77 @@ def test_a_start_is_turned_into_offsets_when_it_is_planned(
     window = LogWindow.from_window(source.snapshot().window)
     assert window is not None
     assert list(range(window.start[0], window.end[0])) == offsets
+
+
+@pytest.mark.statement("X6")
+def test_a_restart_begins_where_the_first_run_did(stage: Stage) -> None:
+    """X6: start="latest" leaves out what came before the first run, and nothing since; nor do other fields."""
+    topic = stage.topic()
+    topic.send(0, *({"id": number} for number in range(4)), key=b"k")
+    hydration = stage.hydration(topic, mode="upsert", reading={"start": "latest"})
+    assert hydration.go().total == 0
+    topic.grow(2)
+    for name in (4, 5):
+        topic.send(0, {"id": name}, key=str(name).encode())
+        topic.send(1, {"id": name}, key=b"of the new partition %d" % name)
+        hydration.go()
+    rows = hydration.rows()
+    assert [place[:2] for place in rows] == [(0, 4), (0, 5), (1, 0), (1, 1)]
+    hydration.sql("DELETE FROM {}")
+    assert hydration.plan(restart=True).plan.total == 4
+    assert hydration.drain().committed == 4
+    assert hydration.rows() == rows
+    again = hydration.plan(restart=True).plan
+    assert again.read.window is not None
+    assert LogWindow.from_text(again.read.window.upto).start == {0: 4, 1: 0}, "also of a plan that was a restart"
+    raw = stage.hydration(topic, mode="upsert", reading={"start": "latest", "fields": {"id": "bigint"}})
+    raw.sql("ALTER TABLE {} DROP COLUMN value, ADD COLUMN id bigint")
+    assert raw.go().total == 4
+    assert raw.rows('"partition", "offset", id') == [(0, 4, 4), (0, 5, 5), (1, 0, 4), (1, 1, 5)]
+
+
+@pytest.mark.statement("X6")
+def test_the_end_is_no_place_to_begin_again(kafka: Server) -> None:
+    """X6: a topic that was created again is read from its beginning; an unknown or lost beginning stops by name."""
+    topic = Topic(servers=kafka.url).create()
+    topic.send(0, *range(3))
+    endpoint = endpoint_of(kafka)
+    source = KafkaSource(conn_id="c", topic=topic.name, start="latest").open(endpoint)
+
+    def start(previous: Window | None, **declared: Any) -> dict[int, int]:
+        changed = KafkaSource(conn_id="c", topic=topic.name, start="latest", **declared).open(endpoint)
+        window = LogWindow.of(changed.snapshot(previous=previous).window)
+        assert window is not None
+        return dict(window.start)
+
+    first = source.snapshot().window
+    assert first is not None
+    topic.send(0, *range(5))
+    later = source.snapshot(after=first.upto).window
+    assert later is not None
+    assert (start(None), start(first), start(later)) == ({0: 8}, {0: 3}, {0: 3})
+    assert start(replace(later, column="updated_at")) == {0: 8}, "the plan before was of a table"
+    known = LogWindow.from_text(later.upto)
+    for unknown in (
+        replace(known, origin=None),
+        LogWindow.of(KafkaSource(conn_id="c", topic=topic.name).open(endpoint).snapshot().window),
+    ):
+        assert unknown is not None
+        with pytest.raises(SourceRefused, match=r"not known where the first run .* Set start to a time or to offsets"):
+            start(unknown.window(None))
+    with pytest.raises(SourceRefused, match=r"ends at offset 8, before offset 99: .* Set start to where"):
+        start(replace(known, origin={0: 99}).window(None))
+    topic.cut(0, 5)
+    with pytest.raises(SourceRefused, match=r"Offsets \[3, 5\) of partition 0 .* are gone"):
+        start(later)
+    assert start(later, accept_loss=True) == {0: 5}
+    topic.delete()
+    topic.create(2)
+    topic.send(0, *range(2))
+    again = source.snapshot(previous=later).window
+    assert again is not None
+    topic.send(1, "x")
+    assert (LogWindow.from_text(again.upto).start, start(again)) == ({0: 0, 1: 0}, {0: 0, 1: 0})
 
 
 @pytest.mark.parametrize("later", [True, False])

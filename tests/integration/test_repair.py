@@ -50,7 +50,7 @@ def test_a_wrong_range_is_found_and_repaired_alone(composed: Composed, database:
         run(database, "UPDATE raw.t SET code = 'other' WHERE id = 1500", "DELETE FROM raw.t WHERE id = 1501")
         (seq,) = wrong(ports)
         before = ports.ledger.range(ports.plan.plan_id, seq)
-        removed = repair(ports.ledger, ports.sink, ports.plan, before, who="ada", why="by hand")
+        removed = repair(ports.ledger, ports.source, ports.sink, ports.plan, before, who="ada", why="by hand")
         assert removed == (before.rows or 0) - 1
         assert total_progress(ports.ledger.statistics(ports.hydration.id)).committed == ROWS - (before.rows or 0)
         assert ports.planner().plan().verdict is Verdict.RESUMED
@@ -71,7 +71,7 @@ def test_a_repair_that_was_killed_half_way_is_found_again(composed: Composed, da
         record = ports.ledger.range(ports.plan.plan_id, 1)
         assert ports.sink.discard(ports.plan, record.slice_id, record.bounds) == record.rows
         assert wrong(ports) == [1]
-        assert repair(ports.ledger, ports.sink, ports.plan, record, who="ada") == 0
+        assert repair(ports.ledger, ports.source, ports.sink, ports.plan, record, who="ada") == 0
         assert ports.hydrator().run().committed == 1
         assert wrong(ports) == []
     assert difference(database, "t", database, "raw.t") == (0, 0)
@@ -88,10 +88,10 @@ def test_what_cannot_be_read_again_alone_is_refused_and_left(composed: Composed,
             ({"mode": Mode.REPLACE}, "taken the target's place as a whole"),
         ):
             with pytest.raises(LedgerRefused, match=reason):
-                repair(ports.ledger, ports.sink, replace(plan, **changes), record, who="ada")
+                repair(ports.ledger, ports.source, ports.sink, replace(plan, **changes), record, who="ada")
         blocks = BlockBounds(table="public.t", file=1, start=(0, 0), end=None)
         with pytest.raises(SinkRefused, match="Rows lie elsewhere"):
-            repair(ports.ledger, ports.sink, plan, replace(record, bounds=blocks), who="ada")
+            repair(ports.ledger, ports.source, ports.sink, plan, replace(record, bounds=blocks), who="ada")
         with pytest.raises(PlanSuperseded):
             ports.sink.discard(replace(plan, plan_id="f" * 32), record.slice_id, record.bounds)
         assert wrong(ports) == []

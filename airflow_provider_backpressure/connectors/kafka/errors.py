@@ -86,5 +86,13 @@ def loss(topic: str, partition: int, start: int, end: int) -> str:
     return f"Offsets [{start}, {end}) of partition {partition} of topic {topic} are gone: the log begins later now."
 
 
+def shortfall(topic: str, partition: int, end: int, offset: int) -> str:
+    """Return the sentence about a log that ends before an offset at which reading is to begin or ended."""
+    return (
+        f"Partition {partition} of topic {topic} ends at offset {end}, before offset {offset}: the log was cut off or "
+        "restored, or never came so far."
+    )
+
+
 def _user(endpoint: Endpoint) -> str:
     return endpoint.user or "this connection"

@@ -28,13 +28,13 @@ from airflow_provider_backpressure.core.planning.range_size import measure_plan,
 from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Runner, Sink, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
-from airflow_provider_backpressure.core.snapshot.messages import Transform, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Transform, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import in_order, order_by_log
 from airflow_provider_backpressure.core.snapshot.paths import choose_path
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, fingerprint
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.replay_window import number_windows
-from airflow_provider_backpressure.core.snapshot.schema_change import SchemaChange, check_columns
+from airflow_provider_backpressure.core.snapshot.schema_change import SchemaChange, keep_planned_columns
 from airflow_provider_backpressure.core.snapshot.table_storage import check_added, check_kept
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost
@@ -115,9 +115,10 @@ class Planner:
         """
         check_mode(self.mode, self.source, self.sink)
         self.check_signals()
-        snapshot = self.source.snapshot(self.consistency, after=after, counted=counted)
+        previous = self._previous() if after is None and plan is None else None
+        snapshot = self.source.snapshot(self.consistency, after=after, previous=previous, counted=counted)
         if plan is not None:
-            snapshot = check_columns(snapshot, plan, self.on_new_column)
+            snapshot = keep_planned_columns(snapshot, plan, self.on_new_column)
         executors = self._probe()
         read = self.source.read_spec(snapshot)
         columns = self.runner.describe(read, self.transform) if self.transform else read.columns
@@ -220,6 +221,20 @@ class Planner:
         row = self.sink.held()
         plan = row.plan if row is not None and row.source_identity == self.source.identity else None
         return plan.hydration_id if plan is not None and plan.environment == self.environment else None
+
+    def _previous(self) -> Window | None:
+        """Return the window of the plan whose place a new one takes: the ledger's, or the one that holds the target.
+
+        The latter is another hydration's where the source was declared with other columns or by another address.
+        """
+        if not self.source.increments:
+            return None
+        names = {"source_identity": self.source.identity, "sink_identity": self.sink.identity}
+        known = self.ledger.find(environment=self.environment, **names)
+        plan = known.plan if known is not None else None
+        if plan is None and (row := self.sink.held()) is not None:
+            plan = row.plan
+        return plan.read.window if plan is not None else None
 
     def close(self, hydration: Hydration, plan: Plan) -> Planned:
         """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan anew."""

@@ -1,7 +1,7 @@
 """Repair: a range whose rows are wrong in the target is read once more, alone; one that nobody wants is skipped."""
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.ports import Sink
+from airflow_provider_backpressure.core.ports import Sink, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
@@ -10,15 +10,19 @@ from airflow_provider_backpressure.exceptions import LedgerRefused
 ANEW = 'trigger the DAG with {"backpressure": "restart"} to read the whole again.'
 
 
-def repair(ledger: Ledger, sink: Sink, plan: Plan, record: RangeRecord, *, who: str, why: str | None = None) -> int:
+def repair(
+    ledger: Ledger, source: Source, sink: Sink, plan: Plan, record: RangeRecord, *, who: str, why: str | None = None
+) -> int:
     """Plan a committed or failed range again and return how many rows were removed for it; the next run reads it.
 
-    First the sink, then the ledger: killed in between, verification names the range again. Raises ``LedgerRefused``
-    where a range cannot be read again by itself, and what ``Sink.discard`` does.
+    The source is asked first, and nothing is removed that it no longer has. First the sink, then the ledger: killed in
+    between, verification names the range again. Raises ``LedgerRefused`` where a range cannot be read again by itself,
+    and what ``Source.check_range`` and ``Sink.discard`` do.
     """
     removed = 0
     if record.state is RangeState.COMMITTED:
         check_alone(plan)
+        source.check_range(plan, record.bounds)
         removed = sink.discard(plan, record.slice_id, record.bounds)
     replan(ledger, plan, record, who=who, why=why)
     return removed

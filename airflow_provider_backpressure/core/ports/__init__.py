@@ -179,13 +179,19 @@ class Source(Protocol):
     """Whether later runs read what has come since the committed window."""
 
     def snapshot(
-        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+        self,
+        consistency: Consistency | None = None,
+        *,
+        after: str | None = None,
+        previous: Window | None = None,
+        counted: bool = True,
     ) -> Snapshot:
         """Check that everything declared exists and may be read, and say what there is. Reads no rows.
 
         ``consistency``: ``None`` for the source's own default. ``after``: only what lies above this value of the rising
-        column. ``counted``: whether it matters how much there is; else ``total`` may be ``None``, and what would have
-        to look through the rows for it does not.
+        column. ``previous``: the window of the plan whose place a new one takes; a source that begins at its end begins
+        where that plan's hydration began. ``counted``: whether it matters how much there is; else ``total`` may be
+        ``None``, and what would have to look through the rows for it does not.
         """
         ...
 
@@ -217,6 +223,14 @@ class Source(Protocol):
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
         """Return the slice with the statement that reads exactly these bounds."""
+        ...
+
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """Raise ``SourceRefused`` where a committed range can no longer be read as its plan reads it.
+
+        Cheap: whether the source is the one that was planned, has the plan's columns, and keeps what the bounds name.
+        Reads at most a record of each partition.
+        """
         ...
 
     def log(self, hydration_id: str) -> ChangeLog:

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.reconciliation.rebuild import Rebuilt
 from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
+from airflow_provider_backpressure.core.snapshot.schema_change import keep_planned_columns
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, PlanSuperseded
 
 log = logging.getLogger(__name__)
@@ -173,4 +173,4 @@ class Reindexer:
         rising = plan.increment and not plan.replays
         after = plan.read.window.after if plan.read.window and rising else None
         found = self.source.snapshot(None if rising else plan.consistency, after=after, counted=False)
-        return replace(check_columns(found, plan, NewColumn.ADD), window=plan.read.window)
+        return replace(keep_planned_columns(found, plan, NewColumn.ADD), window=plan.read.window)

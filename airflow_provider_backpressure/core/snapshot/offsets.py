@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Piece
 from airflow_provider_backpressure.core.snapshot.messages import Window, WriteSpec
@@ -16,6 +17,7 @@ PLACE = ("partition", "offset")
 MOST_PIECES = 256
 """Most partitions in one range: each costs its reader a place in every request."""
 
+T = TypeVar("T")
 Offsets = Mapping[int, int]
 """An offset by partition."""
 
@@ -29,6 +31,12 @@ class LogWindow:
     """Tells a topic from one of the same name that was made after it was deleted."""
     start: Offsets
     end: Offsets
+    marks: Mapping[int, str] = field(default_factory=dict)
+    """What marks the last record before the end, as the log's reader writes it. Partitions without one are left out."""
+    origin: Offsets | None = None
+    """Where the first plan began, of a log that is read from its end on. A partition that is not named was added later.
+
+    ``None``: it began elsewhere, or in an earlier release."""
 
     @property
     def total(self) -> int:
@@ -54,15 +62,26 @@ class LogWindow:
 
     def to_text(self) -> str:
         """Return it as JSON."""
-        ends = {"start": _to_json_keys(self.start), "end": _to_json_keys(self.end)}
-        return json.dumps({"topic": self.topic, "topic_id": self.topic_id, **ends})
+        value: dict[str, Any] = {"topic": self.topic, "topic_id": self.topic_id}
+        value |= {"start": _to_json_keys(self.start), "end": _to_json_keys(self.end)}
+        if self.marks:
+            value["marks"] = _to_json_keys(self.marks)
+        if self.origin is not None:
+            value["origin"] = _to_json_keys(self.origin)
+        return json.dumps(value)
 
     @classmethod
     def from_text(cls, text: str) -> "LogWindow":
         """Read what :meth:`to_text` wrote."""
         value = json.loads(text)
-        start, end = ({int(name): at for name, at in value[key].items()} for key in ("start", "end"))
-        return cls(topic=value["topic"], topic_id=value["topic_id"], start=start, end=end)
+        return cls(
+            topic=value["topic"],
+            topic_id=value["topic_id"],
+            start=_to_partitions(value["start"]),
+            end=_to_partitions(value["end"]),
+            marks=_to_partitions(value.get("marks", {})),
+            origin=_to_partitions(value["origin"]) if "origin" in value else None,
+        )
 
     @classmethod
     def from_window(cls, window: Window | None) -> "LogWindow | None":
@@ -152,5 +171,9 @@ def lag(unread: Offsets, high: Offsets) -> dict[int, int]:
     return {partition: max(0, end - unread.get(partition, 0)) for partition, end in high.items()}
 
 
-def _to_json_keys(offsets: Offsets) -> dict[str, int]:
-    return {str(partition): offsets[partition] for partition in sorted(offsets)}
+def _to_json_keys(values: Mapping[int, T]) -> dict[str, T]:
+    return {str(partition): values[partition] for partition in sorted(values)}
+
+
+def _to_partitions(values: Mapping[str, T]) -> dict[int, T]:
+    return {int(name): value for name, value in values.items()}

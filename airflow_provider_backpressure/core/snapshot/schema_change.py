@@ -1,5 +1,6 @@
 """Schema change: how a source's columns differ from those of a plan, and what may go on in spite of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import NewColumn
@@ -60,7 +61,17 @@ class SchemaChange:
             )
 
 
-def check_columns(snapshot: Snapshot, plan: Plan, policy: NewColumn) -> Snapshot:
+def check_columns(plan: Plan, types: Mapping[str, str], identity: str) -> None:
+    """Raise ``SourceRefused`` where a column of a plan is gone or of another type; one read as text may be of any."""
+    now = [
+        replace(column, type=column.type if column.type == "text" else types[column.name])
+        for column in plan.read.columns
+        if column.name in types
+    ]
+    SchemaChange(before=plan.read.columns, now=tuple(now)).check(identity, plan.plan_id, NewColumn.STOP)
+
+
+def keep_planned_columns(snapshot: Snapshot, plan: Plan, policy: NewColumn) -> Snapshot:
     """Return what a plan that is not complete goes on with: its own columns, whatever was added since."""
     SchemaChange(before=plan.read.columns, now=snapshot.columns).check(snapshot.source_identity, plan.plan_id, policy)
     return replace(snapshot, columns=plan.read.columns)

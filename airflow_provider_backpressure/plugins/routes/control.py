@@ -8,7 +8,11 @@ from airflow_provider_backpressure.core.gate.overrides import Change, Shared
 from airflow_provider_backpressure.core.planning.repair import repair, replan, skip
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.recorded_declaration import get_recorded_plan, open_recorded_sink
+from airflow_provider_backpressure.hooks.recorded_declaration import (
+    get_recorded_plan,
+    open_recorded_sink,
+    open_recorded_source,
+)
 from airflow_provider_backpressure.plugins import schemas as answers
 from airflow_provider_backpressure.plugins.authorization import User, from_here, steerable
 from airflow_provider_backpressure.plugins.dependencies import Opened, Seq, Steered, answer_refusals, range_of, seen
@@ -45,7 +49,7 @@ def set_(now: Steered, setting: answers.Setting, ledger: Opened, user: User) -> 
 
 @router.post("/hydrations/{hydration_id}/ranges/{seq}/retry")
 def retry(now: Steered, seq: Seq, because: answers.Because, ledger: Opened, user: User) -> answers.RangeTold:
-    """Plan a range again that failed, or is wrong in the target: its rows are removed there first.
+    """Plan a range again that failed, or is wrong in the target: its rows are removed there if the source has them.
 
     A run under way reads it, or else the DAG's next one.
     """
@@ -53,8 +57,8 @@ def retry(now: Steered, seq: Seq, because: answers.Because, ledger: Opened, user
     with answer_refusals():
         plan = get_recorded_plan(now.hydration)
         if record.state is RangeState.COMMITTED:
-            with open_recorded_sink(now.hydration) as sink:
-                repair(ledger, sink, plan, record, who=who, why=because.why)
+            with open_recorded_source(now.hydration) as source, open_recorded_sink(now.hydration) as sink:
+                repair(ledger, source, sink, plan, record, who=who, why=because.why)
         else:
             replan(ledger, plan, record, who=who, why=because.why)
     return _to_answer(ledger.range(plan.plan_id, seq))

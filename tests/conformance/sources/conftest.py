@@ -25,6 +25,8 @@ class Subject:
     """Bring so many rows into it, each in a transaction of its own."""
     exact: bool
     """Whether each such row is one unit."""
+    lose: Callable[[], None]
+    """Take away what its first range is read from."""
 
 
 @pytest.fixture(params=["memory", *SERVERS])
@@ -37,11 +39,13 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
 
 def _memory(request: pytest.FixtureRequest) -> Subject:
     keys: list[int] = []
+    source = MemorySource(keys=keys)
     return Subject(
-        source=MemorySource(keys=keys),
+        source=source,
         unit=Unit.ROWS,
         write=lambda number: keys.extend(range(len(keys), len(keys) + number)),
         exact=True,
+        lose=lambda: setattr(source, "columns", ()),
     )
 
 
@@ -53,6 +57,7 @@ def _postgres(request: pytest.FixtureRequest) -> Subject:
         unit=Unit.BYTES,
         write=lambda number: [postgres.run(endpoint, "INSERT INTO t (v) VALUES ('x')") for _ in range(number)] and None,
         exact=False,
+        lose=lambda: postgres.run(endpoint, "ALTER TABLE t DROP COLUMN v") and None,
     )
 
 
@@ -64,6 +69,7 @@ def _mysql(request: pytest.FixtureRequest) -> Subject:
         unit=Unit.TRANSACTIONS,
         write=lambda number: [mysql.run(endpoint, "INSERT INTO t (v) VALUES ('x')") for _ in range(number)] and None,
         exact=True,
+        lose=lambda: mysql.run(endpoint, "ALTER TABLE t DROP COLUMN v") and None,
     )
 
 
@@ -78,6 +84,7 @@ def _kafka(request: pytest.FixtureRequest) -> Subject:
         unit=Unit.OFFSETS,
         write=lambda number: [topic.send(each % 2, {"id": each}) for each in range(number)] and None,
         exact=True,
+        lose=lambda: topic.cut(0, 1),
     )
 
 

@@ -25,7 +25,7 @@ from airflow_provider_backpressure.plugins import links
 from airflow_provider_backpressure.plugins.app import make_app
 from airflow_provider_backpressure.plugins.ledger import OpenedLedger
 from airflow_provider_backpressure.plugins.routes import control as acts
-from airflow_provider_backpressure.testing import MemoryLedger, MemorySink
+from airflow_provider_backpressure.testing import MemoryLedger, MemorySink, MemorySource
 from tests.conformance.ledger.support import commit, cut, make_plan, planned, register, replan, take
 
 JSON = {"Content-Type": "application/json"}
@@ -260,6 +260,21 @@ def target(monkeypatch: pytest.MonkeyPatch) -> MemorySink:
     sink = MemorySink()
     monkeypatch.setattr(acts, "open_recorded_sink", lambda hydration: closing(sink))
     return sink
+
+
+@pytest.mark.statement("X3")
+def test_a_committed_range_stays_where_the_source_lost_it(
+    client: TestClient, ledger: MemoryLedger, target: MemorySink, monkeypatch: pytest.MonkeyPatch
+):
+    """X3: the page answers with the source's sentence, and nothing has changed."""
+    source = MemorySource(keys=(), columns=())
+    monkeypatch.setattr(acts, "open_recorded_source", lambda hydration: closing(source))
+    hydration_id, plan_id = planned(ledger, 3)
+    commit(ledger, plan_id, take(ledger, hydration_id).seq)
+    answer = client.post(f"/api/hydrations/{hydration_id}/ranges/0/retry", json={"why": "rows are wrong"})
+    assert (answer.status_code, "column id is gone" in answer.json()["detail"]) == (409, True)
+    assert ledger.range(plan_id, 0).state is RangeState.COMMITTED
+    assert ledger.controls(hydration_id) == []
 
 
 def test_a_range_is_left_out_from_the_page(client: TestClient, ledger: MemoryLedger, target: MemorySink):

@@ -18,8 +18,8 @@ from airflow_provider_backpressure.plugins import authorization as access
 from airflow_provider_backpressure.plugins.app import make_app
 from airflow_provider_backpressure.plugins.ledger import OpenedLedger
 from airflow_provider_backpressure.plugins.routes import control as acts
-from airflow_provider_backpressure.testing import MemorySink
-from tests.conformance.ledger.support import commit, planned, register, take
+from airflow_provider_backpressure.testing import MemorySink, MemorySource
+from tests.conformance.ledger.support import commit, make_plan, planned, register, take
 from tests.unit.plugins.test_api import Person
 
 ODD = st.sampled_from(
@@ -72,7 +72,12 @@ def sending(ledger: SqlLedger) -> Iterator["Sent"]:
     person = Person()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(access, "get_auth_manager", lambda: person)
-        patch.setattr(acts, "open_recorded_sink", lambda hydration: closing(MemorySink()))
+        patch.setattr(acts, "recorded_sink", lambda hydration: closing(MemorySink()))
+        patch.setattr(
+            acts,
+            "open_recorded_source",
+            lambda hydration: closing(MemorySource(keys=(), columns=make_plan().read.columns)),
+        )
         app = make_app(OpenedLedger(lambda: (ledger, None)))
         app.dependency_overrides[get_user] = lambda: person
         with TestClient(app, raise_server_exceptions=False) as client:

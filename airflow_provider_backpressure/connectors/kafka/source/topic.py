@@ -3,25 +3,28 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_backpressure.connectors.kafka import topic_identity as identity
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED
-from airflow_provider_backpressure.connectors.kafka.errors import loss
+from airflow_provider_backpressure.connectors.kafka.errors import loss, shortfall
 from airflow_provider_backpressure.connectors.kafka.source.columns import KEY, columns_of
 from airflow_provider_backpressure.connectors.kafka.source.config import EARLIEST, LATEST, parse_start
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
+from airflow_provider_backpressure.connectors.kafka.source.marks import Mark, Marks
 from airflow_provider_backpressure.connectors.kafka.source.offsets import ASSUMED_BYTES, Log, TopicLog
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, OffsetBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, pack_pieces
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, Offsets, pack_pieces
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import SourceRefused
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KIND = "kafka"
+KEPT = "The range cannot be read again, and its rows stay in the target."
 
 
 class KafkaTopic:
@@ -45,14 +49,21 @@ class KafkaTopic:
         self._columns = columns_of(declared)
         self._start = parse_start(declared.start)
         self._log = TopicLog(endpoint=endpoint, topic=declared.topic)
+        self._marks = Marks(endpoint=endpoint, topic=declared.topic)
+        self._compared: dict[int, str] = {}
         self.identity = f"kafka://{endpoint.host}/{declared.topic}{self._part()}"
 
     def snapshot(
-        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+        self,
+        consistency: Consistency | None = None,
+        *,
+        after: str | None = None,
+        previous: Window | None = None,
+        counted: bool = True,
     ) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. Its end is frozen here, behind the last transaction that is over.
 
-        ``after``: the ``upto`` of the window that was read last.
+        ``after``: the ``upto`` of the window that was read last. ``previous`` matters where reading begins at the end.
         """
         now = self._log.look()
         if now.open_offsets:
@@ -61,10 +72,18 @@ class KafkaTopic:
                 now.open_offsets,
                 self._declared.topic,
             )
-        starts = self._first(now) if after is None else self._next(now, LogWindow.from_text(after))
+        last = LogWindow.from_text(after) if after is not None else None
+        if last is not None:
+            starts, origin = self._next(now, last), last.origin
+        elif self._start == LATEST:
+            starts, origin = self._latest(now, LogWindow.from_window(previous))
+        else:
+            starts, origin = self._first(now), None
         # A start may lie in what is held back: then nothing is read of that partition, and nothing goes back either.
         ends = {partition: max(end, starts[partition]) for partition, end in now.end.items()}
-        window = LogWindow(topic=self._declared.topic, topic_id=now.topic_id, start=starts, end=ends)
+        window = LogWindow(topic=self._declared.topic, topic_id=now.topic_id, start=starts, end=ends, origin=origin)
+        if counted:
+            window = replace(window, marks=self._marks_of(window, now, last))
         return Snapshot(
             source_identity=self.identity,
             columns=self._columns,
@@ -112,6 +131,24 @@ class KafkaTopic:
             query["topic_id"] = window.topic_id
         return Slice(slice_id=slice_id, query=json.dumps(query), bounds=bounds.to_json())
 
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """See :meth:`..core.ports.Source.check_range`. By the topic's id and the ends of its partitions.
+
+        A loss that is accepted is one of records that were not read yet: it does not count here.
+        """
+        assert isinstance(bounds, OffsetBounds), "a range of a topic"
+        now, planned = self._log.look(), LogWindow.from_window(plan.read.window)
+        assert planned is not None, "every plan of a topic has one"
+        self._check_same(planned, now)
+        topic = self._declared.topic
+        for partition, start, end in bounds.pieces:
+            if end > now.high[partition]:
+                raise SourceRefused(f"{shortfall(topic, partition, now.high[partition], end)} {KEPT}")
+            if start < now.beginning[partition]:
+                sentence = loss(topic, partition, start, min(end, now.beginning[partition]))
+                raise SourceRefused(f"{sentence} {KEPT}")
+        self._check_marks(planned, [partition for partition, _, _ in bounds.pieces])
+
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`. A topic is a log itself."""
         raise SourceRefused("A topic is read by offsets, so there is nothing to be replayed.")
@@ -131,8 +168,8 @@ class KafkaTopic:
     def _first(self, now: Log) -> dict[int, int]:
         """Return where the first run begins."""
         match self._start:
-            case str() as place if place in (EARLIEST, LATEST):
-                return dict(now.beginning if place == EARLIEST else now.end)
+            case str() as place if place == EARLIEST:
+                return dict(now.beginning)
             case datetime() as time:
                 return self._log.at(time, now)
             case dict() as offsets:
@@ -144,29 +181,81 @@ class KafkaTopic:
                 return self._held({**now.beginning, **offsets}, now)
         raise AssertionError(self._start)
 
+    def _latest(self, now: Log, previous: LogWindow | None) -> tuple[dict[int, int], Offsets]:
+        """Return where a new plan begins that leaves out what came before its hydration, and where that one began.
+
+        The end of now is right for the first plan only: a later one would leave out what has come since. A partition
+        or a topic that was created since the first plan is read from its beginning.
+        """
+        topic = self._declared.topic
+        if previous is None or previous.topic != topic:
+            log.info("Topic %s is read from its end on: earlier records are left out, as start='latest' says.", topic)
+            return dict(now.end), dict(now.end)
+        if not self._is_same(previous, now):
+            log.info("Topic %s was created again since its last plan. It is read from its beginning.", topic)
+            return dict(now.beginning), {}
+        if previous.origin is None:
+            raise SourceRefused(
+                f"It is not known where the first run of topic {topic} began: that was in an earlier release, or with "
+                "another start. start='latest' would leave out what has come since. Set start to a time or to offsets."
+            )
+        return self._held({**now.beginning, **previous.origin}, now), previous.origin
+
     def _next(self, now: Log, last: LogWindow) -> dict[int, int]:
         """Return where the last run ended; a new partition from its beginning."""
-        gone = set(last.end) - set(now.end)
-        if gone or not identity.is_same(last.topic_id, now.topic_id):
-            raise identity.topic_replaced_error(self._declared.topic)
+        self._check_same(last, now)
         if added := sorted(set(now.end) - set(last.end)):
             log.info(
                 "Partitions added to topic %s since its last plan: %s. They are read from their beginning.",
                 self._declared.topic,
                 ", ".join(map(str, added)),
             )
-        return self._held({**now.beginning, **last.end}, now)
+        starts = self._held({**now.beginning, **last.end}, now)
+        self._check_marks(last, [partition for partition, end in last.end.items() if end < now.high[partition]])
+        return starts
+
+    def _check_same(self, planned: LogWindow, now: Log) -> None:
+        """Raise ``SourceRefused`` where the topic is another one than planned."""
+        if not self._is_same(planned, now):
+            raise identity.topic_replaced_error(self._declared.topic)
+
+    @staticmethod
+    def _is_same(planned: LogWindow, now: Log) -> bool:
+        """Whether the topic is the one that was planned. It may have more partitions."""
+        return set(planned.end) <= set(now.end) and identity.is_same(planned.topic_id, now.topic_id)
+
+    def _check_marks(self, read: LogWindow, partitions: Iterable[int]) -> None:
+        """Raise ``SourceRefused`` where a log was cut off behind what was read, and has grown past that again.
+
+        A mark that was compared is not compared again.
+        """
+        marks = {
+            at: read.marks[at] for at in partitions if at in read.marks and self._compared.get(at) != read.marks[at]
+        }
+        others = self._marks.find_others({at: Mark.parse(text) for at, text in marks.items()})
+        if others:
+            raise SourceRefused(
+                f"Partition {others[0]} of topic {self._declared.topic} is not the log any more that was read up to "
+                f"offset {read.end[others[0]]}: it was cut off or restored, and other records took the offsets before "
+                f"that. What is committed stays; {RESTART}."
+            )
+        self._compared |= marks
+
+    def _marks_of(self, window: LogWindow, now: Log, last: LogWindow | None) -> dict[int, str]:
+        """Return what marks the records before a window's end; of a partition that has not moved it is known."""
+        known = dict(last.marks) if last is not None else {}
+        if last is not None and not window.total:
+            return known
+        ends = {at: end for at, end in window.end.items() if at not in known or window.start[at] < end}
+        return known | {at: str(mark) for at, mark in self._marks.read(now.beginning, ends).items()}
 
     def _held(self, starts: dict[int, int], now: Log) -> dict[int, int]:
         """Return the places, each moved to the log's beginning where the loss is accepted; else refuse, and name it."""
         topic = self._declared.topic
         behind = [partition for partition, start in starts.items() if start > now.high[partition]]
         if behind:
-            at = behind[0]
-            raise SourceRefused(
-                f"Partition {at} of topic {topic} ends at offset {now.high[at]}, before offset {starts[at]} where "
-                "reading is to go on: the log was cut off or restored."
-            )
+            sentence = shortfall(topic, behind[0], now.high[behind[0]], starts[behind[0]])
+            raise SourceRefused(f"{sentence} Set start to where reading is to begin, and {RESTART}.")
         lost = [partition for partition, start in starts.items() if start < now.beginning[partition]]
         for partition in lost:
             sentence = loss(topic, partition, starts[partition], now.beginning[partition])

@@ -13,8 +13,9 @@ from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Sink, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.core.reconciliation.rebuild import Rebuilt
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import LANDED, Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, SourceRefused, SourceUnavailable
@@ -33,7 +34,12 @@ class LandedTable:
         self.identity = f"landed:{sink.identity}"
 
     def snapshot(
-        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+        self,
+        consistency: Consistency | None = None,
+        *,
+        after: str | None = None,
+        previous: Window | None = None,
+        counted: bool = True,
     ) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. ``SourceRefused`` unless the whole of a plan has been landed."""
         plan, landed = self._plan, self._list_landed()
@@ -86,6 +92,13 @@ class LandedTable:
         """See :meth:`..core.ports.Source.slice`. Asks nothing."""
         kind, address = read.parts
         return Slice(slice_id=slice_id, query=json.dumps({"kind": kind, "at": address}), bounds=bounds.to_json())
+
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """See :meth:`..core.ports.Source.check_range`. By the history of the lake and its list of files."""
+        assert isinstance(bounds, FileBounds), "a range of files"
+        gone = sorted(set(bounds.files).difference(name for each in self._list_landed() for name in each.files))
+        if gone:
+            raise SourceRefused(f"{self.identity} no longer has {gone[0]}, which the range was read from; {RESTART}.")
 
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`. Files have none."""

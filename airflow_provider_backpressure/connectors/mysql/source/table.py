@@ -65,7 +65,12 @@ class MySQLTable:
         self.increments = declared.increment_column is not None
 
     def snapshot(
-        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+        self,
+        consistency: Consistency | None = None,
+        *,
+        after: str | None = None,
+        previous: Window | None = None,
+        counted: bool = True,
     ) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, else estimated.
 
@@ -153,6 +158,12 @@ class MySQLTable:
                 raise SourceRefused(f"MySQL has no bounds like {bounds}.")
         keyed = self._with_key(names, read.window, unique=False)
         return Slice(slice_id=slice_id, query=keyed.rows(self._line(read), bounds), bounds=bounds.to_json())
+
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """See :meth:`..core.ports.Source.check_range`. By the catalogue: the table, its columns, our right to them."""
+        self._known = find(self._session, self._name)
+        check_rights(self._session, self._known, tuple(column.name for column in plan.read.columns))
+        self.slice(plan.read, bounds, "")
 
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`."""

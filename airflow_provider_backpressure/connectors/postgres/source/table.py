@@ -53,6 +53,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
@@ -90,7 +91,12 @@ class PostgresTable:
         self.increments = declared.increment_column is not None
 
     def snapshot(
-        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
+        self,
+        consistency: Consistency | None = None,
+        *,
+        after: str | None = None,
+        previous: Window | None = None,
+        counted: bool = True,
     ) -> Snapshot:
         """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, else estimated.
 
@@ -201,6 +207,13 @@ class PostgresTable:
                 names = ()
         query = self._with_key(names, read.window, unique=False).rows(columns, bounds)
         return Slice(slice_id=slice_id, query=query.as_string(None), bounds=bounds.to_json())
+
+    def check_range(self, plan: Plan, bounds: Bounds) -> None:
+        """See :meth:`..core.ports.Source.check_range`. By the catalogue: the table, its columns, our right to them."""
+        table = readable_table(self._session, self._name)
+        check_columns(plan, {column.name: column.type for column in table.columns}, plan.source_identity)
+        check_readable(self._session, table, tuple(column.name for column in plan.read.columns))
+        self.slice(plan.read, bounds, "")
 
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`."""

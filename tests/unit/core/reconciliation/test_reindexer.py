@@ -43,11 +43,9 @@ class Counting(MemorySource):
 
     asked: Counter[str] = field(default_factory=Counter)
 
-    def snapshot(
-        self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
-    ) -> Snapshot:
+    def snapshot(self, consistency: Consistency | None = None, **asked: Any) -> Snapshot:
         self.asked["snapshot"] += 1
-        return super().snapshot(consistency, after=after, counted=counted)
+        return super().snapshot(consistency, **asked)
 
     def read(self, query: str) -> list[int]:
         self.asked["read"] += 1
