@@ -93,6 +93,7 @@ class LakeTable(Protocol):
         step, and ``RangeFailed`` says that one is not where the attempt begins.
 
         That is another execution's, and nothing of this one becomes visible, where one was there before.
+        A file that is gone by then is an error that a new attempt mends, never a file without rows.
         ``PlanSuperseded`` for a plan that no longer holds the table.
         """
         ...

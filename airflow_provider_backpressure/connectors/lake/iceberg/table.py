@@ -37,6 +37,7 @@ from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, ac
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
+from airflow_provider_backpressure.connectors.lake.staged_files import require_files
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.error_codec import unframed
@@ -184,7 +185,11 @@ class IcebergTable:
                 notes.write_mark(mark)
                 properties = _moved(table, attempt, self.name)
                 properties[SLICES] = _compact(attempt.plan_id, {**nonces, attempt.slice_id: mark.nonce})
-                change = iceberg_merge.merge(table, data, mark, write.key, settled) if merges else _append(data, mark)
+                change = (
+                    iceberg_merge.merge(table, data, mark, write.key, settled)
+                    if merges
+                    else _append(data, mark, self.name)
+                )
                 if not _commit(table, properties, _about(mark), change):
                     continue
                 if settled is not None and not settled.whole:
@@ -411,13 +416,14 @@ def _forget(table: Table) -> bool:
     return True
 
 
-def _append(data: Data, mark: Mark) -> Change:
+def _append(data: Data, mark: Mark, name: str) -> Change:
     if not mark.rows:
         return remove([])
     paths = [data.path(name) for name in mark.files]
 
     def add(transaction: Transaction, about: dict[str, str]) -> None:
-        transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
+        with require_files(name):
+            transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
 
     return add
 
