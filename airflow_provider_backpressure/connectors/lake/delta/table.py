@@ -16,12 +16,13 @@ from deltalake.exceptions import (
 from deltalake.table import TableMerger
 
 from airflow_provider_backpressure.connectors.lake.commit_retry import tries
+from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
 from airflow_provider_backpressure.connectors.lake.delta import compatibility as delta_fit
 from airflow_provider_backpressure.connectors.lake.delta import history as delta_history
 from airflow_provider_backpressure.connectors.lake.footers import batches, footer
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
-from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, missing
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
 from airflow_provider_backpressure.connectors.lake.options import ADDRESS, REGION
 from airflow_provider_backpressure.connectors.lake.staged_files import StagedRows, require_files
@@ -217,8 +218,8 @@ class DeltaLakeTable:
         ours = {name for mark in self.marks(plan_id).values() for name in mark.files}
         return sorted(name for name, (_, rows) in found.items() if name not in ours and rows != 0)
 
-    def landed(self) -> list[Landed]:
-        """See :meth:`..connectors.lake.table.LakeTable.landed`.
+    def content(self) -> Content:
+        """See :meth:`..connectors.lake.table.LakeTable.content`.
 
         A file whose rows the log does not tell is asked itself.
         """
@@ -230,7 +231,14 @@ class DeltaLakeTable:
             name: (size, footer(self._place, name).num_rows if rows is None else rows)
             for name, (size, rows) in active.items()
         }
-        return landed(self.marks(holder.plan_id).values() if holder else (), visible)
+        marks = self.marks(holder.plan_id).values() if holder else ()
+        return Content.from_files(marks, visible, table=str(table.metadata().id), number=table.version())
+
+    def is_rearranged(self, since: ContentVersion) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.is_rearranged`. Each entry of the log says it of its files."""
+        table = self._load()
+        same = str(table.metadata().id) == since.table
+        return same and delta_history.keeps_rows(self._place, since.number, table.version())
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows.

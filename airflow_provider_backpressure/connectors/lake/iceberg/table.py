@@ -23,6 +23,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table, Transaction
 
 from airflow_provider_backpressure.connectors.lake.commit_retry import tries
+from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.footers import batches
 from airflow_provider_backpressure.connectors.lake.iceberg import compatibility as iceberg_fit
 from airflow_provider_backpressure.connectors.lake.iceberg import history as iceberg_history
@@ -35,7 +36,7 @@ from airflow_provider_backpressure.connectors.lake.iceberg.catalog import (
 )
 from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, active, remove, scanned
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
-from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Landed, Mark, landed, missing
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, missing
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
 from airflow_provider_backpressure.connectors.lake.staged_files import require_files
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
@@ -279,8 +280,8 @@ class IcebergTable:
         """
         return self._strangers(self._load(), plan_id) if alone else []
 
-    def landed(self) -> list[Landed]:
-        """See :meth:`..connectors.lake.table.LakeTable.landed`.
+    def content(self) -> Content:
+        """See :meth:`..connectors.lake.table.LakeTable.content`.
 
         ``SinkRefused`` where rows are deleted beside their files.
         """
@@ -295,7 +296,18 @@ class IcebergTable:
         visible = {
             path.removeprefix(root): (file.file_size_in_bytes, file.record_count) for path, file in found.items()
         }
-        return landed(self.marks(holder.plan_id).values() if holder else (), visible)
+        current = table.current_snapshot()
+        return Content.from_files(
+            self.marks(holder.plan_id).values() if holder else (),
+            visible,
+            table=str(table.metadata.table_uuid),
+            number=current.snapshot_id if current is not None else 0,
+        )
+
+    def is_rearranged(self, since: ContentVersion) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.is_rearranged`. Each snapshot says it by its operation."""
+        table = self._load()
+        return str(table.metadata.table_uuid) == since.table and iceberg_history.keeps_rows(table, since.number)
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows."""
