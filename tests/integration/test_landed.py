@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.lake.source.table import LandedTable
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.phases import Phase, latency
@@ -113,6 +114,62 @@ def test_a_target_is_rebuilt_without_its_upstream(
     assert sessions(postgres, upstream) == before
     run(endpoint_of(postgres, "postgres"), f"ALTER DATABASE {upstream.database} ALLOW_CONNECTIONS true")
     assert difference(upstream, "t", landing.sink, "raw.t") == (0, 0)
+
+
+def change_lake(landing: Composed, place: dict[str, Any], upstream: Endpoint) -> None:
+    """Upsert the upstream's rows into the lake again, one of them with another value: their number stays."""
+    run(upstream, "UPDATE t SET code = 'changed' WHERE id = 7")
+    land(replace(landing, restart=True), place)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("delta", True), ("iceberg", True), ("iceberg", False)])
+def test_a_lake_that_changed_and_kept_its_number_of_rows_is_named(
+    landing: Composed, upstream: Endpoint, tmp_path: Path, kind: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """A later run says so and what to do; not ``kept``: the plan is one of a release that kept no version."""
+    place, landing = lakes.place(kind, tmp_path), replace(landing, mode="upsert")
+    back = land(landing, place)
+    with monkeypatch.context() as earlier:
+        if not kept:
+            asked = LandedTable.snapshot
+            earlier.setattr(
+                LandedTable, "snapshot", lambda *args, **options: replace(asked(*args, **options), version="")
+            )
+        back.plan()
+    back.run()
+    back.finish()
+    with back.open() as ports:
+        assert bool(ports.plan.version) is kept
+    assert back.plan().verdict is Verdict.UNCHANGED
+
+    change_lake(landing, place, upstream)
+    assert len(lakes.rows(place)) == ROWS
+    planned = back.plan()
+    assert planned.verdict is Verdict.MOVED
+    assert "has changed since it was read" in planned.note
+    assert '{"backpressure": "restart"}' in planned.note
+    assert run(landing.sink, "SELECT count(*) FROM raw.t WHERE code = 'changed'") == [(0,)]
+
+    again = replace(back, restart=True)
+    again.plan()
+    again.run()
+    again.finish()
+    assert back.plan().verdict is Verdict.UNCHANGED
+    assert difference(upstream, "t", landing.sink, "raw.t") == (0, 0)
+
+
+def test_a_lake_that_changed_between_two_runs_of_a_plan_is_named(landing: Composed, upstream: Endpoint, tmp_path: Path):
+    """The plan goes on with the files that it was made of."""
+    place, landing = lakes.place("iceberg", tmp_path), replace(landing, mode="upsert")
+    back = land(landing, place)
+    assert "has changed" not in back.plan().note
+    change_lake(landing, place, upstream)
+    planned = back.plan()
+    assert planned.verdict is Verdict.RESUMED
+    assert "the source has changed since they were planned" in planned.note
+    back.run()
+    back.finish()
+    assert back.plan().verdict is Verdict.MOVED
 
 
 def test_increments_that_were_landed_come_along(landing: Composed, upstream: Endpoint, tmp_path: Path):

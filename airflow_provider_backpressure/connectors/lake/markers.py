@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -82,31 +82,6 @@ class Holder:
 def format_missing_table(name: str) -> str:
     """Return the sentence about a table that is gone, or is another one by now."""
     return f"{name} is not the table that earlier plans wrote: it was dropped or made anew; {RESTART}."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Landed:
-    """Files that readers of a table see, which hold what one slice has brought, or rows of an unknown one."""
-
-    files: tuple[str, ...]
-    rows: int
-    bytes: int
-    checksum: str = ""
-    """Of all their rows; empty where no mark says it."""
-
-
-def group_by_slice(marks: Iterable["Mark"], visible: Mapping[str, tuple[int, int]]) -> list[Landed]:
-    """Return files by their slices, as far as a slice's rows still lie in its own; every other file by itself.
-
-    ``visible``: size and rows of each file that readers see.
-    """
-    left, found = dict(visible), []
-    for mark in marks:
-        if mark.rows and all(name in left for name in mark.files):
-            sizes = [left.pop(name) for name in mark.files]
-            size, rows = sum(size for size, _ in sizes), sum(rows for _, rows in sizes)
-            found.append(Landed(files=mark.files, rows=rows, bytes=size, checksum=mark.checksum))
-    return found + [Landed(files=(name,), rows=rows, bytes=size) for name, (size, rows) in sorted(left.items())]
 
 
 @dataclass(frozen=True, kw_only=True)

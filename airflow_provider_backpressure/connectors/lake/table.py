@@ -8,8 +8,9 @@ from typing import Any, Protocol, cast
 
 import pyarrow
 
+from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
-from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Landed, Mark
+from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -94,6 +95,7 @@ class LakeTable(Protocol):
         step, and ``RangeFailed`` says that one is not where the attempt begins.
 
         That is another execution's, and nothing of this one becomes visible, where one was there before.
+        A file that is gone by then is an error that a new attempt mends, never a file without rows.
         ``PlanSuperseded`` for a plan that no longer holds the table.
         """
         ...
@@ -137,8 +139,15 @@ class LakeTable(Protocol):
         """
         ...
 
-    def list_landed(self) -> list[Landed]:
-        """Return every file that readers see, by the slices that brought them."""
+    def content(self) -> Content:
+        """Return every file with rows that readers see, and the version of all of them, at one moment."""
+        ...
+
+    def is_rearranged(self, since: ContentVersion) -> bool:
+        """Whether all that was committed since a version has only moved rows into other files, as a compaction does.
+
+        ``False`` where the table's history no longer goes back so far.
+        """
         ...
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:

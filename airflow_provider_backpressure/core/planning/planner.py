@@ -25,6 +25,7 @@ from airflow_provider_backpressure.core.planning.preconditions import (
     check_modules,
 )
 from airflow_provider_backpressure.core.planning.range_size import measure_plan, next_rows, rows_per_range
+from airflow_provider_backpressure.core.planning.source_comparison import describe_change
 from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Runner, Sink, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
@@ -50,7 +51,7 @@ class Verdict(Enum):
     UNCHANGED = "unchanged"
     """Everything is committed and the source has not moved: nothing to do."""
     MOVED = "moved"
-    """Everything is committed but the source, declared static, holds another number of rows now."""
+    """Everything is committed but the source, declared static, holds other rows now, or another number of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +272,7 @@ class Planner:
             transform=self.transform,
             clears=clears or self._earlier(hydration, preview),
             position=snapshot.position,
+            version=snapshot.version,
             environment=self.environment,
         )
         check_empty(draft, self.sink)
@@ -346,21 +348,20 @@ class Planner:
         complete = not counts.open and hydration.phase is Phase.STEADY_STATE
         if complete and self.source.increments:
             return self._increment(hydration, plan, counts.total)
-        preview = self.preview(plan=plan, counted=complete, after=_read_before(plan) if counts.open else None)
+        after = plan.version or (_read_before(plan) if counts.open else None)
+        preview = self.preview(plan=plan, counted=complete, after=after)
         check_held(plan, self.sink)
-        total, exact = preview.snapshot.total, preview.snapshot.total_exact and plan.total_exact
         if not complete:
             verdict, note = Verdict.RESUMED, f"{counts.committed} of {counts.total} ranges are committed already"
-        elif exact and total != sum(plan.frontier.values()):
-            verdict, note = (
-                Verdict.MOVED,
-                (
-                    f"{self.source.identity} holds {total} rows, the committed snapshot {plan.total}: "
-                    'the source has moved; trigger the DAG with {"backpressure": "restart"} to read it again'
-                ),
-            )
+            if plan.version and preview.snapshot.version != plan.version:
+                note = f"{note}; the source has changed since they were planned"
+        elif change := describe_change(plan, preview.snapshot, source=self.source, ledger=self.ledger):
+            verdict, note = Verdict.MOVED, change
         else:
-            verdict, note = Verdict.UNCHANGED, "everything is committed and the number of rows has not changed"
+            same = (
+                "the source holds the same rows" if preview.snapshot.version else "the number of rows has not changed"
+            )
+            verdict, note = Verdict.UNCHANGED, f"everything is committed and {same}"
         return Planned(verdict=verdict, hydration=hydration, plan=plan, ranges=counts.total, note=note)
 
     def _catch_up(self, hydration: Hydration, plan: Plan, counts: RangeCounts) -> Planned:

@@ -189,7 +189,8 @@ class Source(Protocol):
         """Check that everything declared exists and may be read, and say what there is. Reads no rows.
 
         ``consistency``: ``None`` for the source's own default. ``after``: only what lies above this value of the rising
-        column. ``previous``: the window of the plan whose place a new one takes; a source that begins at its end begins
+        column; of a source with versions the one that was read, which is the answer's too where rows are the same.
+        ``previous``: the window of the plan whose place a new one takes; a source that begins at its end begins
         where that plan's hydration began. ``counted``: whether it matters how much there is; else ``total`` may be
         ``None``, and what would have to look through the rows for it does not.
         """

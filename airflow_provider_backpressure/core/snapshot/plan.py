@@ -55,6 +55,8 @@ class Snapshot:
     """Columns of text of which the source takes different ones for equal."""
     position: str | None = None
     """Where the source's log stood before anything was read (an LSN, or a GTID set); ``None`` where none is kept."""
+    version: str = ""
+    """Identifies the rows that the source holds, where it has versions of its content; empty where it has none."""
 
 
 def fingerprint(columns: tuple[Column, ...]) -> str:
@@ -101,6 +103,8 @@ class Plan:
     """Whether ``total`` was counted in the very snapshot in which the ranges are read."""
     hydration_id: str = ""
     """Under ``catch_up`` the ledger's id of the hydration, after which the source's log keeps a place for it."""
+    version: str = ""
+    """The snapshot's; empty also in plans of earlier releases."""
 
     @property
     def unit(self) -> str:

@@ -21,6 +21,7 @@ from airflow_provider_backpressure.connectors.lake.tasks import parquet_files as
 from airflow_provider_backpressure.connectors.lake.tasks import write as lake
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
+from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.planning.preconditions import way_out
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import (
@@ -29,6 +30,7 @@ from airflow_provider_backpressure.exceptions import (
     SinkRefused,
     SinkUnavailable,
     SourceRefused,
+    Transient,
 )
 from airflow_provider_backpressure.sinks import IcebergSink
 from tests.conformance.sinks import test_ordered
@@ -141,6 +143,131 @@ def test_a_range_whose_note_is_gone_is_not_written_again(case: Case) -> None:
     with pytest.raises(SinkUnavailable, match="is committed, but"):
         begun.write(0, attempt=2)
     assert case.rows() == expected(case, 0)
+
+
+def lose_staged(case: Case, monkeypatch: pytest.MonkeyPatch, *, number: int | None = None) -> None:
+    """Delete what the next attempt has staged, or one file of it, when it is about to commit."""
+    real, lost = lake.reach, list[Path]()
+
+    def losing(step: Step, *args: Any) -> None:
+        if step is Step.BEFORE_SINK_COMMIT and not lost:
+            seen = data_files(case)
+            staged = sorted(path for path in everything(case) if path not in seen)
+            lost.extend(staged if number is None else [staged[number]])
+            for path in lost:
+                path.unlink()
+            assert lost
+        real(step, *args)
+
+    monkeypatch.setattr(lake, "reach", losing)
+
+
+LOST = "deleted before it was committed"
+
+
+@only(*LAKES)
+@pytest.mark.statement("X1")
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_staged_files_that_were_removed_are_written_again(
+    case: Case, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """X1: an attempt whose files are gone commits nothing, no marker either; the next one brings all rows."""
+    if mode == "upsert" and not case.upserts:
+        pytest.skip("Parquet files take append only.")
+    begun = begin(case, mode=mode)
+    lose_staged(case, monkeypatch)
+    with pytest.raises(Transient, match=LOST):
+        begun.write(0)
+    assert (begun.markers(), case.rows()) == ({}, [])
+    assert begun.write(0, attempt=2).rows == 10
+    assert case.rows() == expected(case, 0)
+
+
+@only(*LOGS)
+@pytest.mark.statement("X1")
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_one_staged_file_of_several_that_was_removed_fails_the_range(
+    case: Case, monkeypatch: pytest.MonkeyPatch, mode: str, number: int
+) -> None:
+    """X1: also where the commit has read the rows of the others by then."""
+    monkeypatch.setattr(lake_files, "GROUP_BYTES", 1)
+    begun = begin(case, mode=mode)
+    monkeypatch.setattr("airflow_provider_backpressure.connectors.lake.delta.table.DeltaLakeTable.file_bytes", 100)
+    monkeypatch.setattr("airflow_provider_backpressure.connectors.lake.iceberg.table.IcebergTable.file_bytes", 100)
+    lose_staged(case, monkeypatch, number=number)
+    with pytest.raises(RangeFailed, match=LOST):
+        begun.write(0)
+    assert (begun.markers(), case.rows(), data_files(case)) == ({}, [], [])
+    begun.write(0, attempt=2)
+    assert case.rows() == expected(case, 0)
+
+
+@only(*LOGS)
+@pytest.mark.statement("X1")
+def test_staged_records_of_a_log_that_were_removed_are_written_again(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X1: neither do the partitions move on."""
+    begun = log(case, {0: 0}, {0: 9})
+    records: list[test_ordered.Record] = [(0, 0, 1, "old"), (0, 1, 1, "new"), (0, 2, 2, None)]
+    lose_staged(case, monkeypatch)
+    with pytest.raises(RangeFailed, match=LOST):
+        begun.write({0: (0, 3)}, records)
+    assert (begun.begun.markers(), case.rows()) == ({}, [])
+    begun.write({0: (0, 3)}, records, attempt=2)
+    assert case.rows() == [(1, "new")]
+
+
+@only(*LOGS)
+@pytest.mark.statement("X1")
+def test_a_staged_file_with_fewer_rows_fails_the_range(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: what is merged is counted as it was written."""
+    begun = begin(case, mode="upsert")
+    real = lake.reach
+
+    def shorten(step: Step, *args: Any) -> None:
+        if step is Step.BEFORE_SINK_COMMIT:
+            (staged,) = everything(case)
+            pq.write_table(pq.read_table(staged).slice(0, 7), staged)
+        real(step, *args)
+
+    monkeypatch.setattr(lake, "reach", shorten)
+    with pytest.raises(RangeFailed, match=r"hold 7 rows .* and 10 were written"):
+        begun.write(0)
+    assert (begun.markers(), case.rows()) == ({}, [])
+
+
+@only("delta")
+@pytest.mark.statement("X1")
+def test_a_vacuum_of_staged_files_loses_no_rows(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: without a retention it deletes what no version of the log names."""
+    from deltalake import DeltaTable
+
+    assert isinstance(case, DeltaCase)
+    begun, folder = begin(case, mode="upsert"), case.folder
+
+    def vacuum() -> None:
+        options: dict[str, Any] = {"enforce_retention_duration": False, "dry_run": False, "full": True}
+        assert len(DeltaTable(folder).vacuum(retention_hours=0, **options)) == 1
+
+    between(monkeypatch, vacuum)
+    with pytest.raises(RangeFailed, match=LOST):
+        begun.write(0)
+    begun.write(0, attempt=2)
+    assert case.rows() == expected(case, 0)
+
+
+@only("delta")
+def test_files_whose_note_is_gone_are_not_tidied_up(case: Case) -> None:
+    """The log still names them, so readers see them; ``uninstall`` keeps every row."""
+    begun = begin(case)
+    begun.write(0)
+    begun.write(1)
+    min(root(case).rglob("_backpressure/marks/*/*.json")).unlink()
+    with opened(case) as sink:
+        sink.erase()
+    assert case.rows() == expected(case, 0, 1)
 
 
 @only("parquet")

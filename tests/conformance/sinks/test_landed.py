@@ -5,16 +5,21 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.io.pyarrow import parquet_files_to_data_files
+from pyiceberg.table.snapshots import Operation, Summary
 
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds
+from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import LandedSource
 from airflow_provider_backpressure.spark.registry import reader
-from tests.conformance.sinks.cases import Case, opened
-from tests.conformance.sinks.support import begin, expected
+from tests.conformance.sinks.cases import Case, DeltaCase, opened
+from tests.conformance.sinks.support import begin, bounds, expected
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
 
@@ -110,3 +115,158 @@ def test_what_a_merge_has_written_is_counted(case: Case):
         row = sink.held()
     assert row is not None
     assert row.plan == replace(again.plan, epoch=0)
+
+
+def read_version(case: Case, after: str | None = None) -> str:
+    """Return the version of what the table holds; ``after``: the one that was read before."""
+    with landed(case) as source:
+        return source.snapshot(after=after).version
+
+
+def compact(case: Any) -> None:
+    """Put all rows into one file, and say that none has changed, as each format's maintenance does."""
+    if isinstance(case, DeltaCase):
+        assert DeltaTable(case.folder).optimize.compact()["numFilesRemoved"] > 1
+        return
+    found = case.writable()
+    old = [task.file for task in found.scan().plan_files()]
+    path = f"{found.location()}/data/compacted.parquet"
+    with found.io.new_output(path).create() as stream:
+        pq.write_table(found.scan().to_arrow(), stream)
+    with found.transaction() as transaction:
+        (new,) = parquet_files_to_data_files(found.io, transaction.table_metadata, iter([path]))
+        snapshot: Any = transaction.update_snapshot().overwrite()
+        summarize = snapshot._summary
+        snapshot._summary = lambda about: Summary(Operation.REPLACE, **summarize(about).additional_properties)
+        with snapshot:
+            for file in old:
+                snapshot.delete_data_file(file)
+            snapshot.append_data_file(new)
+    assert case.table().current_snapshot().summary.operation is Operation.REPLACE
+
+
+LOGS = pytest.mark.parametrize("case", ["delta", "hadoop", "iceberg"], indirect=True)
+
+
+@LAKES
+def test_the_same_rows_are_the_same_version(case: Case):
+    """Each look finds it again, also after a plan that holds the table and brings no row."""
+    fill(case, 2)
+    version = read_version(case)
+    assert read_version(case, after=version) == read_version(case) == version
+    begin(case, window=Window(column="id", after="19", upto="29"), ranges=0)
+    assert read_version(case, after=version) == version
+
+
+@LOGS
+def test_a_merge_that_leaves_the_number_of_rows_is_another_version(case: Case):
+    """By the table's own history, also where a compaction follows."""
+    fill(case, 2)
+    version = read_version(case)
+    again = begin(case, mode="upsert", ranges=1)
+    again.write(0, word="new")
+    changed = read_version(case, after=version)
+    assert changed != version
+    with landed(case) as source:
+        assert source.snapshot().total == 20
+    case_rows = case.rows()
+    begin(case, mode="upsert", ranges=1).write(0, word="newer")
+    compact(case)
+    assert case.rows() != case_rows
+    assert read_version(case, after=changed) != changed
+
+
+@LOGS
+def test_ranges_are_those_of_the_version(case: Case):
+    """What is committed between both looks is in neither: it is found as a change afterwards."""
+    fill(case, 2)
+    with landed(case) as source:
+        snapshot = source.snapshot()
+        begin(case, mode="upsert", ranges=1).write(0, word="new")
+        (planned,) = source.ranges(snapshot, rows=1000, bytes=10**9)
+        assert isinstance(planned.bounds, FileBounds)
+        assert planned.bounds.checksum, "files of slices, and not what the merge has written"
+        assert source.snapshot(after=snapshot.version).version != snapshot.version
+
+
+@LOGS
+def test_a_compaction_is_the_same_version(case: Case):
+    """It brings other files and other positions, and says that no row has changed."""
+    fill(case, 3)
+    version = read_version(case)
+    compact(case)
+    assert case.rows() == expected(case, 0, 1, 2)
+    assert read_version(case, after=version) == version
+    begin(case, mode="upsert", ranges=1).write(0, word="new")
+    assert read_version(case, after=version) != version
+
+
+@LOGS
+def test_what_history_no_longer_says_is_another_version(case: Any):
+    """A compacted table whose older entries or snapshots are gone: nothing says that its rows are those of before."""
+    fill(case, 3)
+    version = read_version(case)
+    compact(case)
+    if isinstance(case, DeltaCase):
+        found = DeltaTable(case.folder)
+        found.create_checkpoint()
+        for entry in (case.folder / "_delta_log").glob("*.json"):
+            entry.unlink()
+    else:
+        current = case.writable().current_snapshot().snapshot_id
+        old = [each.snapshot_id for each in case.writable().snapshots() if each.snapshot_id != current]
+        case.writable().maintenance.expire_snapshots().by_ids(old).commit()
+    assert case.rows() == expected(case, 0, 1, 2)
+    assert read_version(case, after=version) != version
+
+
+@LOGS
+def test_rows_of_others_are_another_version(case: Case):
+    """Whoever wrote them, and whatever their number."""
+    fill(case, 2)
+    version = read_version(case)
+    case.add_foreign()
+    assert read_version(case, after=version) != version
+
+
+@pytest.mark.parametrize("case", ["iceberg"], indirect=True)
+def test_a_snapshot_that_counts_nothing_is_another_version(case: Any):
+    """What a summary may hold beside its operation is optional, so only ours is trusted to have brought no file."""
+    fill(case, 2)
+    version, found = read_version(case), case.writable()
+    rows = found.scan().to_arrow().slice(0, 3)
+    path = f"{found.location()}/data/foreign.parquet"
+    with found.io.new_output(path).create() as stream:
+        pq.write_table(rows, stream)
+    with found.transaction() as transaction:
+        snapshot: Any = transaction.update_snapshot().fast_append()
+        snapshot._summary = lambda about: Summary(Operation.APPEND)
+        with snapshot:
+            snapshot.append_data_file(*parquet_files_to_data_files(found.io, transaction.table_metadata, iter([path])))
+    assert len(case.rows()) == 23
+    assert read_version(case, after=version) != version
+
+
+@pytest.mark.parametrize("case", ["parquet"], indirect=True)
+def test_a_file_that_was_written_again_is_another_version(case: Any):
+    """A repaired range has a file of the same name, and a folder keeps no history: its age tells them apart."""
+    begun = begin(case, ranges=2)
+    for seq in range(2):
+        begun.write(seq)
+    version = read_version(case)
+    with opened(case) as sink:
+        sink.discard(begun.plan, "0.0", bounds(0))
+    begun.write(0, word="new")
+    assert read_version(case, after=version) != version
+
+
+@pytest.mark.parametrize("case", ["delta"], indirect=True)
+def test_a_restore_is_another_version_unless_the_files_are_the_same(case: Any):
+    """Rows of others that a RESTORE takes away, and those that it leaves."""
+    fill(case, 2)
+    version, before = read_version(case), DeltaTable(case.folder).version()
+    case.add_foreign()
+    grown = read_version(case)
+    DeltaTable(case.folder).restore(before)
+    assert read_version(case, after=version) == version
+    assert read_version(case, after=grown) != grown

@@ -1,9 +1,14 @@
-"""Whether a Delta table was set back behind what a plan committed: transaction ids outlive a RESTORE, files do not."""
+"""What the log of a Delta table says of its past: whether it was set back, and whether rows changed.
 
+Transaction ids outlive a RESTORE, files do not.
+"""
+
+import json
 from typing import Any
 
 from deltalake import DeltaTable
 
+from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.exceptions import SinkRefused
 
@@ -32,3 +37,18 @@ def _get_restored_version(entry: dict[str, Any]) -> int:
     """Return the version that a RESTORE went back to; -1 where it names a time instead."""
     version = str(entry.get("operationParameters", {}).get("version"))
     return int(version) if version.isdigit() else -1
+
+
+def keeps_rows(place: Place, since: int, head: int) -> bool:
+    """Whether all entries after a version leave the rows as they are; ``False`` where one was cleaned from the log.
+
+    An entry that only compacts or clusters files says so of each file by ``dataChange``.
+    """
+    entries = (place.read(f"_delta_log/{version:020}.json") for version in range(since + 1, head + 1))
+    return since <= head and all(entry is not None and _keeps_rows(entry) for entry in entries)
+
+
+def _keeps_rows(entry: bytes) -> bool:
+    actions = [json.loads(line) for line in entry.splitlines() if line.strip()]
+    files = (action[kind] for action in actions for kind in ("add", "remove") if kind in action)
+    return not any(file.get("dataChange", True) for file in files)

@@ -16,22 +16,16 @@ from deltalake.exceptions import (
 from deltalake.table import TableMerger
 
 from airflow_provider_backpressure.connectors.lake.commit_retry import tries
+from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
 from airflow_provider_backpressure.connectors.lake.delta import compatibility as delta_fit
 from airflow_provider_backpressure.connectors.lake.delta import history as delta_history
 from airflow_provider_backpressure.connectors.lake.footers import batches, footer
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
-from airflow_provider_backpressure.connectors.lake.markers import (
-    FOLDER,
-    Attempt,
-    Holder,
-    Landed,
-    Mark,
-    format_missing_table,
-    group_by_slice,
-)
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
 from airflow_provider_backpressure.connectors.lake.options import ADDRESS, REGION
+from airflow_provider_backpressure.connectors.lake.staged_files import StagedRows, require_files
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -165,8 +159,11 @@ class DeltaLakeTable:
             self._place.delete(name)
 
     def tidy(self, plan_id: str) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.tidy`."""
-        kept = {name for mark in self.marks(plan_id).values() for name in mark.files}
+        """See :meth:`..connectors.lake.table.LakeTable.tidy`. What readers see stays, also where its note is gone."""
+        table = self._find()
+        if table is None:
+            return
+        kept = {name for mark in self.marks(plan_id).values() for name in mark.files} | delta_files.active(table).keys()
         names = (info.base_name for info in self._place.names())
         self.drop([name for name in names if name.startswith(f"{plan_id}-") and name not in kept])
 
@@ -221,8 +218,8 @@ class DeltaLakeTable:
         ours = {name for mark in self.marks(plan_id).values() for name in mark.files}
         return sorted(name for name, (_, rows) in found.items() if name not in ours and rows != 0)
 
-    def list_landed(self) -> list[Landed]:
-        """See :meth:`..connectors.lake.table.LakeTable.list_landed`.
+    def content(self) -> Content:
+        """See :meth:`..connectors.lake.table.LakeTable.content`.
 
         A file whose rows the log does not tell is asked itself.
         """
@@ -234,17 +231,30 @@ class DeltaLakeTable:
             name: (size, footer(self._place, name).num_rows if rows is None else rows)
             for name, (size, rows) in active.items()
         }
-        return group_by_slice(self.marks(holder.plan_id).values() if holder else (), visible)
+        marks = self.marks(holder.plan_id).values() if holder else ()
+        return Content.from_files(marks, visible, table=str(table.metadata().id), number=table.version())
+
+    def is_rearranged(self, since: ContentVersion) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.is_rearranged`. Each entry of the log says it of its files."""
+        table = self._load()
+        same = str(table.metadata().id) == since.table
+        return same and delta_history.keeps_rows(self._place, since.number, table.version())
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
-        """See :meth:`..connectors.lake.table.LakeTable.read`. A file that the log no longer names has no rows."""
+        """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows.
+
+        So has one that the log no longer names: whoever asks for files by name knows how many rows they hold.
+        """
         table = self._load()
         delta_fit.check_features(table, self.name)
         if files is None:
             yield from table.to_pyarrow_dataset().to_batches()
             return
         active = delta_files.active(table)
-        yield from self._rows([name for name in files if name in active])
+        for name in files:
+            if name in active:
+                with contextlib.suppress(FileNotFoundError):
+                    yield from batches(self._place.input(name))
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
@@ -340,14 +350,20 @@ class DeltaLakeTable:
         ]
         about = {"slice": attempt.slice_id, "plan": attempt.plan_id, "rows": mark.rows, "checksum": mark.checksum}
         if merged is None:
-            added = delta_files.additions(self._place, mark.files) if mark.rows else []
+            with require_files(self.name):
+                added = delta_files.additions(self._place, mark.files) if mark.rows else []
             return self._append(table, added, entry, about)
-        merging = self._merge(table, mark, merged, settled, _properties(entry, about))
+        staged = StagedRows(mark=mark, table=self.name, open_file=self._place.input)
+        merging = self._merge(table, staged, merged, settled, _properties(entry, about))
         version = table.version()
         try:
             merging.execute()
         except CommitFailedError:
             return False
+        except DeltaError:
+            if staged.error is not None:
+                raise staged.error from None
+            raise
         # Tombstones of keys that are not there change nothing, and then the merge has written no entry.
         return table.version() > version or self._append(table, [], entry, about)
 
@@ -367,9 +383,14 @@ class DeltaLakeTable:
         return True
 
     def _merge(
-        self, table: DeltaTable, mark: Mark, write: WriteSpec, settled: Settled | None, properties: CommitProperties
+        self,
+        table: DeltaTable,
+        staged: StagedRows,
+        write: WriteSpec,
+        settled: Settled | None,
+        properties: CommitProperties,
     ) -> TableMerger:
-        schema, rows = pyarrow.schema(table.schema().to_arrow()), self._rows(mark.files)
+        schema, rows = pyarrow.schema(table.schema().to_arrow()), staged.read()
         if settled is not None:
             schema, rows = settled.with_deletes(schema, rows)
         merger = table.merge(
@@ -399,11 +420,6 @@ class DeltaLakeTable:
                 "be cleared, empty it by hand."
             )
         return delta_files.removals(list(active), active)
-
-    def _rows(self, files: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
-        for name in files:
-            with contextlib.suppress(FileNotFoundError):
-                yield from batches(self._place.input(name))
 
 
 def _slice(plan_id: str, slice_id: str, nonce: int) -> Transaction:

@@ -1,12 +1,19 @@
-"""Whether an Iceberg table was set back behind what we committed: its properties outlive a rollback, files do not."""
+"""What the snapshots of an Iceberg table say of its past: whether it was set back, and whether rows changed.
+
+Its properties outlive a rollback, files do not.
+"""
 
 import json
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.exceptions import SinkRefused
+
+OURS = "backpressure.plan"
+"""What the summary of each snapshot of ours says."""
+_CHANGES = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
 
 
 def describe_snapshot(snapshot: Snapshot | None) -> str:
@@ -33,3 +40,27 @@ def check_unreverted(table: Table, last: str | None, name: str) -> None:
             f"{name} no longer holds what was committed with snapshot {wanted}: it was rolled back or replaced since. "
             f"Make that snapshot the current one, or {RESTART}."
         )
+
+
+def keeps_rows(table: Table, since: int) -> bool:
+    """Whether all snapshots after one leave the rows as they are; ``False`` where it has expired.
+
+    A compaction makes a snapshot whose operation is ``replace``; a plan, and a range without rows, one without files.
+    """
+    snapshots = {each.snapshot_id: each for each in table.metadata.snapshots}
+    at = table.current_snapshot()
+    while at is not None and at.snapshot_id != since:
+        if not _keeps_rows(at):
+            return False
+        at = snapshots.get(at.parent_snapshot_id or 0)
+    return at is not None
+
+
+def _keeps_rows(snapshot: Snapshot) -> bool:
+    summary = snapshot.summary
+    if summary is None:
+        return False
+    if summary.operation is Operation.REPLACE:
+        return True
+    facts = summary.additional_properties
+    return OURS in facts and not any(int(facts.get(name, 0)) for name in _CHANGES)

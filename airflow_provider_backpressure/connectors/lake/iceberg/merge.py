@@ -19,11 +19,11 @@ from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
 
-from airflow_provider_backpressure.connectors.lake.footers import batches
 from airflow_provider_backpressure.connectors.lake.iceberg.compatibility import schema_of
 from airflow_provider_backpressure.connectors.lake.iceberg.files import Data
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import Mark
+from airflow_provider_backpressure.connectors.lake.staged_files import StagedRows, require_files
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
 from airflow_provider_backpressure.exceptions import SinkRefused
 
@@ -39,13 +39,12 @@ def merge(
     """Return what makes the snapshot: new files in, files with rows of their keys out, what remains of those in.
 
     ``settled``: what of the new files' rows goes in, where that is not all. Memory holds the range's keys and one part
-    of a file. ``SinkRefused`` for files of which rows were deleted apart.
+    of a file. ``SinkRefused`` for files of which rows were deleted apart, ``RangeFailed`` where a new file is gone.
     """
-    keys = pyarrow.Table.from_batches(
-        [batch.select(list(key)) for name in mark.files for batch in batches(data.input(name))]
-    )
+    staged = StagedRows(mark=mark, table=".".join(table.name()), open_file=data.input)
+    keys = pyarrow.Table.from_batches([batch.select(list(key)) for batch in staged.read()])
     removed: list[DataFile] = []
-    live = mark.files if settled is None or settled.is_every_row_live else _live(table, data, mark, settled)
+    live = mark.files if settled is None or settled.is_every_row_live else _live(table, data, staged, settled)
     added = [data.path(name) for name in live]
     for task in table.scan(row_filter=_near(keys, key)).plan_files():
         if task.delete_files:
@@ -59,7 +58,8 @@ def merge(
         if transaction.table_metadata.name_mapping() is None:
             mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
             transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
-        files = parquet_files_to_data_files(table.io, transaction.table_metadata, iter(added))
+        with require_files(staged.table):
+            files = list(parquet_files_to_data_files(table.io, transaction.table_metadata, iter(added)))
         with transaction.update_snapshot(snapshot_properties=about).overwrite() as snapshot:
             for file in removed:
                 snapshot.delete_data_file(file)
@@ -69,11 +69,10 @@ def merge(
     return change
 
 
-def _live(table: Table, data: Data, mark: Mark, settled: Settled) -> list[str]:
+def _live(table: Table, data: Data, staged: StagedRows, settled: Settled) -> list[str]:
     """Write the rows anew that stay, and name the new files."""
-    schema, names = schema_of(table, ".".join(table.name())), list[str]()
-    every = (batch for name in mark.files for batch in batches(data.input(name)))
-    rows = (batch for batch in settled.select_live(every) if batch.num_rows)
+    schema, names = schema_of(table, staged.table), list[str]()
+    rows = (batch for batch in settled.select_live(staged.read()) if batch.num_rows)
     while (first := next(rows, None)) is not None:
         names.append(f"{uuid.uuid4().hex}-settled.parquet")
         with data.output(names[-1]) as stream, pq.ParquetWriter(stream, schema, compression="zstd") as writer:

@@ -23,6 +23,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table, Transaction
 
 from airflow_provider_backpressure.connectors.lake.commit_retry import tries
+from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.footers import batches
 from airflow_provider_backpressure.connectors.lake.iceberg import compatibility as iceberg_fit
 from airflow_provider_backpressure.connectors.lake.iceberg import history as iceberg_history
@@ -35,16 +36,9 @@ from airflow_provider_backpressure.connectors.lake.iceberg.catalog import (
 )
 from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, active, remove, scan_rows
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
-from airflow_provider_backpressure.connectors.lake.markers import (
-    FOLDER,
-    Attempt,
-    Holder,
-    Landed,
-    Mark,
-    format_missing_table,
-    group_by_slice,
-)
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
+from airflow_provider_backpressure.connectors.lake.staged_files import require_files
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.error_codec import strip_frames
@@ -196,7 +190,11 @@ class IcebergTable:
                 notes.write_mark(mark)
                 properties = _move_streams(table, attempt, self.name)
                 properties[SLICES] = _compact(attempt.plan_id, {**nonces, attempt.slice_id: mark.nonce})
-                change = iceberg_merge.merge(table, data, mark, write.key, settled) if merges else _append(data, mark)
+                change = (
+                    iceberg_merge.merge(table, data, mark, write.key, settled)
+                    if merges
+                    else _append(data, mark, self.name)
+                )
                 if not _commit(table, properties, _about(mark), change):
                     continue
                 if settled is not None and not settled.is_every_row_live:
@@ -286,8 +284,8 @@ class IcebergTable:
         """
         return self._strangers(self._load(), plan_id) if alone else []
 
-    def list_landed(self) -> list[Landed]:
-        """See :meth:`..connectors.lake.table.LakeTable.list_landed`.
+    def content(self) -> Content:
+        """See :meth:`..connectors.lake.table.LakeTable.content`.
 
         ``SinkRefused`` where rows are deleted beside their files.
         """
@@ -302,7 +300,18 @@ class IcebergTable:
         visible = {
             path.removeprefix(root): (file.file_size_in_bytes, file.record_count) for path, file in found.items()
         }
-        return group_by_slice(self.marks(holder.plan_id).values() if holder else (), visible)
+        current = table.current_snapshot()
+        return Content.from_files(
+            self.marks(holder.plan_id).values() if holder else (),
+            visible,
+            table=str(table.metadata.table_uuid),
+            number=current.snapshot_id if current is not None else 0,
+        )
+
+    def is_rearranged(self, since: ContentVersion) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.is_rearranged`. Each snapshot says it by its operation."""
+        table = self._load()
+        return str(table.metadata.table_uuid) == since.table and iceberg_history.keeps_rows(table, since.number)
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows."""
@@ -423,13 +432,14 @@ def _forget(table: Table) -> bool:
     return True
 
 
-def _append(data: Data, mark: Mark) -> Change:
+def _append(data: Data, mark: Mark, name: str) -> Change:
     if not mark.rows:
         return remove([])
     paths = [data.path(name) for name in mark.files]
 
     def add(transaction: Transaction, about: dict[str, str]) -> None:
-        transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
+        with require_files(name):
+            transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
 
     return add
 

@@ -10,17 +10,10 @@ import pyarrow
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.footers import MARK, batches, footer
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
-from airflow_provider_backpressure.connectors.lake.markers import (
-    FOLDER,
-    Attempt,
-    Holder,
-    Landed,
-    Mark,
-    format_missing_table,
-    group_by_slice,
-)
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import Folder, open_folder
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -195,13 +188,21 @@ class ParquetTable:
         strange = (name for name, plan in plans.items() if name not in ours and (alone or plan in (None, plan_id)))
         return sorted(name for name in strange if footer(self._place, name).num_rows)
 
-    def list_landed(self) -> list[Landed]:
-        """See :meth:`..connectors.lake.table.LakeTable.list_landed`. Of every plan: each file has its mark."""
-        marks, visible = [], {}
+    def content(self) -> Content:
+        """See :meth:`..connectors.lake.table.LakeTable.content`. Of every plan: each file has its mark.
+
+        A range that is repaired has a file of the same name, which is younger.
+        """
+        marks, visible, ages = [], {}, {}
         for info in self._visible():
             visible[info.base_name] = (info.size, footer(self._place, info.base_name).num_rows)
+            ages[info.base_name] = info.mtime_ns or 0
             marks.append(self._mark(info))
-        return group_by_slice((mark for mark in marks if mark is not None), visible)
+        return Content.from_files((mark for mark in marks if mark is not None), visible, ages=ages)
+
+    def is_rearranged(self, since: ContentVersion) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.is_rearranged`. A folder does not say what became of a file."""
+        return False
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows."""

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import cached_property
 
-from airflow_provider_backpressure.connectors.lake.markers import Landed
-from airflow_provider_backpressure.connectors.lake.table import KINDS, open_table
+from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion, Landed
+from airflow_provider_backpressure.connectors.lake.table import KINDS, LakeTable, open_table
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
@@ -32,6 +32,7 @@ class LandedTable:
         self._conn_id = conn_id
         self.modules = sink.modules
         self.identity = f"landed:{sink.identity}"
+        self._seen: Content | None = None
 
     def snapshot(
         self,
@@ -41,9 +42,15 @@ class LandedTable:
         previous: Window | None = None,
         counted: bool = True,
     ) -> Snapshot:
-        """See :meth:`..core.ports.Source.snapshot`. ``SourceRefused`` unless the whole of a plan has been landed."""
-        plan, landed = self._plan, self._list_landed()
-        rows, size = sum(each.rows for each in landed), sum(each.bytes for each in landed)
+        """See :meth:`..core.ports.Source.snapshot`. ``SourceRefused`` unless the whole of a plan has been landed.
+
+        ``after``: a version that was read, which is also the answer's where the table still holds the rows of it.
+        """
+        plan = self._plan
+        with self._table() as table:
+            content = table.content()
+            version = _version(table, content.version, after)
+        self._seen, rows = content, content.rows
         return Snapshot(
             source_identity=self.identity,
             columns=plan.write.columns,
@@ -53,15 +60,19 @@ class LandedTable:
             frontier={self._sink.identity: rows},
             total=rows,
             total_exact=True,
-            row_bytes=size / rows if rows else 1.0,
+            row_bytes=content.bytes / rows if rows else 1.0,
             consistency=Consistency.STATIC,
+            version=version,
         )
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
-        """See :meth:`..core.ports.Source.ranges`. Small files go together; one that is larger than that is not cut."""
+        """See :meth:`..core.ports.Source.ranges`. Small files go together; one that is larger than that is not cut.
+
+        They are the files of the last snapshot that was asked for here: the version that the plan keeps is theirs.
+        """
         held: list[Landed] = []
         seq = 0
-        for each in self._list_landed():
+        for each in (self._seen or self._content()).files:
             if held and (_rows(held) + each.rows > rows or _bytes(held) + each.bytes > bytes):
                 yield _range(seq, held)
                 seq, held = seq + 1, []
@@ -96,7 +107,7 @@ class LandedTable:
     def check_range(self, plan: Plan, bounds: Bounds) -> None:
         """See :meth:`..core.ports.Source.check_range`. By the history of the lake and its list of files."""
         assert isinstance(bounds, FileBounds), "a range of files"
-        gone = sorted(set(bounds.files).difference(name for each in self._list_landed() for name in each.files))
+        gone = sorted(set(bounds.files).difference(name for each in self._content().files for name in each.files))
         if gone:
             raise SourceRefused(f"{self.identity} no longer has {gone[0]}, which the range was read from; {RESTART}.")
 
@@ -112,8 +123,7 @@ class LandedTable:
 
     def upstream(self) -> Upstream:
         """See :meth:`..core.ports.Source.upstream`. The rows that are landed; it asks nobody but the lake."""
-        rows = sum(each.rows for each in self._list_landed())
-        return Upstream(unit=Unit.ROWS, at={self._sink.identity: rows})
+        return Upstream(unit=Unit.ROWS, at={self._sink.identity: self._content().rows})
 
     def close(self) -> None:
         """See :meth:`..core.ports.Source.close`."""
@@ -142,15 +152,29 @@ class LandedTable:
             )
         return row.plan
 
-    def _list_landed(self) -> list[Landed]:
+    def _content(self) -> Content:
+        with self._table() as table:
+            return table.content()
+
+    @contextmanager
+    def _table(self) -> Iterator[LakeTable]:
         write = self._plan.write
         try:
             with closing(open_table(write.kind, write.plan_table, self._endpoint)) as table, table.translate_errors():
-                return [each for each in table.list_landed() if each.rows]
+                yield table
         except SinkRefused as error:
             raise SourceRefused(str(error)) from error
         except SinkUnavailable as error:
             raise SourceUnavailable(str(error)) from error
+
+
+def _version(table: LakeTable, now: ContentVersion, before: str | None) -> str:
+    """Return the version of what a table holds: the one of before where that is of the same rows."""
+    if before is not None:
+        earlier = ContentVersion.from_json(before)
+        if earlier.has_same_files(now) or table.is_rearranged(earlier):
+            return before
+    return now.to_json()
 
 
 def _range(seq: int, held: Sequence[Landed]) -> PlannedRange:
