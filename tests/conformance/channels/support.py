@@ -22,7 +22,7 @@ class Recorder:
         self.losses = 0
         self._lock = threading.Lock()
 
-    def subscribed(self, hydration_id: str) -> None:
+    def on_subscribed(self, hydration_id: str) -> None:
         self.ready.append(hydration_id)
 
     def heard(self, frame: bytes) -> None:

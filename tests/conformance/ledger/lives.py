@@ -68,5 +68,5 @@ def expire(url: str | sa.URL, hydration_id: str) -> None:
 
 def settle(ledger: Any, hydration_id: str) -> None:
     """Give back what a dead lane had in flight, as the next one does that finds no marker of it."""
-    for record in ledger.abandoned(hydration_id):
+    for record in ledger.find_abandoned(hydration_id):
         ledger.release(record.plan_id, record.seq, attempt=record.attempt, error="its lane is gone")

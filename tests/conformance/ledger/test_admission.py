@@ -169,7 +169,7 @@ def test_a_reservation_becomes_the_permit_of_the_same_attempt(ledger):
 def test_a_reservation_that_ran_out_has_to_be_settled_first(ledger):
     hydration_id, plan_id = planned(ledger)
     take(ledger, hydration_id, session_id="", seq=0, lease_seconds=0.001)
-    until(lambda: ledger.abandoned(hydration_id))
+    until(lambda: ledger.find_abandoned(hydration_id))
     assert admit(ledger, hydration_id, seq=0) is None
     ledger.release(plan_id, 0, attempt=1, error="its reservation ran out")
     assert take(ledger, hydration_id, seq=0).attempt == 2
@@ -179,8 +179,8 @@ def test_a_lease_runs_out_by_the_ledgers_clock(ledger):
     """A credit is not freed by that: somebody has to settle what the lane left."""
     hydration_id, _ = planned(ledger, credits=1)
     take(ledger, hydration_id, lease_seconds=1.0)
-    assert ledger.abandoned(hydration_id) == []
-    found = until(lambda: ledger.abandoned(hydration_id))
+    assert ledger.find_abandoned(hydration_id) == []
+    found = until(lambda: ledger.find_abandoned(hydration_id))
     assert [(record.seq, record.session_id, record.attempt) for record in found] == [(0, "session", 1)]
     assert ledger.gate(hydration_id).in_flight == 1
     assert admit(ledger, hydration_id) is None
@@ -191,9 +191,9 @@ def test_a_renewed_lease_runs_on(ledger):
     take(ledger, hydration_id, lane="a", lease_seconds=0.001)
     take(ledger, hydration_id, lane="a", lease_seconds=0.001)
     take(ledger, hydration_id, lane="b", lease_seconds=0.001)
-    until(lambda: len(ledger.abandoned(hydration_id)) == 3)
+    until(lambda: len(ledger.find_abandoned(hydration_id)) == 3)
     assert ledger.renew(hydration_id, lane="a", lease_seconds=LEASE) == 2
-    assert [record.lane for record in ledger.abandoned(hydration_id)] == ["b"]
+    assert [record.lane for record in ledger.find_abandoned(hydration_id)] == ["b"]
     assert ledger.renew(hydration_id, lane="c", lease_seconds=LEASE) == 0
 
 
@@ -204,7 +204,7 @@ def test_lanes_are_told_apart_as_they_are_spelled(ledger):
     for name in names:
         take(ledger, hydration_id, lane=name)
     for seq, name in enumerate(names):
-        assert [record.seq for record in ledger.abandoned(hydration_id, lane=name)] == [seq]
+        assert [record.seq for record in ledger.find_abandoned(hydration_id, lane=name)] == [seq]
         assert ledger.renew(hydration_id, lane=name, lease_seconds=LEASE) == 1
         commit(ledger, plan_id, seq, worker=name)
     assert {row.worker_id for row in ledger.statistics(hydration_id)} == {"plan", *names}
@@ -221,8 +221,8 @@ def test_a_lane_finds_what_its_earlier_life_left(ledger):
     take(ledger, hydration_id, lane="b")
     take(ledger, hydration_id, lane="a")
     commit(ledger, plan_id, 0)
-    assert [record.seq for record in ledger.abandoned(hydration_id, lane="a")] == [2]
-    assert ledger.abandoned(hydration_id) == []
+    assert [record.seq for record in ledger.find_abandoned(hydration_id, lane="a")] == [2]
+    assert ledger.find_abandoned(hydration_id) == []
 
 
 def test_ranges_that_win_over_earlier_ones_go_one_after_another(ledger):

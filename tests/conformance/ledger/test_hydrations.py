@@ -278,7 +278,7 @@ def test_a_hydration_is_forgotten_with_all_that_belongs_to_it(ledger):
     other = ledger.hydration(other_id)
     seq = take(ledger, hydration_id).seq
     take(ledger, hydration_id, lane="silent", lease_seconds=0.001)
-    until(lambda: ledger.abandoned(hydration_id))
+    until(lambda: ledger.find_abandoned(hydration_id))
     ledger.pause(hydration_id, who="ada")
     with pytest.raises(LedgerRefused, match=r"1 ranges of hydration .* are in flight"):
         ledger.forget(hydration_id)

@@ -115,7 +115,7 @@ def test_a_plan_that_is_pruned_while_it_is_being_cut_is_refused(ledger):
     def slow() -> Iterable[PlannedRange]:
         for planned_range in cut(6000):
             if planned_range.seq == 5500:
-                for found in ledger.superseded(seconds=0):
+                for found in ledger.find_superseded(seconds=0):
                     ledger.prune_plan(found, most=6000)
             yield planned_range
 
@@ -150,7 +150,7 @@ def test_a_second_plan_takes_the_place_of_the_first(ledger):
     assert ledger.counts(first) == RangeCounts(planned=3, admitted=1, committed=1)
     assert [(row.worker_id, row.snapshot_total) for row in ledger.statistics(hydration_id)] == [("plan", 40)]
     assert ledger.gate(hydration_id).in_flight == 1
-    assert [record.plan_id for record in ledger.abandoned(hydration_id, lane="lane")] == [first]
+    assert [record.plan_id for record in ledger.find_abandoned(hydration_id, lane="lane")] == [first]
     assert take(ledger, hydration_id).plan_id == second
     assert take(ledger, hydration_id).seq == 1
     assert admit(ledger, hydration_id) is None, "the earlier plan's range holds the third credit"

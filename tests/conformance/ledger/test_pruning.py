@@ -17,10 +17,10 @@ def test_only_ranges_of_earlier_plans_go(ledger):
     hydration_id, first = planned(ledger, 5)
     take(ledger, hydration_id)
     commit(ledger, first, 0)
-    assert ledger.superseded(seconds=0) == []
+    assert ledger.find_superseded(seconds=0) == []
     second = replan(ledger, hydration_id, 4)
-    assert ledger.superseded(seconds=LONG) == [], "something happened in it within the hour"
-    assert ledger.superseded(seconds=0) == [first]
+    assert ledger.find_superseded(seconds=LONG) == [], "something happened in it within the hour"
+    assert ledger.find_superseded(seconds=0) == [first]
     assert [ledger.prune_plan(first, most=2) for _ in range(4)] == [2, 2, 1, 0]
     assert (ledger.ranges(first), ledger.prune_plan(second)) == ([], 0)
     assert take(ledger, hydration_id).seq == 0
@@ -33,7 +33,7 @@ def test_a_range_that_holds_a_credit_keeps_its_plan(ledger):
     hydration_id, first = planned(ledger, 3)
     attempt = take(ledger, hydration_id).attempt
     replan(ledger, hydration_id, 3)
-    assert (ledger.superseded(seconds=0), ledger.prune_plan(first)) == ([], 0)
+    assert (ledger.find_superseded(seconds=0), ledger.prune_plan(first)) == ([], 0)
     assert ledger.gate(hydration_id).in_flight == 1
     assert ledger.release(first, 0, attempt=attempt, error="reaped")
     assert prune(ledger, seconds=0, samples=SAMPLES) == Pruned(plans=1, ranges=3, rows=0)
@@ -43,9 +43,9 @@ def test_a_plan_that_was_never_begun_goes_once_no_run_is_under_way(ledger):
     hydration_id, first = planned(ledger, 3)
     ledger.hold(hydration_id, run="run")
     replan(ledger, hydration_id, 3)
-    assert ledger.superseded(seconds=0) == []
+    assert ledger.find_superseded(seconds=0) == []
     ledger.let_go(hydration_id, run="run")
-    assert ledger.superseded(seconds=LONG) == [first]
+    assert ledger.find_superseded(seconds=LONG) == [first]
 
 
 def test_another_hydration_s_plans_stay(ledger):

@@ -20,7 +20,7 @@ def test_a_commit_is_written_down_and_gives_the_credit_back(ledger):
     assert (record.lease_until, record.error, record.lane) == (None, None, "lane")
     assert record.committed_at >= record.admitted_at
     assert ledger.gate(hydration_id).in_flight == 0
-    assert ledger.abandoned(hydration_id, lane="lane") == []
+    assert ledger.find_abandoned(hydration_id, lane="lane") == []
 
 
 def test_a_commit_counts_once(ledger):
@@ -141,7 +141,7 @@ def test_commit_latency_is_learned_as_a_moving_mean(ledger):
 def test_a_commit_found_after_its_lease_teaches_nothing_about_the_sink(ledger):
     hydration_id, plan_id = planned(ledger)
     take(ledger, hydration_id, lease_seconds=0.001)
-    until(lambda: ledger.abandoned(hydration_id))
+    until(lambda: ledger.find_abandoned(hydration_id))
     commit(ledger, plan_id, 0)
     assert ledger.gate(hydration_id).commit_seconds is None
 

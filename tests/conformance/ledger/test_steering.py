@@ -168,10 +168,10 @@ def test_connections_into_a_server_are_shared_by_all_hydrations_into_it(ledger):
 
 def test_a_persons_limit_goes_before_a_declared_one(ledger):
     sharing(ledger, "a", connections=3)
-    assert ledger.shared(Shared.CONNECTIONS, SINK) == 3
+    assert ledger.get_shared(Shared.CONNECTIONS, SINK) == 3
     ledger.share(Shared.CONNECTIONS, SINK, 5, who="ada")
     sharing(ledger, "b", connections=2)
-    assert ledger.shared(Shared.CONNECTIONS, SINK) == 5
+    assert ledger.get_shared(Shared.CONNECTIONS, SINK) == 5
 
 
 @pytest.mark.statement("T6")

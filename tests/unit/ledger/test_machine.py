@@ -170,7 +170,7 @@ class TwoLedgers(RuleBasedStateMachine):
             )
 
         self.both(gate)
-        self.both(lambda ledger, h: [essence(record) for record in ledger.abandoned(h, lane="a")])
+        self.both(lambda ledger, h: [essence(record) for record in ledger.find_abandoned(h, lane="a")])
         for plan_id in self.plans:
             self.both(lambda ledger, _, plan_id=plan_id: [essence(record) for record in ledger.ranges(plan_id)])
             self.both(lambda ledger, _, plan_id=plan_id: ledger.counts(plan_id))

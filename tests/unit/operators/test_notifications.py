@@ -116,7 +116,7 @@ def test_without_listeners_nothing_is_written(world):
     HydrateOperator(task_id="hydrate", **world.flow).execute(context())
     hydration_id = world.hydration.id
     with world.ledger._database.read() as connection:
-        assert hydrations.occurring(connection, hydration_id) == {}
+        assert hydrations.read_alerts(connection, hydration_id) == {}
 
 
 def test_what_cannot_be_meant_is_refused_at_parse(world):

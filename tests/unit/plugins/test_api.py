@@ -356,7 +356,7 @@ def test_a_queue_is_changed_by_who_may_edit_every_dag_on_its_cluster(
     (cluster,) = client.post("/api/queue", json=body).json()["clusters"]
     assert (cluster["at_once"], cluster["may_steer"]) == (2, True)
     assert [(act["who"], act["why"]) for act in cluster["acts"]] == [("ada", "quiet hours")]
-    assert ledger.shared(Shared.HYDRATIONS, "spark_default") == 2
+    assert ledger.get_shared(Shared.HYDRATIONS, "spark_default") == 2
     register(ledger, owner="secret", sink_identity="postgres://w:5432/w/raw.secret")
     refused = client.post("/api/queue", json={**body, "at_once": 9})
     assert refused.status_code == 403

@@ -35,7 +35,7 @@ total = value_hash.BatchSum()
 for batch in stream_end.complete(given):
     total.update(batch)
     binary_copy.rows(batch, [binary_copy.Target(type=field.type) for field in batch.schema])
-    parquet_files.repeated(pyarrow.Table.from_batches([batch]))
+    parquet_files.find_repetitive_columns(pyarrow.Table.from_batches([batch]))
 assert total.rows == 2
 assert "pandas" not in sys.modules
 """

@@ -199,7 +199,7 @@ def test_where_nobody_is_to_be_told_it_stands_in_the_log_once(logged, caplog):
     ]
     hydration_id = logged.hydration.id
     with logged.ledger._database.read() as connection:
-        assert hydrations.occurring(connection, hydration_id) == {}
+        assert hydrations.read_alerts(connection, hydration_id) == {}
 
 
 def test_the_trigger_looks_after_its_hydration(logged):
