@@ -27,7 +27,7 @@ def hydrate_tables(
 
     with TaskGroup(group_id or "hydrate_tables", add_suffix_on_collision=group_id is None) as group:
         if not isinstance(source.tables, str):
-            named = [source.named(table) for table in source.tables]
+            named = [source.parse_name(table) for table in source.tables]
             for table, target in each_target(source, sink, named).items():
                 one(table, target)
             return group

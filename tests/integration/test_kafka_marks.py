@@ -109,7 +109,7 @@ def test_a_range_is_not_removed_whose_records_are_others_by_now(services: Servic
     until(lambda: reader.topic.end(0) == 11)
     source = KafkaSource(conn_id="c", topic=reader.topic.name).open(endpoint_of(broker))
     spec = source.read_spec(source.snapshot())
-    window = LogWindow.of(spec.window)
+    window = LogWindow.from_window(spec.window)
     assert window is not None
     bounds, mark = OffsetBounds(pieces=((0, 2, 5),)), Mark.parse(window.marks[0])
     source.check_range(make_plan(read=spec), bounds)

@@ -524,7 +524,7 @@ def test_the_end_is_no_place_to_begin_again(kafka: Server) -> None:
 
     def start(previous: Window | None, **declared: Any) -> dict[int, int]:
         changed = KafkaSource(conn_id="c", topic=topic.name, start="latest", **declared).open(endpoint)
-        window = LogWindow.of(changed.snapshot(previous=previous).window)
+        window = LogWindow.from_window(changed.snapshot(previous=previous).window)
         assert window is not None
         return dict(window.start)
 
@@ -538,7 +538,7 @@ def test_the_end_is_no_place_to_begin_again(kafka: Server) -> None:
     known = LogWindow.from_text(later.upto)
     for unknown in (
         replace(known, origin=None),
-        LogWindow.of(KafkaSource(conn_id="c", topic=topic.name).open(endpoint).snapshot().window),
+        LogWindow.from_window(KafkaSource(conn_id="c", topic=topic.name).open(endpoint).snapshot().window),
     ):
         assert unknown is not None
         with pytest.raises(SourceRefused, match=r"not known where the first run .* Set start to a time or to offsets"):

@@ -124,7 +124,7 @@ def _pause_binds_nobody(patch: Patch) -> None:
 def _credits_are_not_counted(patch: Patch) -> None:
     admitted = admission.Request.admit
     patch.setattr(
-        admission.Request, "admitted", lambda self, record, **how: admitted(self, record, **{**how, "in_flight": 0})
+        admission.Request, "admit", lambda self, record, **how: admitted(self, record, **{**how, "in_flight": 0})
     )
 
 

@@ -72,7 +72,7 @@ def sending(ledger: SqlLedger) -> Iterator["Sent"]:
     person = Person()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(access, "get_auth_manager", lambda: person)
-        patch.setattr(acts, "recorded_sink", lambda hydration: closing(MemorySink()))
+        patch.setattr(acts, "open_recorded_sink", lambda hydration: closing(MemorySink()))
         patch.setattr(
             acts,
             "open_recorded_source",

@@ -30,7 +30,7 @@ from airflow_provider_backpressure.connectors.lake.tasks import parquet_files, w
 types = ("integer", "numeric(5,2)", "text", "boolean", "date", "timestamp with time zone", "double precision")
 columns = [Column(name=type_, type=type_) for type_ in types]
 line = b'"1","2.50","a","t","2024-02-29","2024-02-29 01:00:00+00","1.5"\\n,,,,,,\\n'
-given = stream_end.ended(csv_blocks.parse(line, columns, read.way_out).to_batches(), columns)
+given = stream_end.append_end(csv_blocks.parse(line, columns, read.way_out).to_batches(), columns)
 total = value_hash.BatchSum()
 for batch in stream_end.complete(given):
     total.update(batch)

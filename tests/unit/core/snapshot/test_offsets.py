@@ -48,12 +48,14 @@ def test_bounds_and_window_survive_json() -> None:
     assert bounds_from_json(bounds.to_json()) == bounds
     assert str(bounds) == "0 [5, 9), 3 [0, 1)"
     whole = window({0: (5, 9), 3: (0, 1)})
-    assert LogWindow.of(whole.window(None)) == whole
+    assert LogWindow.from_window(whole.window(None)) == whole
     begun = replace(whole, origin={0: 5}, marks={3: "0@7/abc"})
-    assert LogWindow.of(begun.window(None)) == begun
-    assert LogWindow.of(replace(whole, origin={}).window(None)) != whole, "an origin that names no partition is one"
-    assert LogWindow.of(Window(column="updated_at", after=None, upto="{}")) is None
-    assert LogWindow.of(None) is None
+    assert LogWindow.from_window(begun.window(None)) == begun
+    assert LogWindow.from_window(replace(whole, origin={}).window(None)) != whole, (
+        "an origin that names no partition is one"
+    )
+    assert LogWindow.from_window(Window(column="updated_at", after=None, upto="{}")) is None
+    assert LogWindow.from_window(None) is None
 
 
 @pytest.mark.parametrize("pieces", [(), ((0, 5, 5),), ((0, -1, 5),), ((0, 0, 1), (0, 1, 2))])
