@@ -154,7 +154,8 @@ def all_cells() -> list[Cell]:
 def cells() -> list[Cell]:
     """Return every cell, or those of the day."""
     if os.environ.get(SEED):
-        return all_cells()
+        # In the days' order: a run that is stopped has seen something of everything.
+        return sample(all_cells(), len(all_cells()), 0)
     light = [cell for cell in all_cells() if not cell.heavy]
     heavy = [cell for cell in all_cells() if cell.heavy]
     return [*sample(light, LIGHT_A_DAY, day()), *sample(heavy, HEAVY_A_DAY, day())]

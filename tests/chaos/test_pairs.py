@@ -47,7 +47,8 @@ from tests.support import kafka as on_kafka
 from tests.support import mysql as on_mysql
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+# The first cell of a kind starts its servers.
 
 LIVES = 6
 RESULTS = "CHAOS_RESULTS"
