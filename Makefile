@@ -46,7 +46,7 @@ bench: $(READY) ## Benchmarks, side by side (two hours; BENCH_ROWS=200000 for a 
 	@$(BIN)/python -m benchmarks --rows $${BENCH_ROWS:-10000000} $(if $(BENCH_ONLY),--only $(BENCH_ONLY)) $(if $(WRITE_DOCS),--write-docs)
 
 chaos: $(READY) ## Show all faults, everybody killed at every step with 20 seeds each, and print the matrix (long)
-	@CHAOS_PAIRS=all CHAOS_SEEDS=$${CHAOS_SEEDS:-20} SIMULATED_SCHEDULES=$${SIMULATED_SCHEDULES:-10000} $(PYTEST) -m fault --all-faults $(if $(WRITE_DOCS),--write-docs) tests
+	@CHAOS_PAIRS=all CHAOS_RESULTS=$${CHAOS_RESULTS:-artefacts/pairs.jsonl} CHAOS_SEEDS=$${CHAOS_SEEDS:-20} SIMULATED_SCHEDULES=$${SIMULATED_SCHEDULES:-10000} $(PYTEST) -m fault --all-faults $(if $(WRITE_DOCS),--write-docs) tests
 
 attack: $(READY) ## 400 random attacks by seed, resumable: changes, DDL, kills, restored ledgers (ATTACK_SEEDS=17 for one) (long)
 	@export ATTACK_RESULTS=$${ATTACK_RESULTS:-artefacts/attacks.jsonl}; \

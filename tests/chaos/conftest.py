@@ -44,10 +44,18 @@ def failpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
 
 
 @pytest.fixture(scope="package")
-def stage(services: Services, postgres: Server, failpoints: Folder) -> Iterator[Stage]:
-    """Source, sink, ledger and Spark, each a server of its own. A task that dies is run again, as on a cluster."""
-    names = ("postgres:sink", "postgres:ledger", "connect:chaos")
-    servers = services.up(*names, master="local[4,4]", jars=(), spark_conf=QUICK)
+def chaos_connect(services: Services, failpoints: Folder) -> Iterator[Server]:
+    """A Spark that knows the failpoints. A task that dies is run again, as on a cluster."""
+    name = "connect:chaos"
+    yield services.up(name, master="local[4,4]", jars=(), spark_conf=QUICK)[name]
+    services.down(name)
+
+
+@pytest.fixture(scope="package")
+def stage(services: Services, postgres: Server, failpoints: Folder, chaos_connect: Server) -> Iterator[Stage]:
+    """Source, sink, ledger and Spark, each a server of its own."""
+    names = ("postgres:sink", "postgres:ledger")
+    servers = services.up(*names)
     sink, ledger = servers["postgres:sink"], servers["postgres:ledger"]
     url = f"postgresql+psycopg://{ledger.user}:{ledger.password}@{ledger.host}:{ledger.port}/postgres"
     migrate(url)
@@ -65,7 +73,7 @@ def stage(services: Services, postgres: Server, failpoints: Folder) -> Iterator[
             source=source,
             sink=endpoint_of(sink, "postgres"),
             ledger_url=url,
-            connect="connect:chaos",
+            connect=chaos_connect.name,
         )
     services.down(*names)
 

@@ -15,19 +15,21 @@ from typing import Any
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Outcome
-from airflow_provider_backpressure.core.failpoints import ON, Step
+from airflow_provider_backpressure.core.failpoints import ON, Action, Step
 from airflow_provider_backpressure.exceptions import SnapshotLost
+from dev.services import Server
 from tests.support import kafka as on_kafka
 from tests.support import lakes
 from tests.support import mysql as on_mysql
-from tests.support.composed import Composed
+from tests.support.composed import Composed, close_runners
 from tests.support.local_runner import LocalRunner
 from tests.support.postgres import run
 
 ROWS, RANGE_ROWS, RANGES = 600, 100, 6
 SEED = "CHAOS_PAIRS"
-"""Environment variable: ``all`` runs every cell once; without it a sample is run, another each day."""
-CELLS_A_DAY = 3
+"""Environment variable: ``all`` runs every cell once; without it a sample is run, the next one each day."""
+LIGHT_A_DAY, HEAVY_A_DAY = 3, 1
+"""Cells in the sample of a day. A heavy cell runs Spark, or starts a server again."""
 DONE, AGAIN, UNARMED = 0, 2, 9
 """Exit codes of a life: nothing is left, its plan was closed and made anew, it was started without failpoints."""
 
@@ -49,25 +51,36 @@ class Into(StrEnum):
 
     POSTGRES = "postgres"
     REPLACED = "postgres replaced"
+    TRANSFORMED = "postgres transformed"
+    """The frame path with a transform in SQL: a real Spark runs the ranges."""
     PARQUET = "parquet"
     DELTA = "delta"
     ICEBERG = "iceberg"
 
 
 class Struck(StrEnum):
-    """Who is struck: the process with lane and tasks by SIGKILL, or every connection to the source."""
+    """What is struck."""
 
     PROCESS = "process"
+    """The lane's process by SIGKILL. Its tasks die with it, but those on Spark go on."""
+    TASK = "task"
+    """Spark's Python worker that runs the task, by SIGKILL."""
     SOURCE = "source"
+    """Every connection to the source: the source's server ends it."""
+    SERVER = "server"
+    """The source's server with all its processes, by SIGKILL. It starts again with its data."""
 
 
 _OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 _OTHERS_OF_MYSQL = "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()"
 WINDOWS = (From.POSTGRES_WINDOW, From.MYSQL_WINDOW)
 KAFKA = (From.KAFKA_APPEND, From.KAFKA_UPSERT)
+IN_TASK = (Step.IN_COPY, Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT)
+"""Steps that the task passes. The lane passes the others."""
 REFUSED: dict[tuple[From, Into], str] = {
     **{(source, Into.REPLACED): "needs mode='upsert'" for source in WINDOWS},
     **{(source, Into.REPLACED): "mode='replace' takes all rows anew" for source in KAFKA},
+    **{(source, Into.TRANSFORMED): "leave the transform out" for source in WINDOWS},
     **{(source, Into.PARQUET): "Parquet files take append only" for source in (*WINDOWS, From.KAFKA_UPSERT)},
     **{(source, into): "sink does not take deletes" for source in WINDOWS for into in (Into.DELTA, Into.ICEBERG)},
 }
@@ -92,33 +105,77 @@ class Cell:
         """Return at which pass of the step; a log is replayed in one window."""
         return 1 if self.source in WINDOWS else random.Random(f"{self} {day}").randint(1, RANGES - 1)
 
+    @property
+    def system(self) -> str:
+        """The kind of the source's server, as ``dev.services`` names it."""
+        return self.source.partition(" ")[0]
+
+    @property
+    def on_spark(self) -> bool:
+        """Whether Spark runs the tasks, and not threads of the lane's process."""
+        return self.into is Into.TRANSFORMED
+
+    @property
+    def heavy(self) -> bool:
+        """Whether it takes long."""
+        return self.on_spark or self.struck is Struck.SERVER
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is something to strike at this step."""
+        if self.struck is Struck.TASK:
+            return self.on_spark and self.step in IN_TASK
+        # A broker has no command that ends a connection.
+        return self.struck is not Struck.SOURCE or self.source not in KAFKA
+
+    @property
+    def action(self) -> Action:
+        """What the failpoint does: it kills the process that passes it, or holds it until something else is struck."""
+        lane = self.struck is Struck.PROCESS and not (self.on_spark and self.step in IN_TASK)
+        return Action.KILL if lane or self.struck is Struck.TASK else Action.WAIT
+
 
 def day() -> int:
-    """Return the seed of the day."""
+    """Return the number of the day, from which its sample and its passes follow."""
     return int(time.time() // 86_400)
 
 
-def cells() -> list[Cell]:
-    """Return every cell, or those of the day."""
-    all_ = [
+def all_cells() -> list[Cell]:
+    """Return every cell."""
+    found = [
         Cell(source=source, into=into, struck=struck, step=step)
         for source, into in PAIRS
         for struck in Struck
         for step in Step
-        # A broker has no connection that could be told to end.
-        if struck is Struck.PROCESS or source not in KAFKA
     ]
-    return all_ if os.environ.get(SEED) else random.Random(day()).sample(all_, CELLS_A_DAY)
+    return [cell for cell in found if cell.exists]
+
+
+def cells() -> list[Cell]:
+    """Return every cell, or those of the day."""
+    if os.environ.get(SEED):
+        # In the days' order: a run that is stopped has seen something of everything.
+        return sample(all_cells(), len(all_cells()), 0)
+    light = [cell for cell in all_cells() if not cell.heavy]
+    heavy = [cell for cell in all_cells() if cell.heavy]
+    return [*sample(light, LIGHT_A_DAY, day()), *sample(heavy, HEAVY_A_DAY, day())]
+
+
+def sample(cells: list[Cell], number: int, day: int) -> list[Cell]:
+    """Return so many cells of a day. The days go through all of them in a fixed order, and then begin again."""
+    order = random.Random(0).sample(cells, len(cells))
+    return [order[(day * number + index) % len(order)] for index in range(number)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Servers:
     """Where everything is."""
 
-    postgres: Endpoint
-    mysql: Endpoint
+    source: Endpoint
+    """A database, or a broker."""
     target: Endpoint
-    kafka: Any
+    spark: Server | None = None
+    """For tasks that do not run in the lane's process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +187,7 @@ class Pair:
     found: Callable[[], list[tuple[Any, ...]]]
     change: Callable[[], object]
     """Change what a window is to bring."""
-    strike: Callable[[], object]
+    end_connections: Callable[[], object]
     """End every connection to the source."""
 
     def differs(self) -> int:
@@ -141,23 +198,26 @@ class Pair:
 
 def pair(source: From, into: Into, servers: Servers, ledger_url: str, folder: Path) -> Pair:
     """Make source and target."""
+    spark = servers.spark if into is Into.TRANSFORMED else None
     base = Composed(
-        source=servers.postgres,
+        source=servers.source,
         sink=servers.target,
         ledger_url=ledger_url,
-        remote="",
+        remote=spark.url if spark else "",
+        ui_url=spark.ui_url if spark else None,
         mode="replace" if into is Into.REPLACED else "append",
         budget=Budget(range_rows=RANGE_ROWS, credits=2),
-        into={} if into in (Into.POSTGRES, Into.REPLACED) else lakes.place(into.value, folder),
+        into={} if into.startswith("postgres") else lakes.place(into.value, folder),
     )
     if source in KAFKA:
-        return _topic(base, servers, upserts=source is From.KAFKA_UPSERT)
+        return _topic(base, upserts=source is From.KAFKA_UPSERT, transformed=into is Into.TRANSFORMED)
     window = source in WINDOWS
     consistency = "catch_up" if window else "snapshot" if source is From.POSTGRES_SNAPSHOT else "static"
     base = replace(base, consistency=consistency, mode=_mode(base.mode, into, upserts=window))
+    if into is Into.TRANSFORMED:
+        base = replace(base, transform="SELECT id, concat(upper(name), '!') AS name FROM source")
     if source in (From.MYSQL_STATIC, From.MYSQL_WINDOW):
-        base = replace(base, kind="mysql", table="t", source=servers.mysql)
-        return _table(base, on_mysql.run)
+        return _table(replace(base, kind="mysql", table="t"), on_mysql.run)
     return _table(base, run)
 
 
@@ -169,16 +229,20 @@ def _table(composed: Composed, ask: Callable[..., list[tuple[Any, ...]]]) -> Pai
     ask(composed.source, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))")
     ask(composed.source, "INSERT INTO t VALUES " + ", ".join(f"({n}, 'row {n}')" for n in range(ROWS)))
 
-    def strike() -> None:
+    def end_connections() -> None:
         if composed.kind == "postgres":
             ask(composed.source, f"SELECT pg_terminate_backend(pid) {_OTHERS}")
             return
         for (number,) in ask(composed.source, _OTHERS_OF_MYSQL):
             ask(composed.source, f"KILL {number}")
 
+    def wanted() -> list[tuple[Any, ...]]:
+        rows = sorted((int(number), name) for number, name in ask(composed.source, "SELECT id, name FROM t"))
+        return [(number, f"{name.upper()}!") for number, name in rows] if composed.transform else rows
+
     return Pair(
         composed=composed,
-        wanted=lambda: sorted((int(number), name) for number, name in ask(composed.source, "SELECT id, name FROM t")),
+        wanted=wanted,
         found=lambda: _rows(composed, "id", "name"),
         change=lambda: ask(
             composed.source,
@@ -187,12 +251,12 @@ def _table(composed: Composed, ask: Callable[..., list[tuple[Any, ...]]]) -> Pai
             "INSERT INTO t VALUES (-1, 'new')",
             "UPDATE t SET id = -id WHERE id BETWEEN 100 AND 120",
         ),
-        strike=strike,
+        end_connections=end_connections,
     )
 
 
-def _topic(composed: Composed, servers: Servers, *, upserts: bool) -> Pair:
-    topic = on_kafka.Topic(servers=servers.kafka.url).create(2)
+def _topic(composed: Composed, *, upserts: bool, transformed: bool) -> Pair:
+    topic = on_kafka.Topic(servers=composed.source.host).create(2)
     last: dict[str, str] = {}
     with topic.producing() as producer:
         for number in range(ROWS):
@@ -201,19 +265,19 @@ def _topic(composed: Composed, servers: Servers, *, upserts: bool) -> Pair:
             producer.produce(topic.name, last[key].encode(), key.encode(), number % 2)
     composed = replace(
         composed,
-        source=on_kafka.endpoint_of(servers.kafka),
         kind="kafka",
         table=topic.name,
         consistency="offsets",
         mode="upsert" if upserts and composed.mode != "replace" else composed.mode,
         reading={"key": "text"},
+        transform="SELECT *, concat('<', key, '>') AS marked FROM source" if transformed else None,
     )
     return Pair(
         composed=composed,
-        wanted=lambda: sorted(last.items()),
-        found=lambda: _rows(composed, "key", "value"),
+        wanted=lambda: sorted((f"<{key}>" if transformed else key, value) for key, value in last.items()),
+        found=lambda: _rows(composed, "marked" if transformed else "key", "value"),
         change=lambda: None,
-        strike=lambda: None,
+        end_connections=lambda: None,
     )
 
 
@@ -225,13 +289,15 @@ def _rows(composed: Composed, *names: str) -> list[tuple[Any, ...]]:
     return sorted(run(composed.sink, f"SELECT {texts} FROM {composed.target}"))
 
 
-def runner_of(composed: Composed) -> LocalRunner:
-    """Return a runner for both sides."""
+def runner_of(composed: Composed) -> LocalRunner | None:
+    """Return a runner for both sides; ``None`` where ``Composed`` itself opens one on Spark."""
+    if composed.remote:
+        return None
     return LocalRunner(logins={name: replace(getattr(composed, name), conn_id=name) for name in ("source", "sink")})
 
 
 def live(config: str, log: str) -> None:
-    """Drain what is planned as the lane's task does, with its tasks in threads, and end."""
+    """Drain what is planned as the lane's task does, with its tasks in threads or on Spark, and end."""
     if not ON:
         os._exit(UNARMED)
     with Path(log).open("ab", buffering=0) as sink:
@@ -249,6 +315,7 @@ def live(config: str, log: str) -> None:
             except SnapshotLost:
                 ports.close_plan()
                 code = AGAIN
+        close_runners()
     except Exception:
         logging.exception("this life ended")
     sys.stderr.flush()

@@ -1,10 +1,12 @@
 """Every pair of source and target is struck at every step of a range, and comes to the same end; or it is refused.
 
-The tasks run in threads of the lane's process. ``CHAOS_PAIRS=all``, as by ``make chaos``, runs every cell once.
+The tasks run in threads of the lane's process; those with a transform run on Spark. ``CHAOS_PAIRS=all``, as by
+``make chaos``, runs every cell once. With ``CHAOS_RESULTS`` it goes on where it was stopped.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ from airflow_provider_backpressure.core.verification.completion import Completio
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 from airflow_provider_backpressure.ledger.migration import migrate
-from dev.services import Server
+from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
+from dev.services import Server, Services
 from tests.chaos.pairs import (
     DONE,
+    PAIRS,
     REFUSED,
     UNARMED,
     WINDOWS,
@@ -29,17 +33,22 @@ from tests.chaos.pairs import (
     Pair,
     Servers,
     Struck,
+    all_cells,
     begun,
     cells,
     day,
     pair,
     runner_of,
+    sample,
 )
 from tests.chaos.results import Results
-from tests.conftest import fresh_database
+from tests.conftest import endpoint_of, fresh_database
+from tests.support import kafka as on_kafka
+from tests.support import mysql as on_mysql
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+# The first cell of a kind starts its servers.
 
 LIVES = 6
 RESULTS = "CHAOS_RESULTS"
@@ -61,11 +70,60 @@ def ledger(empty_ledger: Path, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
+OWN = "pairs"
+"""Name of the servers that are killed. No other test has anything on them."""
+Place = Callable[[Cell], Servers]
+
+
+@pytest.fixture(scope="module")
+def own_servers(services: Services) -> Iterator[Callable[[str], Server]]:
+    """Servers of these tests' own, by kind."""
+
+    def start(kind: str) -> Server:
+        name = own(kind)
+        return services.up(name)[name]
+
+    yield start
+    names = [name for name, server in services.status().items() if name.endswith(f":{OWN}") and server.running]
+    for name in names:
+        services.kill(name)
+    services.down(*names)
+
+
 @pytest.fixture
-def servers(postgres: Server, database: Endpoint, mysql_database: Endpoint, kafka: Server) -> Iterator[Servers]:
-    """A source in each system, and a target."""
-    with fresh_database(postgres) as target:
-        yield Servers(postgres=database, mysql=mysql_database, target=target, kafka=kafka)
+def place(request: pytest.FixtureRequest, services: Services, postgres: Server) -> Iterator[Place]:
+    """Gives a cell its source, its target and its Spark; a cell that kills the source's server gets another server."""
+    with ExitStack() as stack:
+
+        def place_(cell: Cell) -> Servers:
+            if cell.struck is Struck.SERVER:
+                server = request.getfixturevalue("own_servers")(cell.system)
+            else:
+                server = services.up(cell.system)[cell.system]
+            return Servers(
+                source=stack.enter_context(fresh_source(cell.system, server)),
+                target=stack.enter_context(fresh_database(postgres)),
+                spark=request.getfixturevalue("chaos_connect") if cell.on_spark else None,
+            )
+
+        yield place_
+
+
+def own(kind: str) -> str:
+    return f"{kind}:{OWN}"
+
+
+@contextmanager
+def fresh_source(kind: str, server: Server) -> Iterator[Endpoint]:
+    """Give a new database on a server, or a broker."""
+    if kind == "kafka":
+        yield on_kafka.endpoint_of(server)
+    elif kind == "mysql":
+        with on_mysql.fresh_database(endpoint_of(server, "mysql")) as database:
+            yield database
+    else:
+        with fresh_database(server) as database:
+            yield database
 
 
 def plan(made: Pair) -> None:
@@ -102,34 +160,47 @@ def reached(failpoints: Folder, step: Step, number: int) -> bool:
     return journal.exists() and journal.read_text().count(f"{step} ") >= number
 
 
-def strike(cell: Cell, made: Pair, failpoints: Folder, folder: Path) -> None:
+def strike(cell: Cell, made: Pair, failpoints: Folder, folder: Path, services: Services) -> None:
     """Let a life reach the step, and strike; then live on until nothing is left."""
     folder.chmod(0o700)
     config, log = made.composed.write(folder), folder / "lane.log"
     (failpoints.path / "journal").unlink(missing_ok=True)
-    kills = cell.struck is Struck.PROCESS
     number = cell.number(day())
-    arm(failpoints, Point(step=cell.step, action=Action.KILL if kills else Action.WAIT, number=number))
+    is_reached = partial(reached, failpoints, cell.step, number)
+    arm(failpoints, Point(step=cell.step, action=cell.action, number=number))
     struck = False
     try:
         for _ in range(LIVES):
             process: Any = begun(config, log)
-            if not kills and not struck:
-                until(partial(reached, failpoints, cell.step, number), 60, told=lambda: log.read_text()[-3000:])
-                made.strike()
+            if cell.action is Action.WAIT and not struck:
+                until(is_reached, 60, told=lambda: log.read_text()[-3000:])
+                strike_held(cell, made, process, failpoints, services)
                 struck = True
-                arm(failpoints, None)
             process.join(90)
             code = process.exitcode
             assert code not in (None, UNARMED), f"exit code {code}: {log.read_text()[-3000:]}"
+            struck = struck or (is_reached() if cell.struck is Struck.TASK else code == -9)
             if code == DONE:
                 break
-            struck = struck or code == -9
             arm(failpoints, None)
-        assert struck, "nobody was struck"
+        assert struck, "nothing was struck"
         assert code == DONE, log.read_text()[-3000:]
     finally:
         arm(failpoints, None)
+
+
+def strike_held(cell: Cell, made: Pair, lane: Any, failpoints: Folder, services: Services) -> None:
+    """Strike while a process is held at the step, and let that process go on."""
+    if cell.struck is Struck.PROCESS:
+        lane.kill()
+    elif cell.struck is Struck.SOURCE:
+        made.end_connections()
+    else:
+        services.kill(own(cell.system))
+        # The process goes on beside the restart: it meets a server that does not answer.
+        arm(failpoints, None)
+        services.restart(own(cell.system))
+    arm(failpoints, None)
 
 
 def left() -> list[Cell]:
@@ -142,29 +213,42 @@ def left() -> list[Cell]:
 @pytest.mark.fault(3, 4, 7)
 @pytest.mark.parametrize("cell", left(), ids=str)
 def test_every_pair_comes_to_the_same_end(
-    cell: Cell, servers: Servers, ledger: str, failpoints: Folder, tmp_path: Path
+    cell: Cell, place: Place, services: Services, ledger: str, failpoints: Folder, tmp_path: Path
 ) -> None:
-    """X1, X2, T1: each source into each target, the process killed or the source's connections ended at a step."""
-    made = pair(cell.source, cell.into, servers, ledger, tmp_path)
-    plan(made)
-    if cell.source in WINDOWS:
-        drain(made)
-        finish(made)
-        made.change()
+    """X1, X2, T1: each source into each target, with lane, task, the source's connections or its server struck."""
+    with Results(RESULTS).recording(cell=str(cell), seed=day()):
+        made = pair(cell.source, cell.into, place(cell), ledger, tmp_path)
         plan(made)
-    strike(cell, made, failpoints, tmp_path)
-    finish(made)
-    differs = made.differs()
-    Results(RESULTS).add(cell=str(cell), seed=day(), outcome="failed" if differs else "equal")
-    assert differs == 0
+        if cell.source in WINDOWS:
+            drain(made)
+            finish(made)
+            made.change()
+            plan(made)
+        strike(cell, made, failpoints, tmp_path, services)
+        finish(made)
+        assert made.differs() == 0
 
 
 @pytest.mark.parametrize(("source", "into"), list(REFUSED), ids=str)
 def test_a_pair_that_is_not_taken_is_refused_at_plan(
-    source: From, into: Into, servers: Servers, ledger: str, tmp_path: Path
+    source: From, into: Into, services: Services, postgres: Server, ledger: str, tmp_path: Path
 ) -> None:
     """Nothing is written down, and the sentence says what is wanted."""
-    made = pair(source, into, servers, ledger, tmp_path)
-    with pytest.raises((InvalidDeclaration, SinkRefused)) as refused:
-        plan(made)
+    kind = source.partition(" ")[0]
+    # A refusal comes before the first job: this runner knows a transform's columns without a Spark.
+    runner = MemoryRunner(source=MemorySource(keys=()), sink=MemorySink())
+    with fresh_source(kind, services.up(kind)[kind]) as database, fresh_database(postgres) as target:
+        made = pair(source, into, Servers(source=database, target=target), ledger, tmp_path)
+        with made.composed.open(runner) as ports, pytest.raises((InvalidDeclaration, SinkRefused)) as refused:
+            ports.planner().plan()
     assert REFUSED[source, into] in str(refused.value)
+
+
+def test_the_days_go_through_every_cell() -> None:
+    """FINEPRINT 48: the sample of a day is small, and no cell is left out for good."""
+    every = all_cells()
+    assert {cell.into for cell in every} == set(Into)
+    assert {(cell.source, cell.into) for cell in every if cell.struck is Struck.SERVER} == set(PAIRS)
+    days = range(len(every))
+    assert {cell for today in days for cell in sample(every, 1, today)} == set(every)
+    assert len({*sample(every, 3, 7), *sample(every, 3, 8)}) == 6

@@ -94,6 +94,8 @@ class Composed:
     consistency: str = "static"
     transform: str | None = None
     """A SELECT over the view ``source``."""
+    function: str | None = None
+    """A transform in Python instead, as ``module:name``."""
     kind: str = "postgres"
     """Of the source: ``postgres``, ``mysql``, ``landed``, or ``kafka``, whose ``table`` is the topic."""
     reading: dict[str, Any] = field(default_factory=dict)
@@ -125,6 +127,12 @@ class Composed:
             return KafkaSource(conn_id="source", topic=self.table, **self.reading)
         declared: SourceDeclaration = SOURCES[self.kind](conn_id="source", table=self.table, **self.reading)
         return declared
+
+    def declared_transform(self) -> Transform | None:
+        """Return the transform's declaration."""
+        if self.function is not None:
+            return Transform(python=self.function)
+        return None if self.transform is None else Transform(sql=self.transform)
 
     def _sink(self, at: Endpoint) -> Sink:
         if not self.into:
@@ -205,7 +213,7 @@ class Ports:
             budget=self.composed.budget,
             mode=Mode(self.composed.mode),
             consistency=Consistency(self.composed.consistency),
-            transform=None if self.composed.transform is None else Transform(sql=self.composed.transform),
+            transform=self.composed.declared_transform(),
             owner="test",
             cluster="spark",
         )

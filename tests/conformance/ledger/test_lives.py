@@ -11,10 +11,16 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 import pytest
+import sqlalchemy as sa
 
+from airflow_provider_backpressure.core.admission.watcher import Watch
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.gate.limits import FixedLimit
 from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.triggers import AdmissionTrigger
 from tests.conformance.ledger.lives import expire, hydrate, settle, take_halves
-from tests.conformance.ledger.support import Subject, cut, make_plan, register
+from tests.conformance.ledger.support import Subject, admit, commit, cut, make_plan, register
+from tests.support.triggerer import Triggerer, ledger_connection, triggerers
 from tests.support.waiting import until
 
 CLUSTER = "spark_default"
@@ -22,7 +28,7 @@ AT_ONCE = 3
 RUNNING, QUEUED = ("kill", "kill", "drop", "fail", "complete"), ("kill", "drop")
 """What may become of a source that hydrates, and of one that waits."""
 PROCESSES = get_context("forkserver")
-PROCESSES.set_forkserver_preload([hydrate.__module__])
+PROCESSES.set_forkserver_preload([hydrate.__module__, Triggerer.__module__])
 
 
 @dataclass(kw_only=True)
@@ -141,3 +147,77 @@ def test_two_that_ask_for_all_of_them_hydrate_the_same_one(on_server: Subject) -
     with ProcessPoolExecutor(2, mp_context=PROCESSES) as pool:
         both = [pool.submit(take_halves, on_server.url, every, number) for number in range(2)]
         assert [one.result(timeout=120) for one in both] == [every, every]
+
+
+@dataclass(kw_only=True)
+class Halves:
+    """Sources of two ranges each; each of two runs hydrates one range of each source, in its turn.
+
+    A run's tasks wait in its own triggerer. A task that is resumed and is not admitted waits again.
+    """
+
+    subject: Subject
+    every: list[str]
+    watch: Watch
+    orders: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
+    """The sources as each run hydrated them."""
+
+    def wait(self, triggerer: Triggerer, number: int, hydration_id: str) -> None:
+        """Let a run's task wait for the source's turn."""
+        made = AdmissionTrigger(
+            hydration_id=hydration_id,
+            backpressure_conn_id="backpressure_default",
+            budget=Budget(credits=2).to_json(),
+            watch=self.watch.value,
+            lane=f"lane {number}",
+            poll_interval=0.05,
+            first_look=0.0,
+        )
+        triggerer.start_trigger(hydration_id, made.serialize()[1])
+
+    def resume(self, triggerer: Triggerer, number: int) -> None:
+        """Resume the tasks whose triggers have fired."""
+        ledger, lane = self.subject.ledger, f"lane {number}"
+        for hydration_id in triggerer.fired():
+            permit = admit(ledger, hydration_id, lane=lane, seq=number)
+            if permit is None:
+                self.wait(triggerer, number, hydration_id)
+                continue
+            self.orders[number].append(hydration_id)
+            commit(ledger, permit.range.plan_id, number, worker=lane, limit=FixedLimit())
+            running = [entry.hydration_id for entry in ledger.queue(CLUSTER) if entry.running]
+            assert len(running) <= 1
+
+
+@pytest.mark.statement("H6")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("watch", [Watch.QUEUE, pytest.param(Watch.GATE, marks=pytest.mark.long)])
+def test_two_triggerers_wait_in_one_order(on_server: Subject, watch: Watch) -> None:
+    """H6: each source needs tasks of both triggerers: their triggers fire in one order, also where one is killed."""
+    ledger, chance = on_server.ledger, random.Random(11)
+    ledger.share(Shared.HYDRATIONS, CLUSTER, 1, who="test")
+    every = [register(ledger, source_identity=f"source {number}", cluster=CLUSTER) for number in range(8)]
+    for hydration_id in every:
+        ledger.save_plan(hydration_id, make_plan(), cut(2))
+        ledger.enqueue(hydration_id, run="run")
+    halves = Halves(subject=on_server, every=every, watch=watch)
+    connections = {"backpressure_default": ledger_connection(sa.make_url(on_server.url))}
+    with triggerers(3, connections) as (first, second, spare):
+        running = [first, second]
+        for number, triggerer in enumerate(running):
+            for hydration_id in chance.sample(every, len(every)):
+                halves.wait(triggerer, number, hydration_id)
+
+        def is_past(sources: int) -> bool:
+            for number, triggerer in enumerate(running):
+                halves.resume(triggerer, number)
+            return all(len(order) >= sources for order in halves.orders)
+
+        until(lambda: is_past(3), 120, told=lambda: halves.orders)
+        second.kill()
+        running[1] = spare
+        for hydration_id in chance.sample(every, len(every)):
+            if hydration_id not in halves.orders[1]:
+                halves.wait(spare, 1, hydration_id)
+        until(lambda: is_past(len(every)), 120, told=lambda: halves.orders)
+    assert halves.orders == (every, every)
