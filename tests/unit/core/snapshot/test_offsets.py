@@ -51,7 +51,8 @@ def test_bounds_and_window_survive_json() -> None:
     assert LogWindow.from_window(whole.window(None)) == whole
     begun = replace(whole, origin={0: 5}, marks={3: "0@7/abc"})
     assert LogWindow.from_window(begun.window(None)) == begun
-    assert LogWindow.from_window(replace(whole, origin={}).window(None)) != whole, (
+    other = LogWindow.from_window(replace(whole, origin={}).window(None))
+    assert other != whole, "an origin that names no partition is one"
         "an origin that names no partition is one"
     )
     assert LogWindow.from_window(Window(column="updated_at", after=None, upto="{}")) is None
