@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Sink, Source
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, RunnerRefused, SinkRefused
@@ -71,6 +72,17 @@ def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, 
             f"{write.fence} cannot be upserted by {column.name} in later runs: {why}, so a row would come beside the "
             f"one that it replaces. {way_out}."
         )
+
+
+def check_same_key(plan: Plan, write: WriteSpec) -> None:
+    """Raise where rows of before were upserted by another key: a row would come beside the one that it replaces."""
+    if plan.mode is not Mode.UPSERT or write.mode != Mode.UPSERT or set(plan.write.key) == set(write.key):
+        return
+    before, now = (", ".join(key) for key in (plan.write.key, write.key))
+    raise InvalidDeclaration(
+        f"Rows of {write.fence} were upserted by the key {before}, not by {now}: a row would come beside the one that "
+        f"it replaces. Name {before} as the key of the sink, or {RESTART}."
+    )
 
 
 def check_empty(plan: Plan, sink: Sink) -> None:

@@ -177,6 +177,8 @@ class Source(Protocol):
     """Python modules that a task imports to read from it."""
     increments: bool
     """Whether later runs read what has come since the committed window."""
+    increment_column: str | None
+    """The declared rising column; ``None`` where there is none, and for a log, which is read by offsets."""
 
     def snapshot(
         self, consistency: Consistency | None = None, *, after: str | None = None, counted: bool = True
