@@ -11,7 +11,8 @@ from airflow_provider_backpressure.connectors.postgres.errors import where
 from airflow_provider_backpressure.connectors.postgres.identifiers import MAX_BYTES, QualifiedName, listed
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.sink.dependents import against_replacing
-from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
+from airflow_provider_backpressure.connectors.postgres.sink.durability import find_undurable
+from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable, frontier_table
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import SinkRefused
@@ -33,6 +34,11 @@ class Fitting:
     system: tuple[SystemTable, ...]
     replayed: bool = False
 
+    @property
+    def others(self) -> list[QualifiedName]:
+        """The tables that are kept beside the target."""
+        return [*(each.name for each in self.system), frontier_table(self.system[0].name.schema).name]
+
 
 def check_fit(session: Session, fitting: Fitting) -> None:
     """Return where everything fits; ``SinkRefused`` with every difference otherwise."""
@@ -44,6 +50,7 @@ def check_fit(session: Session, fitting: Fitting) -> None:
     table = find(session, fitting.name)
     against = _against_new(session, fitting) if table is None else _against(session, fitting, table)
     against += [*_against_system(session, fitting), *_against_staging(session, fitting)]
+    against += session.transaction(lambda connection: find_undurable(connection, fitting.name, fitting.others))
     if against:
         raise SinkRefused(f"Rows cannot go into {fitting.name} in {where(session.endpoint)}: {'; '.join(against)}.")
 

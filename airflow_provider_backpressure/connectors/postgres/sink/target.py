@@ -28,6 +28,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
     slice_prefix,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.compatibility import Fitting, check_fit
+from airflow_provider_backpressure.connectors.postgres.sink.durability import find_undurable
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import Traces
 from airflow_provider_backpressure.connectors.postgres.sink.lock_retry import LOCK_WAIT
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
@@ -317,14 +318,20 @@ class PostgresTarget:
 
     def check_history(self) -> None:
         """See :meth:`..core.ports.Sink.check_history`. Rows that others delete are not missed here."""
-        another = self._session.transaction(
-            lambda each: is_another_table(each, self._plans, fence=self._fence, target=self._name)
+        another, undurable = self._session.transaction(
+            lambda each: (
+                is_another_table(each, self._plans, fence=self._fence, target=self._name),
+                find_undurable(each, self._name, [table.name for table in (*self._system, self._frontiers)]),
+            )
         )
+        at = where(self._session.endpoint)
         if another:
             raise SinkRefused(
-                f"{self._name} in {where(self._session.endpoint)} is not the table that its plans wrote: it was "
+                f"{self._name} in {at} is not the table that its plans wrote: it was "
                 f"dropped or created again, and lacks their rows; {RESTART}."
             )
+        if undurable:
+            raise SinkRefused(f"{self._name} in {at} may have lost rows that its plans wrote: {'; '.join(undurable)}.")
 
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended."""
