@@ -241,6 +241,40 @@ def test_upsert_needs_a_unique_key(database: Endpoint, opened: Open, key: str, u
     assert fitted(opened()).key == ()
 
 
+@pytest.mark.parametrize(
+    ("code", "index", "arrives", "refused"),
+    [
+        ("text", "UNIQUE (id, code)", True, True),
+        ("text NOT NULL", "UNIQUE (id, code)", True, False),
+        ("raw.needed", "UNIQUE (id, code)", True, False),
+        ("text", "UNIQUE (id, code)", False, False),
+        ("text", "UNIQUE NULLS NOT DISTINCT (id, code)", True, False),
+        ("text", "UNIQUE (id, code), UNIQUE NULLS NOT DISTINCT (code, id)", True, False),
+        ("text", "PRIMARY KEY (id, code)", True, False),
+    ],
+)
+def test_a_key_that_may_be_null_is_no_key(
+    database: Endpoint, opened: Open, code: str, index: str, arrives: bool, refused: bool
+) -> None:
+    """Two rows without a key do not collide, so each run would add such a row once more."""
+    run(
+        database,
+        "CREATE SCHEMA raw",
+        "CREATE DOMAIN raw.needed AS text NOT NULL",
+        f"CREATE TABLE raw.t (id bigint, code {code}, {index})",
+    )
+    type_ = "raw.needed" if code == "raw.needed" else "text"
+    columns = (COLUMNS[0], Column(name="code", type=type_, nullable=arrives))
+    sink = opened(key=("code", "id"))
+    if refused:
+        assert "code of its key may be NULL, and a row without a key would come once more with each run: " in refusal(
+            sink, mode=Mode.UPSERT, columns=columns
+        )
+    else:
+        assert fitted(sink, mode=Mode.UPSERT, columns=columns).key == ("code", "id")
+    assert fitted(sink, columns=columns).key == ()
+
+
 def test_a_partial_index_is_no_key(database: Endpoint, opened: Open) -> None:
     run(
         database,
@@ -253,7 +287,7 @@ def test_a_partial_index_is_no_key(database: Endpoint, opened: Open) -> None:
 
 
 def test_the_sinks_own_key_goes_first(database: Endpoint, opened: Open) -> None:
-    run(database, "CREATE SCHEMA raw", f"CREATE TABLE raw.t ({SAME}, UNIQUE (name, id))")
+    run(database, "CREATE SCHEMA raw", f"CREATE TABLE raw.t ({SAME}, UNIQUE NULLS NOT DISTINCT (name, id))")
     assert fitted(opened(key=("id", "name")), mode=Mode.UPSERT).key == ("id", "name")
     assert "cannot be upserted by nix, which does not arrive" in refusal(opened(key=("nix",)), mode=Mode.UPSERT)
 

@@ -55,6 +55,8 @@ class UniqueKey:
     primary: bool
     immediate: bool
     """Not deferrable, so that ON CONFLICT can go by it."""
+    nulls_equal: bool
+    """Whether two rows without a value are the same key to it: ``NULLS NOT DISTINCT``."""
     ordered: bool
     """Sorted as its columns are, so that ranges of them are found through it."""
 
@@ -125,8 +127,10 @@ def _find(connection: Connection, name: QualifiedName) -> Relation | None:
         rules=rules,
         columns=tuple(_column(row) for row in connection.execute(_COLUMNS, (oid,))),
         unique_keys=tuple(
-            UniqueKey(columns=tuple(columns), primary=primary, immediate=immediate, ordered=ordered)
-            for columns, primary, immediate, ordered in connection.execute(_UNIQUE_KEYS, (oid,))
+            UniqueKey(
+                columns=tuple(columns), primary=primary, immediate=immediate, nulls_equal=nulls_equal, ordered=ordered
+            )
+            for columns, primary, immediate, nulls_equal, ordered in connection.execute(_UNIQUE_KEYS, (oid,))
         ),
         indexed=frozenset(name for (name,) in connection.execute(_INDEXED, (oid,))),
     )
@@ -202,9 +206,11 @@ _COLUMNS = sql.SQL(
     """
 )
 
+# PostgreSQL 14 has no word for keys that take two rows without a value for the same; the row is asked by name.
 _UNIQUE_KEYS = sql.SQL(
     """
-    SELECT k.names, i.indisprimary, i.indimmediate, k.ordered
+    SELECT k.names, i.indisprimary, i.indimmediate, coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false),
+           k.ordered
     FROM pg_index i
     JOIN pg_class x ON x.oid = i.indexrelid
     CROSS JOIN LATERAL (

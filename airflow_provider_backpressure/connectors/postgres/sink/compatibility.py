@@ -139,9 +139,22 @@ def _against_key(fitting: Fitting, table: Relation) -> list[str]:
     if fitting.mode is not Mode.UPSERT:
         return []
     wanted = set(fitting.key)
-    if any(set(unique.columns) == wanted and unique.immediate for unique in table.unique_keys):
+    found = [unique for unique in table.unique_keys if set(unique.columns) == wanted and unique.immediate]
+    if not found:
+        return [f"key {listed(fitting.key)} is not unique there: upsert needs a unique index on exactly that"]
+    may_be_null = [
+        column.name for column in table.columns if column.name in _nullable(fitting) & wanted and not column.demanded
+    ]
+    if not may_be_null or any(unique.nulls_equal for unique in found):
         return []
-    return [f"key {listed(fitting.key)} is not unique there: upsert needs a unique index on exactly that"]
+    return [
+        f"{listed(may_be_null)} of its key may be NULL, and a row without a key would come once more with each run: "
+        "set it NOT NULL there, or make the unique index NULLS NOT DISTINCT"
+    ]
+
+
+def _nullable(fitting: Fitting) -> set[str]:
+    return {column.name for column in fitting.columns if column.nullable}
 
 
 def _against_replaying(session: Session, fitting: Fitting, table: Relation) -> list[str]:
