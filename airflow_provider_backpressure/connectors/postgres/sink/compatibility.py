@@ -13,6 +13,7 @@ from airflow_provider_backpressure.connectors.postgres.shared_connection import 
 from airflow_provider_backpressure.connectors.postgres.sink.dependents import against_replacing
 from airflow_provider_backpressure.connectors.postgres.sink.durability import find_undurable
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable, frontier_table
+from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import SinkRefused
@@ -78,11 +79,7 @@ def _check_lengths(fitting: Fitting) -> None:
 
 def _against_new(session: Session, fitting: Fitting) -> list[str]:
     """What stands against creating the target."""
-    unknown = _unknown_types(session, fitting.columns)
-    return [
-        *_against_creating(session, fitting.name.schema),
-        *(f"column {listed([column.name])} has type {column.type}, which is not known there" for column in unknown),
-    ]
+    return [*_against_creating(session, fitting.name.schema), *_against_types(session, fitting.columns)]
 
 
 def _against(session: Session, fitting: Fitting, table: Relation) -> list[str]:
@@ -113,6 +110,8 @@ def _against_columns(fitting: Fitting, table: Relation) -> list[str]:
             against.append(f"column {listed([column.name])} is always generated there")
         elif there.type != column.type:
             against.append(f"column {listed([column.name])} is {column.type} here and {there.type} there")
+        else:
+            against += _against_definition(column, there.definition)
     demanded = [
         column.name
         for column in table.columns
@@ -121,6 +120,16 @@ def _against_columns(fitting: Fitting, table: Relation) -> list[str]:
     if demanded:
         against.append(f"{listed(demanded)} there must not be NULL, has no default and does not arrive")
     return against
+
+
+def _against_definition(column: Column, there: str | None) -> list[str]:
+    """What stands against a type of the same name: the bytes of one definition are other values of another."""
+    if column.definition is None or column.definition == there:
+        return []
+    return [
+        f"type {column.type} of column {listed([column.name])} is defined as {column.definition} here and as "
+        f"{there or 'another kind of type'} there"
+    ]
 
 
 def _against_rights(session: Session, fitting: Fitting, table: Relation) -> list[str]:
@@ -216,17 +225,26 @@ def _against_creating(session: Session, schema: str) -> list[str]:
     return [] if may_create else [f"{user} has no CREATE right on schema {shown}"]
 
 
-def _unknown_types(session: Session, columns: Sequence[Column]) -> list[Column]:
-    def ask(connection: Connection) -> list[Column]:
+def _against_types(session: Session, columns: Sequence[Column]) -> list[str]:
+    """What stands against columns of these types: they are not known there, or defined otherwise."""
+
+    def ask(connection: Connection) -> list[str]:
         connection.execute(sql.SQL("SET LOCAL search_path TO ''"))
         rows = connection.execute(_KNOWN, ([column.type for column in columns],)).fetchall()
-        return [column for column, (known,) in zip(columns, rows, strict=True) if not known]
+        definitions = read_definitions(connection, (oid for (oid,) in rows if oid is not None))
+        against = []
+        for column, (oid,) in zip(columns, rows, strict=True):
+            if oid is None:
+                against.append(f"column {listed([column.name])} has type {column.type}, which is not known there")
+            else:
+                against += _against_definition(column, definitions.get(oid))
+        return against
 
     return session.transaction(ask)
 
 
 _KNOWN = sql.SQL(
-    "SELECT to_regtype(t.name) IS NOT NULL FROM unnest(%s::text[]) WITH ORDINALITY t(name, n) ORDER BY t.n"
+    "SELECT to_regtype(t.name)::oid::bigint FROM unnest(%s::text[]) WITH ORDINALITY t(name, n) ORDER BY t.n"
 )
 _REPLAYED = sql.SQL(
     """

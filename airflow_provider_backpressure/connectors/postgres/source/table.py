@@ -326,6 +326,7 @@ class PostgresTable:
             type="text" if column.name in self._declared.as_text else column.type,
             nullable=not column.not_null,
             collation=column.collation if column.name in ordered else None,
+            definition=None if column.name in self._declared.as_text else column.definition,
         )
 
     def _part(self) -> str:
