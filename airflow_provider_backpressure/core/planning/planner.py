@@ -19,13 +19,14 @@ from airflow_provider_backpressure.core.planning.preconditions import (
     check_mode,
     check_modules,
     check_same_key,
+    check_same_table,
 )
 from airflow_provider_backpressure.core.planning.range_size import measured, next_rows, rows_per_range
 from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Runner, Sink, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
 from airflow_provider_backpressure.core.snapshot.increment import check_increment, check_order, shorten, warn_coarse
-from airflow_provider_backpressure.core.snapshot.messages import Transform, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import in_order, ordered
 from airflow_provider_backpressure.core.snapshot.paths import choose_path
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, fingerprint
@@ -68,6 +69,7 @@ class Preview:
     """What a plan would be, before anything is written."""
 
     snapshot: Snapshot
+    read: ReadSpec
     write: WriteSpec
     path: str
     range_rows: int
@@ -128,6 +130,7 @@ class Planner:
             check_replayable(snapshot, write, mode=self.mode, transformed=self.transform is not None)
         return Preview(
             snapshot=snapshot,
+            read=read,
             write=write,
             path=choose_path(read, write, self.transform),
             range_rows=rows_per_range(self.budget, snapshot.row_bytes),
@@ -331,6 +334,8 @@ class Planner:
             return self._increment(hydration, plan, counts.total)
         preview = self.preview(plan=plan, counted=complete, after=_read_before(plan) if counts.open else None)
         check_held(plan, self.sink)
+        if plan.consistency is Consistency.STATIC:
+            check_same_table(plan, preview.read)
         total, exact = preview.snapshot.total, preview.snapshot.total_exact and plan.total_exact
         if not complete:
             verdict, note = Verdict.RESUMED, f"{counts.committed} of {counts.total} ranges are committed already"
@@ -432,6 +437,7 @@ class Planner:
         self._widen(plan, after=after)
         preview = self.preview(after=after)
         check_order(plan, preview.snapshot)
+        check_same_table(plan, preview.read)
         check_same_key(plan, preview.write)
         check_held(plan, self.sink)
         window = preview.snapshot.window

@@ -8,7 +8,13 @@ from psycopg import sql
 from psycopg.sql import Composable
 
 from airflow_provider_backpressure.connectors.declaration import suffix
-from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, Relation, place
+from airflow_provider_backpressure.connectors.postgres.catalog import (
+    ORDINARY,
+    PARTITIONED,
+    CatalogColumn,
+    Relation,
+    place,
+)
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
@@ -258,7 +264,8 @@ class PostgresTable:
         asked |= {column.name for column in found.columns if column.name.lower() in (self._where or "").lower()}
         relations = () if snapshot.consistency is Consistency.STATIC else found.relations
         columns = tuple(column for column in found.columns if column.name in asked)
-        return replace(found, relations=relations, columns=columns)
+        number = table.oid if table.kind in (ORDINARY, PARTITIONED) else None
+        return replace(found, relations=relations, columns=columns, number=number)
 
     def _position(self) -> str:
         found: str = self._session.value(_POSITION)

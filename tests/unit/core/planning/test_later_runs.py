@@ -8,9 +8,10 @@ from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution.lane_runner import spec_for
 from airflow_provider_backpressure.core.gate.limits import GradedLimit
 from airflow_provider_backpressure.core.planning.planner import Planner, Verdict
-from airflow_provider_backpressure.core.snapshot.messages import Column, Window
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 
@@ -94,6 +95,59 @@ def test_another_increment_column_is_refused_before_the_source_is_asked(monkeypa
     )
     assert runs.sink.plan == replace(first, epoch=0)
     assert runs.planner().plan(restart=True).plan.read.window == Window(column="changed_at", after=None, upto="119")
+
+
+@dataclass(kw_only=True)
+class Stored(MemorySource):
+    """A source that knows its table and column by their numbers."""
+
+    place: str | None = "system/database/1"
+    table: int | None = 1
+    column: int = 1
+
+    def read_spec(self, snapshot: Snapshot) -> ReadSpec:
+        column = StoredColumn(name="id", number=self.column, version="", filled=False)
+        storage = TableStorage(table="t", lock="", relations=(), columns=(column,), number=self.table)
+        return replace(super().read_spec(snapshot), place=self.place, storage=storage)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"place": "system/database/2", "table": 2}, "it is another table, dropped and made again or renamed"),
+        ({"column": 7}, "column id is another one, which was added or renamed"),
+        ({"place": "restored/database/2", "table": 2}, None),
+        ({"place": None, "table": 2}, None),
+        ({"place": "system/database/2", "table": None}, None),
+        ({}, None),
+    ],
+    ids=["table", "column", "restored", "unknown", "view", "same"],
+)
+def test_another_table_under_the_name_is_not_read_above_the_old_value(
+    change: dict[str, object], words: str | None
+) -> None:
+    runs = Runs(source=Stored(keys=range(100), increments=True))
+    runs.complete()
+    runs.source = replace(runs.source, keys=range(120), **change)  # type: ignore[arg-type]
+    if words is None:
+        assert runs.planner().plan().plan.increment
+        return
+    with pytest.raises(SourceRefused, match=rf"has changed since plan \w+: {words}\. What is committed stays; trigger"):
+        runs.planner().plan()
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_another_table_under_the_name_does_not_stand_still(complete: bool) -> None:
+    """A source without a rising column, declared static: neither is its plan gone on with, nor is it unchanged."""
+    runs = Runs(source=Stored(keys=range(100)))
+    if complete:
+        runs.complete()
+    else:
+        runs.planner().plan()
+    assert runs.planner().plan().verdict is (Verdict.UNCHANGED if complete else Verdict.RESUMED)
+    runs.source = Stored(keys=range(100), place="system/database/2", table=2)
+    with pytest.raises(SourceRefused, match="it is another table"):
+        runs.planner().plan()
 
 
 def test_an_open_window_goes_on_by_its_own_column() -> None:
