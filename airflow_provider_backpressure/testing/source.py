@@ -50,6 +50,8 @@ class MemorySource:
     columns: tuple[Column, ...] = COLUMNS
     increments: bool = False
     """Read later runs by the key itself, as a rising column."""
+    increment_column: str | None = None
+    """Another name under which the key is declared as the rising column."""
     keepers: list[MemoryKeeper] = field(default_factory=list)
     """Every snapshot that was ever kept, in order."""
     figures: dict[str, float | BackpressureError] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class MemorySource:
         """See ``Source.snapshot``."""
         keys = [key for key in self.keys if after is None or key > int(after)]
         upto = str(max(keys)) if keys else after
+        column = self.increment_column or "id"
         return Snapshot(
             source_identity=self.identity,
             columns=self.columns,
@@ -79,7 +82,7 @@ class MemorySource:
             total_exact=True,
             row_bytes=8.0,
             consistency=consistency or Consistency.STATIC,
-            window=Window(column="id", after=after, upto=upto) if self.increments and upto is not None else None,
+            window=Window(column=column, after=after, upto=upto) if self.increments and upto is not None else None,
         )
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:

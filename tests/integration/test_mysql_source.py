@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds
-from airflow_provider_backpressure.core.snapshot.messages import Slice
+from airflow_provider_backpressure.core.snapshot.messages import Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, attempt_tag
 from airflow_provider_backpressure.core.verification.verifier import Verify
@@ -298,6 +298,36 @@ def test_the_plan_has_the_position_in_the_log(mysql_database: Endpoint, opened: 
     assert opened().snapshot().position == before
     with pytest.raises(SourceRefused, match="MySQL has no snapshot"):
         opened().snapshot(Consistency.SNAPSHOT)
+
+
+def test_columns_are_known_of_which_many_rows_have_one_value(mysql_database: Endpoint, opened: Open) -> None:
+    """Its times have whole seconds unless they are declared with more digits."""
+    columns = "d date, y year, s datetime, t timestamp NULL, c datetime(2), m datetime(3), u timestamp(6) NULL"
+    run(mysql_database, f"CREATE TABLE t (id int PRIMARY KEY, {columns})")
+    assert opened().snapshot().coarse == ("d", "y", "s", "t", "c")
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "last"),
+    [
+        ("int", "g", "1000"),
+        ("datetime(3)", "TIMESTAMP '2024-01-01 00:00:00' + INTERVAL g MINUTE", "2024-01-01 16:40:00.000"),
+        ("varchar(9)", "LPAD(g, 5, '0')", "01000"),
+    ],
+)
+def test_a_window_never_ends_below_its_beginning(
+    mysql_database: Endpoint, opened: Open, type_: str, value: str, last: str
+) -> None:
+    """Rows at the top were deleted, or a replica lags."""
+    filled(mysql_database, f"id int PRIMARY KEY, at {type_}", 1000, f"g, {value}")
+    source = opened(increment_column="at")
+    first = source.snapshot().window
+    assert first is not None
+    assert first.upto == last
+    run(mysql_database, "DELETE FROM t WHERE id > 900")
+    assert source.snapshot(after=last).window == Window(column="at", after=last, upto=last)
+    run(mysql_database, "DELETE FROM t")
+    assert source.snapshot(after=last).window == Window(column="at", after=last, upto=last)
 
 
 @pytest.mark.statement("X4")

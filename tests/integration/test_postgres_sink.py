@@ -241,6 +241,40 @@ def test_upsert_needs_a_unique_key(database: Endpoint, opened: Open, key: str, u
     assert fitted(opened()).key == ()
 
 
+@pytest.mark.parametrize(
+    ("code", "index", "arrives", "refused"),
+    [
+        ("text", "UNIQUE (id, code)", True, True),
+        ("text NOT NULL", "UNIQUE (id, code)", True, False),
+        ("raw.needed", "UNIQUE (id, code)", True, False),
+        ("text", "UNIQUE (id, code)", False, False),
+        ("text", "UNIQUE NULLS NOT DISTINCT (id, code)", True, False),
+        ("text", "UNIQUE (id, code), UNIQUE NULLS NOT DISTINCT (code, id)", True, False),
+        ("text", "PRIMARY KEY (id, code)", True, False),
+    ],
+)
+def test_a_key_that_may_be_null_is_no_key(
+    database: Endpoint, opened: Open, code: str, index: str, arrives: bool, refused: bool
+) -> None:
+    """Two rows without a key do not collide, so each run would add such a row once more."""
+    run(
+        database,
+        "CREATE SCHEMA raw",
+        "CREATE DOMAIN raw.needed AS text NOT NULL",
+        f"CREATE TABLE raw.t (id bigint, code {code}, {index})",
+    )
+    type_ = "raw.needed" if code == "raw.needed" else "text"
+    columns = (COLUMNS[0], Column(name="code", type=type_, nullable=arrives))
+    sink = opened(key=("code", "id"))
+    if refused:
+        assert "code of its key may be NULL, and a row without a key would come once more with each run: " in refusal(
+            sink, mode=Mode.UPSERT, columns=columns
+        )
+    else:
+        assert fitted(sink, mode=Mode.UPSERT, columns=columns).key == ("code", "id")
+    assert fitted(sink, columns=columns).key == ()
+
+
 def test_a_partial_index_is_no_key(database: Endpoint, opened: Open) -> None:
     run(
         database,
@@ -253,7 +287,7 @@ def test_a_partial_index_is_no_key(database: Endpoint, opened: Open) -> None:
 
 
 def test_the_sinks_own_key_goes_first(database: Endpoint, opened: Open) -> None:
-    run(database, "CREATE SCHEMA raw", f"CREATE TABLE raw.t ({SAME}, UNIQUE (name, id))")
+    run(database, "CREATE SCHEMA raw", f"CREATE TABLE raw.t ({SAME}, UNIQUE NULLS NOT DISTINCT (name, id))")
     assert fitted(opened(key=("id", "name")), mode=Mode.UPSERT).key == ("id", "name")
     assert "cannot be upserted by nix, which does not arrive" in refusal(opened(key=("nix",)), mode=Mode.UPSERT)
 
@@ -314,6 +348,73 @@ def test_tables_that_are_there_already_need_no_right_to_create(
 def test_tables_of_our_names_that_are_not_ours_are_left_alone(database: Endpoint, opened: Open) -> None:
     run(database, "CREATE SCHEMA raw", "CREATE TABLE raw.backpressure_plan (target text, epoch int)")
     assert "raw.backpressure_plan is not this product's: it has no column plan_id" in refusal(opened())
+
+
+@pytest.mark.parametrize(
+    ("setup", "words"),
+    [
+        ([f"CREATE UNLOGGED TABLE raw.t ({SAME}, PRIMARY KEY (id))"], "it is unlogged: a crash or a failover of its"),
+        (
+            [
+                f"CREATE TABLE raw.t ({SAME}, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+                "CREATE TABLE raw.low PARTITION OF raw.t FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id)",
+                "CREATE TABLE raw.fine PARTITION OF raw.t DEFAULT",
+                'CREATE UNLOGGED TABLE raw."Deep" PARTITION OF raw.low FOR VALUES FROM (0) TO (5)',
+            ],
+            'its partition raw."Deep" is unlogged: a crash or a failover of its server empties it, and markers of the '
+            'rows stay. ALTER TABLE raw."Deep" SET LOGGED, and if',
+        ),
+        (
+            [
+                f"CREATE TABLE raw.t ({SAME}) PARTITION BY RANGE (id)",
+                "CREATE FOREIGN DATA WRAPPER elsewhere",
+                "CREATE SERVER elsewhere FOREIGN DATA WRAPPER elsewhere",
+                "CREATE FOREIGN TABLE raw.far PARTITION OF raw.t DEFAULT SERVER elsewhere",
+            ],
+            "its partition raw.far is a foreign table: its rows and their markers are not committed together",
+        ),
+    ],
+)
+@pytest.mark.parametrize("mode", [Mode.APPEND, Mode.UPSERT, Mode.REPLACE])
+def test_a_target_that_a_crash_empties_is_refused(
+    database: Endpoint, opened: Open, mode: Mode, setup: list[str], words: str
+) -> None:
+    run(database, "CREATE SCHEMA raw", *setup)
+    assert words in refusal(opened(), mode=mode)
+
+
+@pytest.mark.parametrize("table", ["t", "backpressure_plan", "backpressure_commit", "backpressure_frontier"])
+def test_a_table_that_becomes_unlogged_stops_later_runs_and_verification(
+    database: Endpoint, opened: Open, table: str
+) -> None:
+    """A crash would leave markers without rows, or rows without markers."""
+    sink = opened()
+    write = prepared(sink, mode=Mode.UPSERT)
+    sink.prepare(replace(write, ordered=True))
+    sink.begin(planned(write))
+    sink.check_history()
+    run(database, f"ALTER TABLE raw.{table} SET UNLOGGED")
+    subject = "it" if table == "t" else f"raw.{table}"
+    with pytest.raises(SinkRefused) as raised:
+        sink.check_history()
+    assert f"may have lost rows that its plans wrote: {subject} is unlogged" in str(raised.value)
+    assert str(raised.value).endswith('trigger the DAG with {"backpressure": "restart"} to plan anew.')
+    assert f"{subject} is unlogged" in refusal(sink, mode=Mode.UPSERT)
+    run(database, f"ALTER TABLE raw.{table} SET LOGGED")
+    sink.check_history()
+    fitted(sink, mode=Mode.UPSERT)
+
+
+def test_a_partitioned_target_has_no_file_of_its_own(database: Endpoint, opened: Open) -> None:
+    """The word UNLOGGED says nothing of a table whose rows lie in its partitions."""
+    run(
+        database,
+        "CREATE SCHEMA raw",
+        f"CREATE TABLE raw.t ({SAME}) PARTITION BY RANGE (id)",
+        "CREATE TABLE raw.part PARTITION OF raw.t DEFAULT",
+        "UPDATE pg_class SET relpersistence = 'u' WHERE oid = 'raw.t'::regclass",
+    )
+    assert fitted(opened()).columns == COLUMNS
 
 
 def test_row_security_is_told_beforehand(database: Endpoint, opened: Open, writer: Endpoint) -> None:

@@ -4,9 +4,11 @@ import logging
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.source import size
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
+from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import SourceRefused
 from tests.support.postgres import new_role, run
 from tests.support.reading import MANY_BYTES, Open, assert_covered, keys_by_range
@@ -243,6 +245,45 @@ def test_increments_are_windows_of_a_rising_column(database: Endpoint, opened: O
         0,
         type(later.window)(column="at", after=later.window.upto, upto=later.window.upto),
     )
+
+
+def test_columns_are_known_of_which_many_rows_have_one_value(database: Endpoint, opened: Open) -> None:
+    run(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, d date, s timestamp(0), c timestamptz(2), m timestamp(3), u timestamptz)",
+    )
+    assert opened().snapshot().coarse == ("d", "s", "c")
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "last"),
+    [
+        ("numeric", "g", "1000"),
+        ("timestamptz", "timestamptz '2024-01-01' + g * interval '1 min'", "2024-01-01 16:40:00+00"),
+        ('text COLLATE "C"', "to_char(g, 'FM0000')", "1000"),
+    ],
+)
+def test_a_window_never_ends_below_its_beginning(
+    database: Endpoint, opened: Open, monkeypatch: pytest.MonkeyPatch, type_: str, value: str, last: str
+) -> None:
+    """Rows at the top were deleted, or a replica lags; the table is too large to be counted, so an estimate says 1."""
+    monkeypatch.setattr(size, "COUNTABLE_ROWS", 10)
+    run(
+        database,
+        f"CREATE TABLE t (id int PRIMARY KEY, at {type_})",
+        f"INSERT INTO t SELECT g, {value} FROM generate_series(1, 1000) g",
+        "ANALYZE t",
+    )
+    source = opened(increment_column="at")
+    first = source.snapshot().window
+    assert first is not None
+    assert first.upto == last
+    run(database, "DELETE FROM t WHERE id > 900")
+    below = source.snapshot(after=last)
+    assert (below.window, below.total_exact) == (Window(column="at", after=last, upto=last), False)
+    assert list(source.ranges(below, rows=100, bytes=MANY_BYTES)) == []
+    run(database, "DELETE FROM t")
+    assert source.snapshot(after=last).window == below.window
 
 
 def test_bounds_say_what_they_are() -> None:

@@ -77,6 +77,48 @@ def test_a_repair_that_was_killed_half_way_is_found_again(composed: Composed, da
     assert difference(database, "t", database, "raw.t") == (0, 0)
 
 
+def test_a_repair_under_upsert_leaves_the_rows_of_others(composed: Composed, database: Endpoint):
+    """They may write there too; the range's own rows are replaced by their key."""
+    run(
+        database,
+        "DELETE FROM t WHERE id % 2 = 0",
+        "CREATE SCHEMA raw",
+        "CREATE TABLE raw.t (id bigint PRIMARY KEY, code text)",
+        f"INSERT INTO raw.t SELECT 2 * i, 'theirs' FROM generate_series(1, {ROWS // 2}) i",
+    )
+    composed = replace(composed, mode="upsert")
+    composed.plan()
+    composed.run()
+    with composed.open() as ports:
+        run(database, "UPDATE raw.t SET code = 'other' WHERE id = 1501")
+        for record in ports.ledger.ranges(ports.plan.plan_id):
+            assert repair(ports.ledger, ports.sink, ports.plan, record, who="ada") == 0
+        assert ports.hydrator().run().committed == len(ports.ledger.ranges(ports.plan.plan_id))
+    assert difference(database, "t", database, "(SELECT * FROM raw.t WHERE id % 2 = 1)") == (0, 0)
+    assert run(database, "SELECT count(*) FROM raw.t WHERE code = 'theirs'") == [(ROWS // 2,)]
+
+
+@pytest.mark.parametrize(("action", "refused"), [("CASCADE", True), ("SET NULL", True), ("NO ACTION", False)])
+def test_a_repair_changes_no_rows_of_other_tables(composed: Composed, database: Endpoint, action: str, refused: bool):
+    """The parents come back, and what went with them does not."""
+    composed.plan()
+    composed.run()
+    run(
+        database,
+        "ALTER TABLE raw.t ADD PRIMARY KEY (id)",
+        f"CREATE TABLE raw.mart (id bigint REFERENCES raw.t ON DELETE {action})",
+        "INSERT INTO raw.mart VALUES (1)",
+    )
+    with composed.open() as ports:
+        first, second = ports.ledger.ranges(ports.plan.plan_id)[:2]
+        words = "mart_id_fkey of raw.mart would delete or change rows there too" if refused else "mart_id_fkey"
+        with pytest.raises(SinkRefused, match=words):
+            repair(ports.ledger, ports.sink, ports.plan, first, who="ada")
+        if not refused:
+            assert repair(ports.ledger, ports.sink, ports.plan, second, who="ada") == second.rows
+    assert run(database, "TABLE raw.mart") == [(1,)]
+
+
 def test_what_cannot_be_read_again_alone_is_refused_and_left(composed: Composed, database: Endpoint):
     """Each with its reason, before a row is removed."""
     composed.plan()

@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.planning.planner import Verdict
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
-from airflow_provider_backpressure.core.snapshot.table_storage import check_kept
+from airflow_provider_backpressure.core.snapshot.table_storage import check_kept, find_exchanged
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.runners.connect import ConnectRunner
@@ -144,6 +144,50 @@ def test_a_column_that_is_another_one_by_now_is_not_taken_for_the_planned(
         run(database, *EXCHANGED[case])
         with pytest.raises(SnapshotLost if in_snapshot else SourceRefused, match="column doc is another one"):
             count(database, read, piece)
+
+
+@pytest.mark.parametrize("made", [PLAIN, PARTITIONED], ids=["keyed", "partitioned"])
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("ALTER TABLE t RENAME TO old", "CREATE TABLE t (LIKE old INCLUDING ALL)", "INSERT INTO t TABLE old"),
+        (
+            "CREATE TABLE fresh AS TABLE t",
+            "ALTER TABLE fresh ADD PRIMARY KEY (id)",
+            "DROP TABLE t",
+            "ALTER TABLE fresh RENAME TO t",
+        ),
+    ],
+    ids=["renamed", "dropped"],
+)
+def test_another_table_under_the_name_is_not_read_for_the_planned(
+    database: Endpoint, made: tuple[str, ...], statements: tuple[str, ...]
+) -> None:
+    """Neither by a range of a plan whose source stands still, nor by the run that would follow it."""
+    run(database, *made, FILL)
+    with closing(opened(database)) as source:
+        read, piece = planned(source, Consistency.STATIC)
+        assert count(database, read, piece) >= 1000
+        run(database, *statements)
+        with pytest.raises(SourceRefused, match="it is another table, dropped and made again or renamed; ranges"):
+            count(database, read, piece)
+        now = planned(source, Consistency.STATIC)[0]
+    assert read.storage is not None
+    assert now.storage is not None
+    assert find_exchanged(read.storage, now.storage, ["id"]) == [
+        "it is another table, dropped and made again or renamed"
+    ]
+
+
+def test_a_view_may_be_made_again(database: Endpoint) -> None:
+    """It holds no rows of its own."""
+    run(database, *PLAIN, FILL, "CREATE VIEW seen AS TABLE t")
+    with closing(opened(database, table="public.seen", split_column="id")) as source:
+        read, piece = planned(source, Consistency.STATIC)
+        assert read.storage is not None
+        assert read.storage.number is None
+        run(database, "DROP VIEW seen", "CREATE VIEW seen AS SELECT * FROM t")
+        assert count(database, read, piece) >= 1000
 
 
 def test_a_column_of_the_condition_alone_matters_too(database: Endpoint) -> None:

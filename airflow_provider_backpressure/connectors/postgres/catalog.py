@@ -6,6 +6,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Row, Session
+from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
 
 ORDINARY, PARTITIONED = "r", "p"
 READABLE = frozenset("rpvmf")
@@ -31,6 +32,8 @@ class CatalogColumn:
     number: int
     name: str
     type: str
+    definition: str | None
+    """What a user's own type is made of, see :mod:`..connectors.postgres.type_definitions`."""
     not_null: bool
     """Holds for every row: a constraint that was never validated does not count."""
     has_default: bool
@@ -55,6 +58,8 @@ class UniqueKey:
     primary: bool
     immediate: bool
     """Not deferrable, so that ON CONFLICT can go by it."""
+    nulls_equal: bool
+    """Whether two rows without a value are the same key to it: ``NULLS NOT DISTINCT``."""
     ordered: bool
     """Sorted as its columns are, so that ranges of them are found through it."""
 
@@ -123,22 +128,31 @@ def _find(connection: Connection, name: QualifiedName) -> Relation | None:
         row_security=row_security,
         user_triggers=user_triggers,
         rules=rules,
-        columns=tuple(_column(row) for row in connection.execute(_COLUMNS, (oid,))),
+        columns=_columns(connection, oid),
         unique_keys=tuple(
-            UniqueKey(columns=tuple(columns), primary=primary, immediate=immediate, ordered=ordered)
-            for columns, primary, immediate, ordered in connection.execute(_UNIQUE_KEYS, (oid,))
+            UniqueKey(
+                columns=tuple(columns), primary=primary, immediate=immediate, nulls_equal=nulls_equal, ordered=ordered
+            )
+            for columns, primary, immediate, nulls_equal, ordered in connection.execute(_UNIQUE_KEYS, (oid,))
         ),
         indexed=frozenset(name for (name,) in connection.execute(_INDEXED, (oid,))),
     )
 
 
-def _column(row: Row) -> CatalogColumn:
+def _columns(connection: Connection, oid: int) -> tuple[CatalogColumn, ...]:
+    rows = connection.execute(_COLUMNS, (oid,)).fetchall()
+    definitions = read_definitions(connection, (row[0] for row in rows))
+    return tuple(_column(row[1:], definitions.get(row[0])) for row in rows)
+
+
+def _column(row: Row, definition: str | None) -> CatalogColumn:
     number, name, type_, not_null, has_default, demanded, generated, collation, loose, select, insert, update = row
     rights = {"SELECT": select, "INSERT": insert, "UPDATE": update}
     return CatalogColumn(
         number=number,
         name=name,
         type=type_,
+        definition=definition,
         not_null=not_null,
         has_default=has_default,
         demanded=demanded,
@@ -178,7 +192,7 @@ _COLUMNS = sql.SQL(
                d.own ->> 'datcollversion', d.own ->> 'daticurules'
         FROM (SELECT to_jsonb(b) AS own FROM pg_database b WHERE b.datname = current_database()) d
     )
-    SELECT a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),
+    SELECT a.atttypid::bigint, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),
            a.attnotnull AND NOT EXISTS (
                SELECT FROM pg_constraint k
                WHERE k.conrelid = a.attrelid AND k.contype = 'n' AND k.conkey = ARRAY[a.attnum] AND NOT k.convalidated),
@@ -202,9 +216,11 @@ _COLUMNS = sql.SQL(
     """
 )
 
+# PostgreSQL 14 has no word for keys that take two rows without a value for the same; the row is asked by name.
 _UNIQUE_KEYS = sql.SQL(
     """
-    SELECT k.names, i.indisprimary, i.indimmediate, k.ordered
+    SELECT k.names, i.indisprimary, i.indimmediate, coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false),
+           k.ordered
     FROM pg_index i
     JOIN pg_class x ON x.oid = i.indexrelid
     CROSS JOIN LATERAL (

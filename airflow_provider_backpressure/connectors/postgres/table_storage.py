@@ -70,11 +70,12 @@ def check_same_files(planned: TableStorage, relations: tuple[tuple[int, int], ..
         )
 
 
-def other_columns(connection: psycopg.Connection, planned: TableStorage) -> list[str]:
-    """Return the planned names that belong to other columns by now: dropped and added again, or renamed.
+def find_other_columns(connection: psycopg.Connection, planned: TableStorage) -> list[str]:
+    """Return what of the planned names is another table or column by now, as parts of a sentence.
 
-    Rows keep the values of a dropped column, and no file changes; a query by the name gives those of the new one. Asked
-    by an empty query, since the catalogue is as old as the snapshot inside of one. The query locks the table.
+    Columns are dropped and added again, or renamed. Rows keep the values of a dropped column, and no file changes; a
+    query by the name gives those of the new one. Asked by an empty query, since the catalogue is as old as the snapshot
+    inside of one. The query locks the table.
     """
     if not planned.columns:
         return []
@@ -84,7 +85,13 @@ def other_columns(connection: psycopg.Connection, planned: TableStorage) -> list
     )
     result = connection.execute(query).pgresult
     assert result is not None, "a statement was run"
-    return [column.name for at, column in enumerate(planned.columns) if result.ftablecol(at) != column.number]
+    if planned.number is not None and result.ftable(0) != planned.number:
+        return ["it is another table, dropped and made again or renamed"]
+    return [
+        f"column {column.name} is another one, which was added or renamed"
+        for at, column in enumerate(planned.columns)
+        if result.ftablecol(at) != column.number
+    ]
 
 
 def lock_relations(connection: psycopg.Connection, table: str, lock: str) -> tuple[tuple[int, int], ...]:

@@ -23,13 +23,16 @@ from airflow_provider_backpressure.core.planning.preconditions import (
     check_key,
     check_mode,
     check_modules,
+    check_same_key,
+    check_same_table,
 )
 from airflow_provider_backpressure.core.planning.range_size import measure_plan, next_rows, rows_per_range
 from airflow_provider_backpressure.core.planning.source_comparison import describe_change
 from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Runner, Sink, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
-from airflow_provider_backpressure.core.snapshot.messages import Transform, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.increment import check_increment, check_order, shorten, warn_coarse
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import in_order, order_by_log
 from airflow_provider_backpressure.core.snapshot.paths import choose_path
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, fingerprint
@@ -72,6 +75,7 @@ class Preview:
     """What a plan would be, before anything is written."""
 
     snapshot: Snapshot
+    read: ReadSpec
     write: WriteSpec
     path: str
     range_rows: int
@@ -133,6 +137,7 @@ class Planner:
             check_replayable(snapshot, write, mode=self.mode, transformed=self.transform is not None)
         return Preview(
             snapshot=snapshot,
+            read=read,
             write=write,
             path=choose_path(read, write, self.transform),
             range_rows=rows_per_range(self.budget, snapshot.row_bytes),
@@ -276,6 +281,7 @@ class Planner:
             environment=self.environment,
         )
         check_empty(draft, self.sink)
+        warn_coarse(snapshot)
         draft = replace(
             draft, position=self._keep_log(hydration, draft), hydration_id=hydration.id if catches_up else ""
         )
@@ -351,6 +357,8 @@ class Planner:
         after = plan.version or (_read_before(plan) if counts.open else None)
         preview = self.preview(plan=plan, counted=complete, after=after)
         check_held(plan, self.sink)
+        if plan.consistency is Consistency.STATIC:
+            check_same_table(plan, preview.read)
         if not complete:
             verdict, note = Verdict.RESUMED, f"{counts.committed} of {counts.total} ranges are committed already"
             if plan.version and preview.snapshot.version != plan.version:
@@ -366,7 +374,7 @@ class Planner:
 
     def _catch_up(self, hydration: Hydration, plan: Plan, counts: RangeCounts) -> Planned:
         """Go on with open ranges, or plan the windows that follow, or find that nothing was written since."""
-        self.preview(plan=plan, counted=False)
+        check_same_key(plan, self.preview(plan=plan, counted=False).write)
         check_held(plan, self.sink)
         if not counts.open:
             if hydration.phase is Phase.STEADY_STATE:
@@ -445,12 +453,18 @@ class Planner:
 
     def _increment(self, hydration: Hydration, plan: Plan, ranges: int) -> Planned:
         """Plan what has come since the committed window, or find that nothing has."""
+        check_increment(plan, self.source.increment_column)
         after = plan.read.window.upto if plan.read.window else None
         self._widen(plan, after=after)
         preview = self.preview(after=after)
+        check_order(plan, preview.snapshot)
+        check_same_table(plan, preview.read)
+        check_same_key(plan, preview.write)
         check_held(plan, self.sink)
-        if preview.snapshot.window is None or preview.snapshot.total == 0:
-            note = f"nothing has come above {_short(after)}" if after is not None else "the source is still empty"
+        window = preview.snapshot.window
+        # Where rows are estimated there is a total even of an empty window.
+        if window is None or window.upto == after or preview.snapshot.total == 0:
+            note = f"nothing has come above {shorten(after)}" if after is not None else "the source is still empty"
             return Planned(verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=ranges, note=note)
         return self._begin(hydration, preview)
 
@@ -469,8 +483,3 @@ def _read_before(plan: Plan) -> str | None:
     """Return the end of a plan's offsets: the source compares its log with them, and refuses another log."""
     window = plan.read.window
     return window.upto if plan.consistency is Consistency.OFFSETS and window is not None else None
-
-
-def _short(text: str, width: int = 120) -> str:
-    """Return the text for a sentence: a log's frontier has a number for each partition."""
-    return text if len(text) <= width else f"{text[:width]}…"

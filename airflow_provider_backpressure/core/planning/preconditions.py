@@ -5,9 +5,17 @@ from collections.abc import Sequence
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Sink, Source
-from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.remedies import RESTART
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, RunnerRefused, SinkRefused
+from airflow_provider_backpressure.core.snapshot.table_storage import find_exchanged
+from airflow_provider_backpressure.exceptions import (
+    InvalidDeclaration,
+    LedgerRefused,
+    RunnerRefused,
+    SinkRefused,
+    SourceRefused,
+)
 
 _AS_TEXT_IN = frozenset({"delta", "iceberg"})
 _SEVERAL_PRINTED = re.compile(r"numeric|interval|jsonb")
@@ -70,6 +78,35 @@ def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, 
         raise SinkRefused(
             f"{write.fence} cannot be upserted by {column.name} in later runs: {why}, so a row would come beside the "
             f"one that it replaces. {way_out}."
+        )
+
+
+def check_same_key(plan: Plan, write: WriteSpec) -> None:
+    """Raise where rows of before were upserted by another key: a row would come beside the one that it replaces."""
+    if plan.mode is not Mode.UPSERT or write.mode != Mode.UPSERT or set(plan.write.key) == set(write.key):
+        return
+    before, now = (", ".join(key) for key in (plan.write.key, write.key))
+    raise InvalidDeclaration(
+        f"Rows of {write.fence} were upserted by the key {before}, not by {now}: a row would come beside the one that "
+        f"it replaces. Name {before} as the key of the sink, or {RESTART}."
+    )
+
+
+def check_same_table(plan: Plan, now: ReadSpec) -> None:
+    """Raise where another table or column bears a planned name: of its rows nothing is known.
+
+    Not in another database, where every number is another one: there the source was restored from a dump.
+    """
+    before, here, there = plan.read, plan.read.place, now.place
+    if here is None or there is None or here.rpartition("/")[0] != there.rpartition("/")[0]:
+        return
+    if before.storage is None or now.storage is None:
+        return
+    changed = find_exchanged(before.storage, now.storage, [column.name for column in before.columns])
+    if changed:
+        raise SourceRefused(
+            f"{plan.source_identity} has changed since plan {plan.plan_id}: {', '.join(changed)}. What is committed "
+            f"stays; {RESTART}."
         )
 
 

@@ -177,6 +177,8 @@ class Source(Protocol):
     """Python modules that a task imports to read from it."""
     increments: bool
     """Whether later runs read what has come since the committed window."""
+    increment_column: str | None
+    """The declared rising column; ``None`` where there is none, and for a log, which is read by offsets."""
 
     def snapshot(
         self,
@@ -347,8 +349,8 @@ class Sink(Protocol):
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """Remove a slice's rows and its marker in one step, so that it can be written anew; return the rows removed.
 
-        Idempotent. ``SinkRefused`` where the slice's rows cannot be told from others, ``PlanSuperseded`` for a plan
-        that no longer holds the target.
+        Rows may stay where writing them again replaces them by key. Idempotent. ``SinkRefused`` where the slice's rows
+        cannot be told from others, ``PlanSuperseded`` for a plan that no longer holds the target.
         """
         ...
 

@@ -12,6 +12,7 @@ from airflow_provider_backpressure.core.ports.paging import every_range
 from airflow_provider_backpressure.core.reconciliation.compare import Comparison, Finding, Standing
 from airflow_provider_backpressure.core.reconciliation.rebuild import Rebuilt
 from airflow_provider_backpressure.core.remedies import RESTART
+from airflow_provider_backpressure.core.snapshot.increment import check_increment
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.snapshot.schema_change import keep_planned_columns
@@ -171,6 +172,8 @@ class Reindexer:
     def _snapshot(self, plan: Plan) -> Snapshot:
         """Return what there is to be cut, as the plan has it; ``SourceRefused`` where the columns are others by now."""
         rising = plan.increment and not plan.replays
+        if rising:
+            check_increment(plan, self.source.increment_column)
         after = plan.read.window.after if plan.read.window and rising else None
         found = self.source.snapshot(None if rising else plan.consistency, after=after, counted=False)
         return replace(keep_planned_columns(found, plan, NewColumn.ADD), window=plan.read.window)

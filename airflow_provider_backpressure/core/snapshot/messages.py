@@ -22,6 +22,8 @@ class Column:
     nullable: bool = True
     collation: str | None = None
     """How the source orders a text key by which ranges are cut; another order has other rows in the same bounds."""
+    definition: str | None = None
+    """What a type of the user's own is made of; ``None`` for other types, and where it is not known."""
 
 
 def null_bounds(columns: Sequence[Column], split: Sequence[str]) -> list[NullBounds]:

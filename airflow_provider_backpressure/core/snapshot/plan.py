@@ -53,6 +53,8 @@ class Snapshot:
     """Columns with a default: once they are added, rows have a value that nobody wrote."""
     loose: tuple[str, ...] = ()
     """Columns of text of which the source takes different ones for equal."""
+    coarse: tuple[str, ...] = ()
+    """Columns of dates, and of times with so few digits that many rows have one value."""
     position: str | None = None
     """Where the source's log stood before anything was read (an LSN, or a GTID set); ``None`` where none is kept."""
     version: str = ""

@@ -40,6 +40,8 @@ class TableStorage:
     """Of the table itself; empty in plans of earlier releases."""
     keys: tuple[int, ...] = ()
     """Numbers of the unique indexes by which the log may tell rows apart."""
+    number: int | None = None
+    """The table's own; ``None`` for a view, which may be made again over the same rows, and in earlier releases."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "TableStorage":
@@ -86,6 +88,20 @@ def check_kept(before: TableStorage, now: TableStorage, names: Iterable[str], *,
         against += [f"column {name} was altered and the table was rewritten" for name in altered]
     if against:
         raise SourceRefused(_sentence(now.table, plan_id, against))
+
+
+def find_exchanged(before: TableStorage, now: TableStorage, names: Iterable[str]) -> list[str]:
+    """Return what of a table is another one under its name, as parts of a sentence: rows of it were never compared."""
+    if None in (before.number, now.number):
+        return []
+    if before.number != now.number:
+        return ["it is another table, dropped and made again or renamed"]
+    kept = [(old, now.column(old.name)) for old in map(before.column, names) if old is not None]
+    return [
+        f"column {old.name} is another one, which was added or renamed"
+        for old, new in kept
+        if new is not None and new.number != old.number
+    ]
 
 
 def check_added(before: TableStorage | None, now: TableStorage, names: Iterable[str], *, plan_id: str) -> None:

@@ -43,6 +43,7 @@ class KafkaTopic:
 
     modules: tuple[str, ...] = (NEEDED,)
     increments = True
+    increment_column: str | None = None
 
     def __init__(self, declared: "KafkaSource", endpoint: Endpoint) -> None:
         self._declared = declared

@@ -25,6 +25,7 @@ class LandedTable:
     """Implements :class:`..core.ports.Source` over the files that readers of the table see."""
 
     increments = False
+    increment_column: str | None = None
 
     def __init__(self, sink: Sink, *, endpoint: Endpoint, conn_id: str) -> None:
         self._sink = sink

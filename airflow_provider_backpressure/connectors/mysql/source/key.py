@@ -1,6 +1,7 @@
 """By which columns a table is cut into ranges, and which make up its unique key."""
 
 import logging
+import re
 from dataclasses import dataclass
 
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn, Relation, UniqueKey
@@ -10,6 +11,9 @@ from airflow_provider_backpressure.connectors.mysql.source.types import key_kind
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 log = logging.getLogger(__name__)
+
+_COARSE = re.compile(r"date|year.*|(datetime|timestamp)(\([0-2]\))?")
+"""A type without a number of digits has whole seconds."""
 
 KEY_TYPES = "integer types, decimal, year, char, varchar, binary, varbinary, date, datetime and timestamp"
 
@@ -54,6 +58,11 @@ def check_rising(table: Relation, name: str, *, columns: tuple[str, ...] | None,
         raise SourceRefused(
             f"{join_names([name])} of {table.name}, by which increments are read, has to be among the columns as it is."
         )
+
+
+def is_coarse(column: CatalogColumn) -> bool:
+    """Whether many rows have one value of this column, as they do of a date or of whole seconds."""
+    return _COARSE.fullmatch(column.column_type) is not None
 
 
 def _find_split_column(table: Relation, name: str, keys: list[UniqueKey]) -> Split:

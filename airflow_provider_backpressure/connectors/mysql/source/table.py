@@ -18,7 +18,7 @@ from airflow_provider_backpressure.connectors.mysql.source.checks import (
     check_rights,
     chosen_columns,
 )
-from airflow_provider_backpressure.connectors.mysql.source.key import check_rising, chosen_split
+from airflow_provider_backpressure.connectors.mysql.source.key import check_rising, chosen_split, is_coarse
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable
 from airflow_provider_backpressure.connectors.mysql.source.replication_checks import replayable
 from airflow_provider_backpressure.connectors.mysql.source.size import measure_size, row_size
@@ -62,6 +62,7 @@ class MySQLTable:
         self._logs: dict[str, MySQLLog] = {}
         self._where = declared.where if declared.where and declared.where.strip() else None
         self.identity = f"mysql://{endpoint.host}:{endpoint.port}/{self._name}{self._part()}"
+        self.increment_column = declared.increment_column
         self.increments = declared.increment_column is not None
 
     def snapshot(
@@ -112,6 +113,7 @@ class MySQLTable:
             window=window,
             log_keys=log_keys,
             loose=tuple(column.name for column in columns if column.loose),
+            coarse=tuple(column.name for column in columns if is_coarse(column)),
             defaults=tuple(column.name for column in columns if column.has_default),
             position=position,
         )
@@ -237,8 +239,10 @@ class MySQLTable:
         check_readable(table, (name,), user=self._user)
         rising = self._key_column(name)
         everything = self._with_key((), None, unique=False)
+        # The highest value may be below the one committed last: rows were deleted, or a replica lags.
+        above = "IS NOT NULL" if after is None else f"> {rising.value(after)}"
         found = self._session.rows(
-            everything.rows(rising.to_boundary_sql, None, f"{rising.sql} IS NOT NULL")
+            everything.rows(rising.to_boundary_sql, None, f"{rising.sql} {above}")
             + f" ORDER BY {rising.sql} DESC LIMIT 1"
         )
         upto = found[0][0] if found else after

@@ -12,11 +12,10 @@ from airflow_provider_backpressure.connectors.postgres.shared_connection import 
 
 def creation(connection: Connection, target: int, shadow: QualifiedName, *, indexes: bool = False) -> None:
     """Create the shadow with the target's columns, defaults, identities, checks and comments, where it is stored."""
-    unlogged, method, tablespace, name = connection.execute(_STORAGE, {"target": target}).fetchall()[0]
+    method, tablespace, name = connection.execute(_STORAGE, {"target": target}).fetchall()[0]
     place(connection, tablespace=tablespace, method=method)
     connection.execute(
-        sql.SQL("CREATE {} TABLE {} (LIKE {} INCLUDING ALL {} EXCLUDING STATISTICS)").format(
-            sql.SQL("UNLOGGED" if unlogged else ""),
+        sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL {} EXCLUDING STATISTICS)").format(
             sql.SQL(shadow.sql),
             sql.SQL(name),
             sql.SQL("" if indexes else "EXCLUDING INDEXES"),
@@ -55,7 +54,7 @@ def run_each(connection: Connection, query: Query, values: dict[str, object]) ->
 
 _STORAGE = sql.SQL(
     """
-    SELECT c.relpersistence = 'u', coalesce(m.amname, ''), coalesce(s.spcname, ''), c.oid::regclass::text
+    SELECT coalesce(m.amname, ''), coalesce(s.spcname, ''), c.oid::regclass::text
     FROM pg_class c
     LEFT JOIN pg_am m ON m.oid = c.relam
     LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace

@@ -11,7 +11,9 @@ from airflow_provider_backpressure.connectors.postgres.errors import where
 from airflow_provider_backpressure.connectors.postgres.identifiers import MAX_BYTES, QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.sink.dependents import against_replacing
-from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
+from airflow_provider_backpressure.connectors.postgres.sink.durability import find_undurable
+from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable, frontier_table
+from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import SinkRefused
@@ -33,6 +35,11 @@ class Fitting:
     system: tuple[SystemTable, ...]
     replayed: bool = False
 
+    @property
+    def others(self) -> list[QualifiedName]:
+        """The tables that are kept beside the target."""
+        return [*(each.name for each in self.system), frontier_table(self.system[0].name.schema).name]
+
 
 def check_fit(session: Session, fitting: Fitting) -> None:
     """Return where everything fits; ``SinkRefused`` with every difference otherwise."""
@@ -44,6 +51,7 @@ def check_fit(session: Session, fitting: Fitting) -> None:
     table = find(session, fitting.name)
     against = _against_new(session, fitting) if table is None else _against(session, fitting, table)
     against += [*_against_system(session, fitting), *_against_staging(session, fitting)]
+    against += session.transaction(lambda connection: find_undurable(connection, fitting.name, fitting.others))
     if against:
         raise SinkRefused(f"Rows cannot go into {fitting.name} in {where(session.endpoint)}: {'; '.join(against)}.")
 
@@ -71,11 +79,7 @@ def _check_lengths(fitting: Fitting) -> None:
 
 def _against_new(session: Session, fitting: Fitting) -> list[str]:
     """What stands against creating the target."""
-    unknown = _unknown_types(session, fitting.columns)
-    return [
-        *_against_creating(session, fitting.name.schema),
-        *(f"column {join_names([column.name])} has type {column.type}, which is not known there" for column in unknown),
-    ]
+    return [*_against_creating(session, fitting.name.schema), *_against_types(session, fitting.columns)]
 
 
 def _against(session: Session, fitting: Fitting, table: Relation) -> list[str]:
@@ -106,6 +110,8 @@ def _against_columns(fitting: Fitting, table: Relation) -> list[str]:
             against.append(f"column {join_names([column.name])} is always generated there")
         elif there.type != column.type:
             against.append(f"column {join_names([column.name])} is {column.type} here and {there.type} there")
+        else:
+            against += _against_definition(column, there.definition)
     demanded = [
         column.name
         for column in table.columns
@@ -114,6 +120,16 @@ def _against_columns(fitting: Fitting, table: Relation) -> list[str]:
     if demanded:
         against.append(f"{join_names(demanded)} there must not be NULL, has no default and does not arrive")
     return against
+
+
+def _against_definition(column: Column, there: str | None) -> list[str]:
+    """What stands against a type of the same name: the bytes of one definition are other values of another."""
+    if column.definition is None or column.definition == there:
+        return []
+    return [
+        f"type {column.type} of column {join_names([column.name])} is defined as {column.definition} here and as "
+        f"{there or 'another kind of type'} there"
+    ]
 
 
 def _against_rights(session: Session, fitting: Fitting, table: Relation) -> list[str]:
@@ -132,9 +148,22 @@ def _against_key(fitting: Fitting, table: Relation) -> list[str]:
     if fitting.mode is not Mode.UPSERT:
         return []
     wanted = set(fitting.key)
-    if any(set(unique.columns) == wanted and unique.immediate for unique in table.unique_keys):
+    found = [unique for unique in table.unique_keys if set(unique.columns) == wanted and unique.immediate]
+    if not found:
+        return [f"key {join_names(fitting.key)} is not unique there: upsert needs a unique index on exactly that"]
+    may_be_null = [
+        column.name for column in table.columns if column.name in _nullable(fitting) & wanted and not column.demanded
+    ]
+    if not may_be_null or any(unique.nulls_equal for unique in found):
         return []
-    return [f"key {join_names(fitting.key)} is not unique there: upsert needs a unique index on exactly that"]
+    return [
+        f"{join_names(may_be_null)} of its key may be NULL, and a row without a key would be added again with each run: "
+        "set it NOT NULL there, or make the unique index NULLS NOT DISTINCT"
+    ]
+
+
+def _nullable(fitting: Fitting) -> set[str]:
+    return {column.name for column in fitting.columns if column.nullable}
 
 
 def _against_replaying(session: Session, fitting: Fitting, table: Relation) -> list[str]:
@@ -200,17 +229,26 @@ def _against_creating(session: Session, schema: str) -> list[str]:
     return [] if may_create else [f"{user} has no CREATE right on schema {shown}"]
 
 
-def _unknown_types(session: Session, columns: Sequence[Column]) -> list[Column]:
-    def ask(connection: Connection) -> list[Column]:
+def _against_types(session: Session, columns: Sequence[Column]) -> list[str]:
+    """What stands against columns of these types: they are not known there, or defined otherwise."""
+
+    def ask(connection: Connection) -> list[str]:
         connection.execute(sql.SQL("SET LOCAL search_path TO ''"))
         rows = connection.execute(_KNOWN, ([column.type for column in columns],)).fetchall()
-        return [column for column, (known,) in zip(columns, rows, strict=True) if not known]
+        definitions = read_definitions(connection, (oid for (oid,) in rows if oid is not None))
+        against = []
+        for column, (oid,) in zip(columns, rows, strict=True):
+            if oid is None:
+                against.append(f"column {join_names([column.name])} has type {column.type}, which is not known there")
+            else:
+                against += _against_definition(column, definitions.get(oid))
+        return against
 
     return session.transaction(ask)
 
 
 _KNOWN = sql.SQL(
-    "SELECT to_regtype(t.name) IS NOT NULL FROM unnest(%s::text[]) WITH ORDINALITY t(name, n) ORDER BY t.n"
+    "SELECT to_regtype(t.name)::oid::bigint FROM unnest(%s::text[]) WITH ORDINALITY t(name, n) ORDER BY t.n"
 )
 _REPLAYED = sql.SQL(
     """

@@ -28,6 +28,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
     slice_prefix,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.compatibility import Fitting, check_fit
+from airflow_provider_backpressure.connectors.postgres.sink.durability import find_undurable
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import Traces
 from airflow_provider_backpressure.connectors.postgres.sink.lock_retry import LOCK_WAIT
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
@@ -36,7 +37,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     plan_row,
     upgrade,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.row_cleanup import count_rows, remove_rows
+from airflow_provider_backpressure.connectors.postgres.sink.row_cleanup import count_rows, delete_rows, remove_rows
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
     create_shadow,
@@ -317,22 +318,30 @@ class PostgresTarget:
 
     def check_history(self) -> None:
         """See :meth:`..core.ports.Sink.check_history`. Rows that others delete are not missed here."""
-        another = self._session.transaction(
-            lambda each: is_another_table(each, self._plans, fence=self._fence, target=self._name)
+        another, undurable = self._session.transaction(
+            lambda each: (
+                is_another_table(each, self._plans, fence=self._fence, target=self._name),
+                find_undurable(each, self._name, [table.name for table in (*self._system, self._frontiers)]),
+            )
         )
+        at = where(self._session.endpoint)
         if another:
             raise SinkRefused(
-                f"{self._name} in {where(self._session.endpoint)} is not the table that its plans wrote: it was "
+                f"{self._name} in {at} is not the table that its plans wrote: it was "
                 f"dropped or created again, and lacks their rows; {RESTART}."
             )
+        if undurable:
+            raise SinkRefused(f"{self._name} in {at} may have lost rows that its plans wrote: {'; '.join(undurable)}.")
 
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
-        """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended."""
+        """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended.
+
+        Under ``upsert`` only the marker goes: rows of others may lie between, and the range replaces its own by key.
+        """
         window = plan.read.window if plan.increment else None
         kept = self._kept(plan.write, bounds, window)
         if not kept:
             raise SinkRefused(f"Range {bounds} is the whole of {self._name}: plan it anew instead.")
-        rows = sql.SQL("DELETE FROM {} WHERE {}").format(sql.SQL(self._name.sql), sql.SQL(" AND ").join(kept))
         self.end_attempts(plan.plan_id, slice_id)
 
         def remove(connection: Connection) -> int:
@@ -342,7 +351,7 @@ class PostgresTarget:
                     sql.SQL("DELETE FROM {} WHERE plan_id = %s AND slice_id = %s").format(sql.SQL(table.name.sql)),
                     (plan.plan_id, slice_id),
                 )
-            return connection.execute(rows).rowcount
+            return 0 if plan.mode is Mode.UPSERT else delete_rows(connection, self._name, kept)
 
         return self._session.transaction(remove)
 

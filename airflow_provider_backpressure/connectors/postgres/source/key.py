@@ -1,6 +1,7 @@
 """By which columns a table is cut into ranges, and which make up its unique key."""
 
 import logging
+import re
 from dataclasses import dataclass
 
 from airflow_provider_backpressure.connectors.postgres.catalog import (
@@ -17,6 +18,8 @@ from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 log = logging.getLogger(__name__)
+
+_COARSE = re.compile(r"date|timestamp\([0-2]\).*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,11 @@ def check_rising(
             f"{join_names([name])} of {table.name}, by which increments are read, has to be among the columns as it is."
         )
     return column
+
+
+def is_coarse(column: CatalogColumn) -> bool:
+    """Whether many rows have one value of this column, as they do of a date or of whole seconds."""
+    return _COARSE.fullmatch(column.type) is not None
 
 
 def _find_split_column(table: Relation, name: str) -> Split:

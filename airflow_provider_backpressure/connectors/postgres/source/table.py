@@ -8,7 +8,13 @@ from psycopg import sql
 from psycopg.sql import Composable
 
 from airflow_provider_backpressure.connectors.declaration import suffix
-from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, Relation, place
+from airflow_provider_backpressure.connectors.postgres.catalog import (
+    ORDINARY,
+    PARTITIONED,
+    CatalogColumn,
+    Relation,
+    place,
+)
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
@@ -25,7 +31,7 @@ from airflow_provider_backpressure.connectors.postgres.source.checks import (
     readable_table,
 )
 from airflow_provider_backpressure.connectors.postgres.source.config import DROP_AND_RESTART
-from airflow_provider_backpressure.connectors.postgres.source.key import check_rising, chosen_split
+from airflow_provider_backpressure.connectors.postgres.source.key import check_rising, chosen_split, is_coarse
 from airflow_provider_backpressure.connectors.postgres.source.query import KeyColumn, KeyedTable, column_sql
 from airflow_provider_backpressure.connectors.postgres.source.replication_checks import replayable
 from airflow_provider_backpressure.connectors.postgres.source.size import measure_size, row_size
@@ -88,6 +94,7 @@ class PostgresTable:
         self._logs: dict[str, PostgresLog] = {}
         self._where = declared.where if declared.where and declared.where.strip() else None
         self.identity = f"postgres://{endpoint.address}/{self._name}{self._part()}"
+        self.increment_column = declared.increment_column
         self.increments = declared.increment_column is not None
 
     def snapshot(
@@ -138,6 +145,7 @@ class PostgresTable:
             window=window,
             log_keys=log_keys,
             loose=tuple(column.name for column in columns if column.loose),
+            coarse=tuple(column.name for column in columns if is_coarse(column)),
             defaults=tuple(column.name for column in columns if column.has_default),
             position=position,
         )
@@ -269,7 +277,8 @@ class PostgresTable:
         asked |= {column.name for column in found.columns if column.name.lower() in (self._where or "").lower()}
         relations = () if snapshot.consistency is Consistency.STATIC else found.relations
         columns = tuple(column for column in found.columns if column.name in asked)
-        return replace(found, relations=relations, columns=columns)
+        number = table.oid if table.kind in (ORDINARY, PARTITIONED) else None
+        return replace(found, relations=relations, columns=columns, number=number)
 
     def _position(self) -> str:
         found: str = self._session.value(_POSITION)
@@ -302,7 +311,8 @@ class PostgresTable:
             return None
         column = check_rising(table, name, columns=self._declared.columns, as_text=self._declared.as_text)
         check_readable(self._session, table, (name,))
-        upto = self._highest(name) or after
+        highest, above = self._highest(name, after)
+        upto = highest if above else after
         if upto in ENDLESS and not column.collation:
             raise SourceRefused(
                 f"Increments of {self._name} cannot be read by {join_names([name])}: a row has {upto} there, and no "
@@ -310,12 +320,19 @@ class PostgresTable:
             )
         return None if upto is None else Window(column=name, after=after, upto=upto)
 
-    def _highest(self, name: str) -> str | None:
-        query = sql.SQL("SELECT max({})::text FROM {}{}").format(
-            sql.Identifier(name), sql.SQL(self._name.sql), self._with_key((), None, unique=False).filter()
+    def _highest(self, name: str, after: str | None) -> tuple[str | None, bool]:
+        """Return the highest value of a column, and whether it is above the one that was committed last.
+
+        It may be below: the highest rows were deleted, or the connection leads to a replica that lags.
+        """
+        highest = sql.SQL("max({})").format(sql.Identifier(name))
+        cast = sql.SQL(self._key_column(name).cast)
+        above = sql.SQL("true") if after is None else sql.SQL("{} > {}::{}").format(highest, sql.Literal(after), cast)
+        query = sql.SQL("SELECT {}::text, coalesce({}, false) FROM {}{}").format(
+            highest, above, sql.SQL(self._name.sql), self._with_key((), None, unique=False).filter()
         )
-        found: str | None = self._session.value(query)
-        return found
+        found, is_above = self._session.rows(query)[0]
+        return found, is_above
 
     def _parts(self, table: Relation) -> tuple[str, ...]:
         return tuple(str(part.name) for part in parts(self._session, table))
@@ -329,6 +346,7 @@ class PostgresTable:
             type="text" if column.name in self._declared.as_text else column.type,
             nullable=not column.not_null,
             collation=column.collation if column.name in ordered else None,
+            definition=None if column.name in self._declared.as_text else column.definition,
         )
 
     def _part(self) -> str:

@@ -11,8 +11,8 @@ from airflow_provider_backpressure.connectors.postgres.errors import is_lost, wo
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.table_storage import (
     check_same_files,
+    find_other_columns,
     lock_relations,
-    other_columns,
 )
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE, connect_source, end_attempts
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut
@@ -162,10 +162,10 @@ def _check_numbers(connection: psycopg.Connection, what: Reading) -> None:
     if what.storage is None:
         return
     with _same_names():
-        others = other_columns(connection, what.storage)
+        others = find_other_columns(connection, what.storage)
     if not others:
         return
-    changed = f"column {', '.join(others)} is another one, which was added or renamed"
+    changed = ", ".join(others)
     if what.snapshot is not None:
         raise SnapshotLost(f"{what.storage.table} has changed since its plan: {changed}.")
     raise SourceRefused(f"The source has changed since its plan: {changed}; {ANEW}.")

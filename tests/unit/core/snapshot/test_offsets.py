@@ -53,8 +53,6 @@ def test_bounds_and_window_survive_json() -> None:
     assert LogWindow.from_window(begun.window(None)) == begun
     other = LogWindow.from_window(replace(whole, origin={}).window(None))
     assert other != whole, "an origin that names no partition is one"
-        "an origin that names no partition is one"
-    )
     assert LogWindow.from_window(Window(column="updated_at", after=None, upto="{}")) is None
     assert LogWindow.from_window(None) is None
 

@@ -1,0 +1,222 @@
+"""What a later run compares with the plan before, so that its value committed last still says what has come since."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.execution.lane_runner import spec_for
+from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.planning.planner import Planner, Verdict
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Window
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
+from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
+
+
+@dataclass(kw_only=True)
+class Estimating(MemorySource):
+    """A source whose rows are estimated: an empty window has a total too."""
+
+    def snapshot(self, *args: object, **more: object) -> Snapshot:
+        return replace(super().snapshot(*args, **more), total=7, total_exact=False)  # type: ignore[arg-type]
+
+
+@dataclass(kw_only=True)
+class Coarse(MemorySource):
+    """A source in whose rising column many rows have one value."""
+
+    def snapshot(self, *args: object, **more: object) -> Snapshot:
+        return replace(super().snapshot(*args, **more), coarse=("id",))  # type: ignore[arg-type]
+
+
+@dataclass(kw_only=True)
+class Runs:
+    """Runs of one hydration of a rising column."""
+
+    source: MemorySource = field(default_factory=lambda: MemorySource(keys=range(100), increments=True))
+    mode: Mode = Mode.UPSERT
+    sink: MemorySink = field(default_factory=MemorySink)
+    ledger: MemoryLedger = field(default_factory=MemoryLedger)
+
+    def planner(self, *, key: tuple[str, ...] = ()) -> Planner:
+        return Planner(
+            source=self.source,
+            sink=self.sink,
+            runner=MemoryRunner(source=self.source, sink=self.sink),
+            ledger=self.ledger,
+            budget=Budget(range_rows=50),
+            mode=self.mode,
+            key=key,
+            owner="dag",
+            cluster="spark",
+        )
+
+    def complete(self) -> Plan:
+        """Plan, or go on with what is planned, and let everything be committed."""
+        planned = self.planner().plan()
+        for record in self.ledger.ranges(planned.plan.plan_id):
+            assert record.state is RangeState.PLANNED
+            permit = self.ledger.admit(planned.hydration.id, lane="lane", session_id="s", lease_seconds=60)
+            assert permit is not None
+            spec = spec_for(planned.plan, permit.range, self.source)
+            marker = self.sink.commit(spec, spec.slices[0], self.source.read(spec.slices[0].query))
+            self.ledger.commit(
+                planned.plan.plan_id,
+                permit.range.seq,
+                worker="lane",
+                attempt=1,
+                rows=marker.rows,
+                bytes=marker.bytes,
+                checksum=marker.checksum,
+                limit=GradedLimit(),
+                pressure=0.0,
+            )
+        self.ledger.finish(planned.hydration.id)
+        return planned.plan
+
+
+def test_another_increment_column_is_refused_before_the_source_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value committed last is one of the old column: above it lies nothing that was changed before."""
+    runs = Runs()
+    runs.source.increment_column = "id"
+    first = runs.complete()
+    runs.source.increment_column = "changed_at"
+    runs.source.keys = range(120)
+    with monkeypatch.context() as patched:
+        patched.setattr(runs.source, "snapshot", None)
+        with pytest.raises(InvalidDeclaration) as raised:
+            runs.planner().plan()
+    assert str(raised.value) == (
+        "memory://source was read by increment_column='id', not 'changed_at': the value committed last, 99, says "
+        'nothing of changed_at. Name id again, or trigger the DAG with {"backpressure": "restart"} to plan anew.'
+    )
+    assert runs.sink.plan == replace(first, epoch=0)
+    assert runs.planner().plan(restart=True).plan.read.window == Window(column="changed_at", after=None, upto="119")
+
+
+@dataclass(kw_only=True)
+class Stored(MemorySource):
+    """A source that knows its table and column by their numbers."""
+
+    place: str | None = "system/database/1"
+    table: int | None = 1
+    column: int = 1
+
+    def read_spec(self, snapshot: Snapshot) -> ReadSpec:
+        column = StoredColumn(name="id", number=self.column, version="", filled=False)
+        storage = TableStorage(table="t", lock="", relations=(), columns=(column,), number=self.table)
+        return replace(super().read_spec(snapshot), place=self.place, storage=storage)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"place": "system/database/2", "table": 2}, "it is another table, dropped and made again or renamed"),
+        ({"column": 7}, "column id is another one, which was added or renamed"),
+        ({"place": "restored/database/2", "table": 2}, None),
+        ({"place": None, "table": 2}, None),
+        ({"place": "system/database/2", "table": None}, None),
+        ({}, None),
+    ],
+    ids=["table", "column", "restored", "unknown", "view", "same"],
+)
+def test_another_table_under_the_name_is_not_read_above_the_old_value(
+    change: dict[str, object], words: str | None
+) -> None:
+    runs = Runs(source=Stored(keys=range(100), increments=True))
+    runs.complete()
+    runs.source = replace(runs.source, keys=range(120), **change)  # type: ignore[arg-type]
+    if words is None:
+        assert runs.planner().plan().plan.increment
+        return
+    with pytest.raises(SourceRefused, match=rf"has changed since plan \w+: {words}\. What is committed stays; trigger"):
+        runs.planner().plan()
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_another_table_under_the_name_does_not_stand_still(complete: bool) -> None:
+    """A source without a rising column, declared static: neither is its plan gone on with, nor is it unchanged."""
+    runs = Runs(source=Stored(keys=range(100)))
+    if complete:
+        runs.complete()
+    else:
+        runs.planner().plan()
+    assert runs.planner().plan().verdict is (Verdict.UNCHANGED if complete else Verdict.RESUMED)
+    runs.source = Stored(keys=range(100), place="system/database/2", table=2)
+    with pytest.raises(SourceRefused, match="it is another table"):
+        runs.planner().plan()
+
+
+def test_an_open_window_goes_on_by_its_own_column() -> None:
+    runs = Runs()
+    runs.source.increment_column = "id"
+    runs.planner().plan()
+    runs.source.increment_column = "changed_at"
+    resumed = runs.planner().plan()
+    assert (resumed.verdict, resumed.plan.read.window) == (
+        Verdict.RESUMED,
+        Window(column="id", after=None, upto="99"),
+    )
+
+
+def test_a_lost_ledger_is_not_rebuilt_by_another_increment_column() -> None:
+    """What is missing of an open window would be cut by the new column."""
+    runs = Runs()
+    runs.source.increment_column = "id"
+    runs.complete()
+    runs.source.keys = range(200)
+    runs.planner().plan()
+    runs.ledger = MemoryLedger()
+    runs.source.increment_column = "changed_at"
+    with pytest.raises(InvalidDeclaration, match="increment_column='id', not 'changed_at'"):
+        runs.planner().plan()
+
+
+def test_an_empty_window_is_none_whatever_is_estimated() -> None:
+    """The value committed last stays where it is, though the highest row is below it."""
+    runs = Runs(source=Estimating(keys=range(100), increments=True), mode=Mode.APPEND)
+    runs.complete()
+    runs.source.keys = range(90)
+    planned = runs.planner().plan()
+    assert (planned.verdict, planned.note) == (Verdict.UNCHANGED, "nothing has come above 99")
+    runs.source.keys = range(110)
+    assert runs.complete().read.window == Window(column="id", after="99", upto="109")
+    assert sorted(runs.sink.rows) == list(range(110))
+
+
+def test_a_coarse_column_is_named_with_each_plan_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    runs = Runs(source=Coarse(keys=range(100), increments=True))
+    runs.complete()
+    runs.planner().plan()
+    runs.source.keys = range(120)
+    runs.complete()
+    warnings = [text for text in caplog.messages if "in which many rows have one value" in text]
+    assert [" 99, is never read" in warnings[0], " 119, is never read" in warnings[1]] == [True] * len(warnings)
+
+
+def test_rows_are_not_upserted_by_another_key_than_before() -> None:
+    runs = Runs()
+    runs.complete()
+    runs.source.keys = range(120)
+    with pytest.raises(InvalidDeclaration, match=r"by the key id, not by code, id: .*Name id as the key of the sink"):
+        runs.planner(key=("code", "id")).plan()
+    assert runs.planner(key=("id",)).plan().plan.increment
+
+
+def test_text_in_another_order_has_no_value_that_was_committed_last() -> None:
+    """A plan of a release that did not remember the order goes on."""
+    runs = Runs()
+    runs.source.columns = (Column(name="id", type="bigint", collation="libc en_US.utf8 2.36"),)
+    runs.complete()
+    runs.source.keys = range(120)
+    runs.source.columns = (Column(name="id", type="bigint", collation="C"),)
+    with pytest.raises(SourceRefused, match=r"ordered by C, and was by libc en_US\.utf8 2\.36 when"):
+        runs.planner().plan()
+    runs.source.columns = (Column(name="id", type="bigint"),)
+    runs.complete()
+    runs.source.keys = range(140)
+    runs.source.columns = (Column(name="id", type="bigint", collation="C"),)
+    assert runs.planner().plan().plan.increment
