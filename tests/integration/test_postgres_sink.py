@@ -267,7 +267,7 @@ def test_a_key_that_may_be_null_is_no_key(
     columns = (COLUMNS[0], Column(name="code", type=type_, nullable=arrives))
     sink = opened(key=("code", "id"))
     if refused:
-        assert "code of its key may be NULL, and a row without a key would come once more with each run: " in refusal(
+        assert "code of its key may be NULL, and a row without a key would be added with each run: " in refusal(
             sink, mode=Mode.UPSERT, columns=columns
         )
     else:

@@ -157,7 +157,7 @@ def _against_key(fitting: Fitting, table: Relation) -> list[str]:
     if not may_be_null or any(unique.nulls_equal for unique in found):
         return []
     return [
-        f"{join_names(may_be_null)} of its key may be NULL, and a row without a key would be added again with each run: "
+        f"{join_names(may_be_null)} of its key may be NULL, and a row without a key would be added with each run: "
         "set it NOT NULL there, or make the unique index NULLS NOT DISTINCT"
     ]
 
