@@ -25,7 +25,7 @@ from airflow_provider_backpressure.hooks.declaration_codec import plain
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.triggers import UnreadTrigger
-from airflow_provider_backpressure.triggers.shared_ledger import opened_ledger, shared_ledger
+from airflow_provider_backpressure.triggers.shared_ledger import get_shared_ledger, open_shared_ledger
 from airflow_provider_backpressure.triggers.unread import Subject
 from dev.services import Server, Services
 from tests.conftest import endpoint_of, fresh_database
@@ -189,11 +189,11 @@ def observed(ledger_url: str, database: Endpoint, monkeypatch: pytest.MonkeyPatc
     )
     connect("sink", fields_of(database, "postgres"))
     connect("backpressure_default", {**fields_of(ledger_at, "backpressure"), "extra": {"push": "none"}})
-    shared_ledger.cache_clear()
+    get_shared_ledger.cache_clear()
     with closing(SqlLedger(ledger_url)) as ledger:
         yield Observed(ledger=ledger, sink=database, url=ledger_url, connect=connect)
-    asyncio.run(opened_ledger("backpressure_default")).close()
-    shared_ledger.cache_clear()
+    asyncio.run(open_shared_ledger("backpressure_default")).close()
+    get_shared_ledger.cache_clear()
 
 
 def test_a_topic_gets_a_partition_loses_old_records_and_is_made_anew(observed: Observed, kafka: Server) -> None:
