@@ -334,8 +334,8 @@ class Sink(Protocol):
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """Remove a slice's rows and its marker in one step, so that it can be written anew; return the rows removed.
 
-        Rows may stay where writing them anew replaces them by key. Idempotent. ``SinkRefused`` where the slice's rows cannot be told from others, ``PlanSuperseded`` for a plan
-        that no longer holds the target.
+        Rows may stay where writing them anew replaces them by key. Idempotent. ``SinkRefused`` where the slice's rows
+        cannot be told from others, ``PlanSuperseded`` for a plan that no longer holds the target.
         """
         ...
 
