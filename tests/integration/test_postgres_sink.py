@@ -519,6 +519,28 @@ def test_the_target_is_created_with_its_types(
     assert sink.holds_rows() is True
 
 
+@pytest.mark.parametrize(
+    ("there", "refused"), [("DEFAULT 7", True), ("", False), (None, False)], ids=["filled", "empty", "missing"]
+)
+def test_a_column_that_has_values_already_is_not_taken_for_the_new_one(
+    database: Endpoint, opened: Open, there: str | None, refused: bool
+) -> None:
+    """The source has NULL in the rows of before."""
+    sink = opened()
+    prepared(sink)
+    run(database, "INSERT INTO raw.t VALUES (1, 'a', 2)")
+    if there is not None:
+        run(database, f"ALTER TABLE raw.t ADD more int {there}")
+    new = (Column(name="more", type="integer"),)
+    if refused:
+        with pytest.raises(SinkRefused, match="has a column more already, with values in rows that were committed"):
+            sink.widen(new)
+        run(database, "ALTER TABLE raw.t DROP more")
+    sink.widen(new)
+    sink.widen(new)
+    assert run(database, "SELECT id, more FROM raw.t") == [(1, None)]
+
+
 def test_two_may_prepare_at_once(opened: Open) -> None:
     barrier = threading.Barrier(4)
 

@@ -142,12 +142,22 @@ class PostgresTarget:
         )
 
     def widen(self, columns: Sequence[Column]) -> None:
-        """See :meth:`..core.ports.Sink.widen`. All of them or none."""
+        """See :meth:`..core.ports.Sink.widen`. All of them or none.
+
+        ``SinkRefused`` where such a column is there already and rows have values in it, as of a default: the source
+        has NULL in these rows, and nothing would compare them.
+        """
 
         def add(connection: Connection) -> None:
             if not _there(connection, self._name):
                 return
             for column in columns:
+                if self._has_values(connection, column.name):
+                    raise SinkRefused(
+                        f"{self._name} in {where(self._session.endpoint)} has a column {listed([column.name])} "
+                        "already, with values in rows that were committed before the source had it: drop it there, "
+                        f"and the run adds it, or {RESTART}."
+                    )
                 connection.execute(
                     sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(
                         sql.SQL(self._name.sql), definition(replace(column, nullable=True))
@@ -414,6 +424,14 @@ class PostgresTarget:
         """See :meth:`..core.ports.Sink.close`."""
         self._session.close()
 
+    def _has_values(self, connection: Connection, column: str) -> bool:
+        values = (self._name.schema, self._name.name, column)
+        if connection.execute(_COLUMN_THERE, values).fetchone() is None:
+            return False
+        query = sql.SQL("SELECT FROM {} WHERE {} IS NOT NULL LIMIT 1")
+        found = connection.execute(query.format(sql.SQL(self._name.sql), sql.Identifier(column))).fetchone()
+        return found is not None
+
     def _create(self, connection: Connection, write: WriteSpec) -> None:
         connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
 
@@ -530,6 +548,10 @@ def _there(connection: Connection, name: QualifiedName) -> bool:
 _SCHEMA_THERE = sql.SQL("SELECT FROM pg_namespace WHERE nspname = %s")
 _RELATION_THERE = sql.SQL(
     "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
+)
+_COLUMN_THERE = sql.SQL(
+    "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid"
+    " WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND NOT a.attisdropped"
 )
 # The row lock that an update takes orders two plans; attempts that hold it shared have been ended just before.
 _BEGIN = """
