@@ -26,7 +26,7 @@ def pause(args: Namespace) -> None:
 
 @command
 def resume(args: Namespace) -> None:
-    """Take the hand off again."""
+    """Resume a paused hydration."""
     with open_ledger(args) as ledger:
         for found in _find_hydrations(ledger, args):
             ledger.resume(found.id, who=getuser(), why=args.why)
@@ -48,7 +48,7 @@ def set_(args: Namespace) -> None:
 
 @command
 def history(args: Namespace) -> None:
-    """Show who steered what, when and why."""
+    """Show the history of manual changes."""
     with open_ledger(args) as ledger:
         meant = find_hydration(ledger, args.hydration).id if args.hydration else None
         acts = ledger.controls(meant)

@@ -32,43 +32,41 @@ LEDGER = _argument(
     default="backpressure_default",
 )
 HYDRATION = Completed("hydration", names=completion.hydrations, help=TARGET)
-ANY_HYDRATION = Completed(
-    "hydration", names=completion.hydrations, nargs="?", help=f"{TARGET}; all of them where it is left out"
-)
-WATCH = _argument("-w", "--watch", action="store_true", help="draw it anew with each change, or every second")
+ANY_HYDRATION = Completed("hydration", names=completion.hydrations, nargs="?", help=f"{TARGET} (default: all)")
+WATCH = _argument("-w", "--watch", action="store_true", help="refresh at each change, or every second")
 STATE = _argument(
     "--state", choices=("planned", "admitted", "committed", "failed", "revoked"), help="only ranges in this state"
 )
-WHY = _argument("--why", help="the reason, for those who look at the gate")
-REASON = _argument("--why", required=True, help="the reason, which stays in the ledger")
+WHY = _argument("--why", help="the reason, shown with the gate")
+REASON = _argument("--why", required=True, help="the reason, kept in the ledger")
 ONE_OR_ALL = Completed("hydration", names=completion.hydrations, nargs="?", help=TARGET)
-ALL = _argument("--all", action="store_true", help="every hydration there is")
-CREDITS = _argument("--credits", type=int, help="most ranges in flight; 0: as the DAG declares")
-RANGE_ROWS = _argument("--range-rows", type=int, help="most rows of a range from now on; 0: as declared")
-PRIORITY = _argument("--priority", type=int, help="place in the cluster's queue: a higher one goes first (default: 0)")
-CLUSTER = Completed(
-    "--cluster", names=completion.clusters, help="Airflow connection of a Spark cluster (default: every one)"
+ALL = _argument("--all", action="store_true", help="every hydration")
+CREDITS = _argument("--credits", type=int, help="maximum ranges in flight; 0: as the DAG declares")
+RANGE_ROWS = _argument("--range-rows", type=int, help="maximum rows of a range from the next plan on; 0: as declared")
+PRIORITY = _argument("--priority", type=int, help="priority in the cluster's queue; higher runs first (default: 0)")
+CLUSTER = Completed("--cluster", names=completion.clusters, help="Airflow connection of a Spark cluster (default: all)")
+CONCURRENCY = _argument(
+    "--concurrency", type=int, help="maximum number of sources that hydrate at once on the cluster (default: 4)"
 )
-CONCURRENCY = _argument("--concurrency", type=int, help="how many sources hydrate at once on the cluster (default: 4)")
-MOST = _argument("--most", type=int, help="highest number of credits to try (default and limit: two for each slot)")
-PUBLISH = _argument("--publish", choices=("on", "off"), help="tell others of changes, in every process")
-SUBSCRIBE = _argument("--subscribe", choices=("on", "off"), help="listen for changes, in every process")
+MOST = _argument("--most", type=int, help="maximum credits to try (default and limit: two for each slot)")
+PUBLISH = _argument("--publish", choices=("on", "off"), help="publish changes, in every process")
+SUBSCRIBE = _argument("--subscribe", choices=("on", "off"), help="subscribe to changes, in every process")
 SECONDS = _argument("--seconds", type=float, default=10.0, help="how long each step lasts (default: 10)")
 SAMPLE_ROWS = _argument("--range-rows", type=int, help="rows of a range (default: as in the plan)")
-LAST = _argument("--last", action="store_true", help="show what was measured last; nothing is copied")
+LAST = _argument("--last", action="store_true", help="show the latest result; nothing is copied")
 SEQ = _argument("seq", type=int, nargs="+", help="number of a range, as `ranges` and `verify` show it")
 DAG = Completed("dag_id", names=completion.dags, help="id of the DAG")
 GROUP = _argument("--task-group", help="only the hydration of this task group")
 ACCEPT = _argument(
     "--accept",
     action="store_true",
-    help="take the target's word also where the ledger knows of more, as after a restore of the target",
+    help="accept the target as it is, also if the ledger has more commits (after a restore of the target)",
 )
 DATABASES = _argument(
-    "--conn-id", action="append", help="a database to look at; may be repeated (default: those of the ledger)"
+    "--conn-id", action="append", help="a database to check; repeatable (default: those in the ledger)"
 )
 CLUSTERS = _argument(
-    "--spark-conn-id", action="append", help="a cluster to look at; may be repeated (default: those of the ledger)"
+    "--spark-conn-id", action="append", help="a cluster to check; repeatable (default: those in the ledger)"
 )
 ROLE = _argument("--role", default="backpressure", help="name of the restricted role (default: backpressure)")
 SCHEMA = _argument(
@@ -78,14 +76,14 @@ DIALECT = _argument(
     "--dialect", choices=("postgresql", "mysql"), help="the ledger's kind of database (default: the metadata's)"
 )
 OLDER_THAN = _argument("--older-than", help="age such as 90d, 12h or 8w (default: history_days of [backpressure])")
-ACTS = _argument("--acts", action="store_true", help="also who steered what and why, which is else kept for good")
-YES = _argument("--yes", action="store_true", help="remove it; without this nothing is changed")
-WITH_LEDGER = _argument("--ledger", action="store_true", help="remove the ledger's tables too, when all else is gone")
-FORCE = _argument("--force", action="store_true", help="remove the ledger also where something was not reached")
-MORE_DATABASES = _argument(
-    "--conn-id", action="append", help="a database to look into for slots, beside the ledger's; may be repeated"
+ACTS = _argument(
+    "--acts", action="store_true", help="also delete the history of manual changes (default: kept forever)"
 )
-OVERWRITE = _argument("--overwrite", action="store_true", help="make role and connection anew even where they work")
+YES = _argument("--yes", action="store_true", help="remove everything listed; without it nothing is changed")
+WITH_LEDGER = _argument("--ledger", action="store_true", help="also remove the ledger's tables, last")
+FORCE = _argument("--force", action="store_true", help="remove the ledger even if something could not be reached")
+MORE_DATABASES = _argument("--conn-id", action="append", help="another database to search for slots; repeatable")
+OVERWRITE = _argument("--overwrite", action="store_true", help="replace the role and the connection even if they work")
 
 
 def get_commands() -> list[CLICommand]:
@@ -93,10 +91,10 @@ def get_commands() -> list[CLICommand]:
     return [
         GroupCommand(
             name="backpressure",
-            help="Watch and steer hydrations: tables that go into a sink range by range",
+            help="Watch and control hydrations",
             description=ABOUT,
             subcommands=(
-                _action("plan", "Show what a DAG's hydrations would be; nothing is changed", DAG, GROUP, ARG_OUTPUT),
+                _action("plan", "Show the plans of a DAG's hydrations; nothing is changed", DAG, GROUP, ARG_OUTPUT),
                 _action(
                     "reindex",
                     "Rebuild a lost or older ledger from the target's markers; the source is not read",
@@ -107,19 +105,19 @@ def get_commands() -> list[CLICommand]:
                 ),
                 _action(
                     "rehydrate",
-                    "Let a run of a DAG fill its targets anew from what was landed in a lake",
+                    "Trigger a DAG that fills its targets again from a lake",
                     DAG,
                     GROUP,
                     ARG_OUTPUT,
                 ),
-                _action("status", "Show where hydrations stand", ANY_HYDRATION, WATCH, LEDGER, ARG_OUTPUT),
-                _action("sources", "Show sources, each over all its tables", LEDGER, ARG_OUTPUT),
+                _action("status", "Show the state of hydrations", ANY_HYDRATION, WATCH, LEDGER, ARG_OUTPUT),
+                _action("sources", "Show sources, summed over their tables", LEDGER, ARG_OUTPUT),
                 _action("ranges", "Show a hydration's ranges", HYDRATION, STATE, LEDGER, ARG_OUTPUT, module="status"),
-                _action("pause", "Close a gate by hand", ONE_OR_ALL, ALL, WHY, LEDGER, module="control"),
-                _action("resume", "Take the hand off again", ONE_OR_ALL, ALL, WHY, LEDGER, module="control"),
+                _action("pause", "Pause hydrations: close their gates", ONE_OR_ALL, ALL, WHY, LEDGER, module="control"),
+                _action("resume", "Resume paused hydrations", ONE_OR_ALL, ALL, WHY, LEDGER, module="control"),
                 _action(
                     "set",
-                    "Change what a running hydration may take",
+                    "Change credits, range size or priority of a hydration",
                     HYDRATION,
                     CREDITS,
                     RANGE_ROWS,
@@ -131,7 +129,7 @@ def get_commands() -> list[CLICommand]:
                 ),
                 _action(
                     "queue",
-                    "Show which sources hydrate and which wait, or change how many may at once",
+                    "Show the queue of a cluster, or change its concurrency",
                     CLUSTER,
                     CONCURRENCY,
                     WHY,
@@ -140,7 +138,7 @@ def get_commands() -> list[CLICommand]:
                 ),
                 _action(
                     "push",
-                    "Show whether changes of a gate are told to those that wait, or turn that on and off",
+                    "Show the state of push, or switch it on and off",
                     PUBLISH,
                     SUBSCRIBE,
                     WHY,
@@ -148,11 +146,11 @@ def get_commands() -> list[CLICommand]:
                     ARG_OUTPUT,
                 ),
                 _action(
-                    "history", "Show who steered what and why", ANY_HYDRATION, LEDGER, ARG_OUTPUT, module="control"
+                    "history", "Show the history of manual changes", ANY_HYDRATION, LEDGER, ARG_OUTPUT, module="control"
                 ),
                 _action(
                     "retry-range",
-                    "Read ranges once more that failed or are wrong in the target",
+                    "Read failed or wrong ranges again",
                     HYDRATION,
                     SEQ,
                     WHY,
@@ -161,7 +159,7 @@ def get_commands() -> list[CLICommand]:
                 ),
                 _action(
                     "skip-range",
-                    "Leave planned or failed ranges out for good",
+                    "Skip planned or failed ranges permanently",
                     HYDRATION,
                     SEQ,
                     REASON,
@@ -170,7 +168,7 @@ def get_commands() -> list[CLICommand]:
                 ),
                 _action(
                     "prune",
-                    "Remove from the ledger what is old and no run needs any more",
+                    "Delete old data that no run needs from the ledger",
                     OLDER_THAN,
                     ACTS,
                     LEDGER,
@@ -179,7 +177,7 @@ def get_commands() -> list[CLICommand]:
                 _action("forget", "Drop a hydration's slot and remove it from the ledger", HYDRATION, LEDGER),
                 _action(
                     "uninstall",
-                    "List what there is of this product outside of targets, and remove it",
+                    "List and remove everything that this product created",
                     YES,
                     WITH_LEDGER,
                     FORCE,
@@ -190,7 +188,7 @@ def get_commands() -> list[CLICommand]:
                 _action("verify", "Compare a target with its commit markers", HYDRATION, LEDGER, ARG_OUTPUT),
                 _action(
                     "probe",
-                    "Find out on a sample how many credits are worth having, and what is the bound",
+                    "Measure on a sample how many credits help, and the bottleneck",
                     HYDRATION,
                     MOST,
                     SECONDS,
@@ -201,7 +199,7 @@ def get_commands() -> list[CLICommand]:
                 ),
                 _action(
                     "doctor",
-                    "Look for what is missing",
+                    "Check ledger, databases and clusters",
                     DATABASES,
                     CLUSTERS,
                     LEDGER,
@@ -210,7 +208,7 @@ def get_commands() -> list[CLICommand]:
                 ),
                 _action(
                     "setup",
-                    "Make the ledger's role and connection, beside the metadata",
+                    "Create the ledger's role and connection",
                     ROLE,
                     OVERWRITE,
                     LEDGER,
@@ -218,7 +216,7 @@ def get_commands() -> list[CLICommand]:
                 ),
                 _action(
                     "grants",
-                    "Print what setup would run, for a database administrator",
+                    "Print the SQL that setup would run, for a database administrator",
                     ROLE,
                     SCHEMA,
                     DIALECT,

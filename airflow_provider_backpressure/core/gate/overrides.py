@@ -80,7 +80,7 @@ class Steering(Protocol):
         ...
 
     def resume(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
-        """Take the hand off again."""
+        """Resume a paused hydration."""
         ...
 
     def steer(self, hydration_id: str, change: Change, *, who: str, why: str | None = None) -> None:

@@ -31,7 +31,7 @@ def pause(now: Steered, because: answers.Because, ledger: Opened, user: User) ->
 
 @router.post("/hydrations/{hydration_id}/resume")
 def resume(now: Steered, because: answers.Because, ledger: Opened, user: User) -> answers.Detail:
-    """Take the hand off again."""
+    """Resume a paused hydration."""
     ledger.resume(now.hydration.id, who=user.get_name(), why=because.why)
     return _anew(now.hydration.id, ledger, user)
 

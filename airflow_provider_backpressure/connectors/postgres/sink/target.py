@@ -154,7 +154,7 @@ class PostgresTarget:
             for column in columns:
                 if self._has_values(connection, column.name):
                     raise SinkRefused(
-                        f"{self._name} in {where(self._session.endpoint)} has a column {listed([column.name])} "
+                        f"{self._name} in {where(self._session.endpoint)} has a column {join_names([column.name])} "
                         "already, with values in rows that were committed before the source had it: drop it there, "
                         f"and the run adds it, or {RESTART}."
                     )
