@@ -258,7 +258,7 @@ def _table(composed: Composed, ask: Callable[..., list[tuple[Any, ...]]]) -> Pai
 def _topic(composed: Composed, *, upserts: bool, transformed: bool) -> Pair:
     topic = on_kafka.Topic(servers=composed.source.host).create(2)
     last: dict[str, str] = {}
-    with topic.producing() as producer:
+    with topic.producing(enable_idempotence=True) as producer:  # A retry keeps the order of records.
         for number in range(ROWS):
             key = f"key {number % 2} {number % 140}" if upserts else f"key {number % 2} {number}"
             last[key] = f'{{"n": {number}}}'
