@@ -62,6 +62,8 @@ class Mysql(Kind):
         _write(settings, {**program.settings, "port": str(ports["port"]), **options.settings.get("mysql", {})}, data)
         if not data.exists():
             program.initialise(settings, data, environment, place.mark)
+        # A killed server leaves it behind, and its number may be another process's by now, or a zombie's.
+        (data / f"{COMMON['socket']}.lock").unlink(missing_ok=True)
         account = place.folder / "account.sql"
         account.touch(mode=0o600)
         account.write_text(_account(place.password()))
