@@ -1,0 +1,132 @@
+"""Filtered reads of Delta tables by the deltalake library: a filter hides no row, whatever type its column has."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
+from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.spark.arrow_types import PLAIN, arrow_type
+from airflow_provider_backpressure.spark.stream_end import END
+from tests.conformance.sinks.cases import Case, DeltaCase
+from tests.conformance.sinks.support import begin
+
+pytestmark = pytest.mark.integration
+only_delta = pytest.mark.parametrize("case", ["delta"], indirect=True)
+
+VALUES: dict[str, tuple[Any, Any]] = {
+    "smallint": (1, 2),
+    "integer": (1, 2),
+    "bigint": (1, 2),
+    "real": (1.5, 2.5),
+    "double precision": (1.5, 2.5),
+    "boolean": (False, True),
+    "date": (date(2026, 1, 1), date(9999, 12, 31)),
+    "timestamp without time zone": (datetime(2026, 1, 1), datetime(2026, 1, 1, 0, 0, 0, 1)),
+    "timestamp with time zone": (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
+    "bytea": (b"\x00a", b"\xffb"),
+    "text": ("a", "b" * 100),
+    "numeric(20,2)": (Decimal("-1.00"), Decimal("2.00")),
+    "jsonb": ('{"a": 1}', '{"a": [1]}'),
+    "integer[]": ("{1}", "{2}"),
+}
+"""Two values of each type that files hold, and of some that they hold as text."""
+COLUMNS = (
+    Column(name="id", type="bigint", nullable=False),
+    *(Column(name=f"c{number}", type=type_) for number, type_ in enumerate(VALUES)),
+)
+
+
+def batches(first: int, *, nan: bool = False) -> Iterator[pyarrow.RecordBatch]:
+    """Yield three rows: one of first values, one of second values, one of NULLs."""
+    schema = pyarrow.schema([*((each.name, arrow_type(each.type)) for each in COLUMNS), (END, pyarrow.bool_())])
+    rows: list[list[Any]] = [[first, first + 1, first + 2]]
+    for type_, (low, high) in VALUES.items():
+        floating = type_ in ("real", "double precision")
+        rows.append([low, float("nan") if nan and floating else high, None])
+    columns = [*rows, [False] * 3]
+    arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    yield pyarrow.record_batch(arrays, schema=schema)
+    nulls = [pyarrow.nulls(1, each.type) for each in schema][:-1]
+    yield pyarrow.record_batch([*nulls, pyarrow.array([True])], schema=schema)
+
+
+def compare_filters(case: Case) -> None:
+    """Compare what filters on each column find with what Arrow finds in all rows."""
+    assert isinstance(case, DeltaCase)
+    table = DeltaTable(case.folder)
+    found = table.to_pyarrow_dataset()
+    rows = found.to_table()
+    for column in COLUMNS[1:]:
+        type_, field = arrow_type(column.type), ds.field(column.name)
+        for value in VALUES[column.type]:
+            it = pyarrow.scalar(value, type_)
+            filters = (field == it, field != it, field <= it, field >= it, field < it, field > it, field.is_null())
+            for one in (*filters, field.is_valid()):
+                assert found.to_table(filter=one).num_rows == rows.filter(one).num_rows, (column.type, str(one))
+            count = rows.filter(field == it).num_rows
+            assert count
+            assert table.to_pyarrow_table(filters=[(column.name, "=", value)]).num_rows == count, column.type
+        engine = QueryBuilder().register("t", table)
+        counted = pyarrow.table(engine.execute(f"SELECT count(*) AS n FROM t WHERE {column.name} IS NULL"))
+        assert counted["n"].to_pylist() == [rows.filter(field.is_null()).num_rows]
+
+
+def test_every_type_that_files_hold_is_filtered_by() -> None:
+    """A type that is added to the sink is added here."""
+    assert PLAIN.keys() <= VALUES.keys()
+
+
+@only_delta
+@pytest.mark.parametrize("nan", [False, True])
+def test_filters_on_appended_rows_find_all(case: Case, nan: bool) -> None:
+    """Also where a file holds NaN, whose order bounds cannot say."""
+    case.columns = COLUMNS
+    begun = begin(case)
+    case.write(begun.spec(0), batches(0))
+    case.write(begun.spec(1), batches(10, nan=nan))
+    compare_filters(case)
+
+
+@only_delta
+def test_filters_on_upserted_rows_find_all(case: Case) -> None:
+    """A merge leaves files that the library wrote, beside those that were appended before."""
+    case.columns = COLUMNS
+    begun = begin(case)
+    case.write(begun.spec(0), batches(0))
+    begun = begin(case, mode="upsert")
+    case.write(begun.spec(1), batches(2))
+    compare_filters(case)
+
+
+@only_delta
+def test_the_repair_in_the_docs_makes_old_files_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files whose log entries have bounds of some columns are added again; rows and markers stay."""
+    assert isinstance(case, DeltaCase)
+    case.columns = COLUMNS
+    begun = begin(case)
+    add = delta_files.AddAction
+    bad = json.dumps(
+        {"numRecords": 3, "minValues": {"id": 0}, "maxValues": {"id": 2}, "nullCount": {"id": 0, "c10": 1}}
+    )
+    monkeypatch.setattr(delta_files, "AddAction", lambda **given: add(**{**given, "stats": bad}))
+    case.write(begun.spec(0), batches(0))
+    monkeypatch.undo()
+    with pytest.raises(AssertionError):
+        compare_filters(case)
+    guide = Path(__file__).parents[3] / "docs" / "howto" / "lakes.md"
+    (repair,) = (part for part in guide.read_text().split("```") if "AddAction(" in part)
+    names: dict[str, Any] = {}
+    exec(repair.removeprefix("python"), names)
+    names["remove_bounds"](str(case.folder))
+    compare_filters(case)
+    assert DeltaTable(case.folder).to_pyarrow_table().num_rows == 3
+    assert begun.read_back(0).checksum == begun.markers()["0.0"].checksum
