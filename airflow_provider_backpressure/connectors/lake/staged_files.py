@@ -8,8 +8,9 @@ import pyarrow
 
 from airflow_provider_backpressure.connectors.lake.footers import batches
 from airflow_provider_backpressure.connectors.lake.markers import Mark
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
 from airflow_provider_backpressure.core.error_codec import strip_frames
-from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
 
 
 @contextmanager
@@ -35,7 +36,7 @@ class StagedRows:
     table: str
     """How sentences call the table."""
     open_file: Callable[[str], pyarrow.NativeFile]
-    error: RangeFailed | None = None
+    error: RangeFailed | SinkRefused | None = None
     """What ended the last :meth:`read`: a library that reads may raise an error of its own instead."""
 
     def read(self) -> Iterator[pyarrow.RecordBatch]:
@@ -56,3 +57,15 @@ class StagedRows:
         except RangeFailed as error:
             self.error = error
             raise
+
+    def read_as(self, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+        """Yield them with the table's columns in the table's order, which libraries take by position."""
+        for batch in self.read():
+            missing = sorted(set(schema.names) - set(batch.schema.names))
+            if missing:
+                self.error = SinkRefused(
+                    f"{self.table} has the column {missing[0]}, which the arriving rows do not have: drop it there, or "
+                    "add it to the source and restart."
+                )
+                raise self.error
+            yield cast(batch, schema)

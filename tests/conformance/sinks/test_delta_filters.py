@@ -10,10 +10,12 @@ from typing import Any
 import pyarrow
 import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable, Field, QueryBuilder
+from deltalake.schema import PrimitiveType
 
 from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
 from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.spark.arrow_types import PLAIN, arrow_type
 from airflow_provider_backpressure.spark.stream_end import END
 from tests.conformance.sinks.cases import Case, DeltaCase
@@ -130,3 +132,37 @@ def test_the_repair_in_the_docs_makes_old_files_found(case: Case, monkeypatch: p
     compare_filters(case)
     assert DeltaTable(case.folder).to_pyarrow_table().num_rows == 3
     assert begun.read_back(0).checksum == begun.markers()["0.0"].checksum
+
+
+def rows_of(columns: tuple[Column, ...]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield one row, whose texts name their columns, and the row that ends a range."""
+    schema = pyarrow.schema([*((each.name, arrow_type(each.type)) for each in columns), (END, pyarrow.bool_())])
+    values: list[Any] = [1, *(each.name for each in columns[1:]), False]
+    ending = [*([None] * len(columns)), True]
+    for row in (values, ending):
+        yield pyarrow.record_batch(
+            [pyarrow.array([value], f.type) for value, f in zip(row, schema, strict=True)], schema
+        )
+
+
+@only_delta
+@pytest.mark.parametrize("order", [("id", "b", "a"), ("b", "a", "id")])
+def test_an_upsert_goes_by_the_names_of_columns(case: Case, order: tuple[str, ...]) -> None:
+    """The table's columns may have another order than those that arrive."""
+    assert isinstance(case, DeltaCase)
+    types = {"id": pyarrow.int64(), "a": pyarrow.string(), "b": pyarrow.string()}
+    case.columns = (Column(name="id", type="bigint"), Column(name="a", type="text"), Column(name="b", type="text"))
+    DeltaTable.create(str(case.folder), pyarrow.schema([(name, types[name]) for name in order]))
+    case.write(begin(case, mode="upsert").spec(0), rows_of(case.columns))
+    assert DeltaTable(case.folder).to_pyarrow_table().to_pylist() == [{"id": 1, "a": "a", "b": "b"}]
+
+
+@only_delta
+def test_an_upsert_without_a_column_of_the_table_is_refused(case: Case) -> None:
+    """Somebody added it after the plan was made."""
+    assert isinstance(case, DeltaCase)
+    case.columns = (Column(name="id", type="bigint"), Column(name="a", type="text"))
+    begun = begin(case, mode="upsert")
+    DeltaTable(case.folder).alter.add_columns([Field("added", PrimitiveType("string"), nullable=True)])
+    with pytest.raises(SinkRefused, match="has the column added, which the arriving rows do not have"):
+        case.write(begun.spec(0), rows_of(case.columns))

@@ -390,9 +390,10 @@ class DeltaLakeTable:
         settled: Settled | None,
         properties: CommitProperties,
     ) -> TableMerger:
-        schema, rows = pyarrow.schema(table.schema().to_arrow()), staged.read()
+        schema = pyarrow.schema(table.schema().to_arrow())
+        rows = staged.read_as(schema)
         if settled is not None:
-            schema, rows = settled.with_deletes(schema, rows)
+            schema, rows = settled.with_deletes(schema, staged.read())
         merger = table.merge(
             pyarrow.RecordBatchReader.from_batches(schema, rows),
             " AND ".join(f"target.{_quote(name)} = source.{_quote(name)}" for name in write.key),
