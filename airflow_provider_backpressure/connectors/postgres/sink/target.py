@@ -536,7 +536,7 @@ class PostgresTarget:
         if arriving.collation is not None and there.collation != arriving.collation:
             raise SinkRefused(
                 f"Text in {join_names([key])} is ordered by {there.collation} in {self._name} and by "
-                "{arriving.collation} in the source, so its ranges cannot be told apart there; the whole table can."
+                f"{arriving.collation} in the source, so its ranges cannot be told apart there; the whole table can."
             )
         return cast
 
