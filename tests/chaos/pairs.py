@@ -7,10 +7,13 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+import pymysql
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -234,7 +237,8 @@ def _table(composed: Composed, ask: Callable[..., list[tuple[Any, ...]]]) -> Pai
             ask(composed.source, f"SELECT pg_terminate_backend(pid) {_OTHERS}")
             return
         for (number,) in ask(composed.source, _OTHERS_OF_MYSQL):
-            ask(composed.source, f"KILL {number}")
+            with suppress(pymysql.OperationalError):  # It has ended by itself.
+                ask(composed.source, f"KILL {number}")
 
     def wanted() -> list[tuple[Any, ...]]:
         rows = sorted((int(number), name) for number, name in ask(composed.source, "SELECT id, name FROM t"))
