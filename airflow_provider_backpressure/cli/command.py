@@ -30,7 +30,7 @@ FOR_PEOPLE = ("table", "plain")
 
 
 def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
-    """Make a function an action: errors of ours become one sentence; 0 success, 1 failure, 2 usage error."""
+    """Make a function an action: the product's errors become one sentence; 0 success, 1 failure, 2 usage error."""
 
     @suppress_logs_and_warning
     @providers_configuration_loaded

@@ -20,12 +20,7 @@ class MemoryLedger(SqlLedger):
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, publish: Publish = nobody) -> None:
         # One connection, for which threads wait: the database lives as long as it does.
         engine = sa.create_engine(
-            "sqlite://",
-            creator=_open_database,
-            poolclass=sa.QueuePool,
-            pool_size=1,
-            max_overflow=0,
-            pool_reset_on_return="rollback",
+            "sqlite://", creator=_open_database, poolclass=sa.QueuePool, pool_size=1, max_overflow=0
         )
 
         def set_clock(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:

@@ -26,7 +26,7 @@ def describe_change(plan: Plan, now: Snapshot, *, source: Source, ledger: Ledger
         return ""
     if now.version != plan.version if plan.version else _has_other_files(plan, now, source, ledger):
         return (
-            f"{source.identity} has changed since it was read: it still holds {now.total} rows, and other ones; "
+            f"{source.identity} has changed since it was read: it still holds {now.total} rows, but not the same; "
             f"{_AGAIN}"
         )
     return ""

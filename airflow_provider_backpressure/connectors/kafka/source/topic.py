@@ -185,7 +185,7 @@ class KafkaTopic:
     def _latest(self, now: Log, previous: LogWindow | None) -> tuple[dict[int, int], Offsets]:
         """Return where a new plan begins that leaves out what came before its hydration, and where that one began.
 
-        The end of now is right for the first plan only: a later one would leave out what has come since. A partition
+        The present end is right for the first plan only: a later one would leave out newer records. A partition
         or a topic that was created since the first plan is read from its beginning.
         """
         topic = self._declared.topic
@@ -198,7 +198,7 @@ class KafkaTopic:
         if previous.origin is None:
             raise SourceRefused(
                 f"It is not known where the first run of topic {topic} began: that was in an earlier release, or with "
-                "another start. start='latest' would leave out what has come since. Set start to a time or to offsets."
+                "another start. start='latest' would leave out newer records. Set start to a time or to offsets."
             )
         return self._held({**now.beginning, **previous.origin}, now), previous.origin
 

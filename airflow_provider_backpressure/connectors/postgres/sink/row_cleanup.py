@@ -44,7 +44,7 @@ def delete_rows(connection: Connection, target: QualifiedName, kept: Sequence[sq
     if found is not None:
         raise SinkRefused(
             f"Rows of {target} cannot be removed: the foreign key {found[0]} of {found[1]} would delete or change rows "
-            "there too. Drop it for that time, or empty both and plan anew."
+            f"there too. Drop it for that time, or empty both tables and {RESTART}."
         )
     statement = sql.SQL("DELETE FROM {}").format(sql.SQL(target.sql))
     if kept:
