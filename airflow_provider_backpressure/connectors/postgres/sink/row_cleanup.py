@@ -8,6 +8,7 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 log = logging.getLogger(__name__)
