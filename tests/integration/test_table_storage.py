@@ -440,6 +440,29 @@ def test_an_added_column_with_values_that_nobody_wrote_is_refused(followed: Foll
     assert followed.sink(columns) == [("id",), ("v",), ("doc",)]
 
 
+ANOTHER = [
+    ("ALTER TABLE t ADD c_new int", "UPDATE t SET c_new = v * 2", "ALTER TABLE t RENAME c_new TO c"),
+    ("ALTER TABLE t ADD c int", "UPDATE t SET c = v", "ALTER TABLE t RENAME c TO d", "ALTER TABLE t ADD c int"),
+    ("ALTER TABLE t ADD c int", "UPDATE t SET c = 5", "ALTER TABLE t DROP c", "ALTER TABLE t ADD c int"),
+]
+
+
+@pytest.mark.parametrize("statements", ANOTHER, ids=["renamed", "renamed and added", "dropped and added"])
+def test_an_added_column_whose_values_have_another_name_in_the_log_is_refused(
+    followed: Followed, statements: tuple[str, ...]
+) -> None:
+    """X6: it arrived as NULL, or with the values of the column that bore its name before."""
+
+    def follow() -> None:
+        with followed.ports() as ports:
+            replace(ports.planner(), on_new_column=NewColumn.ADD).plan()
+        followed.drain()
+
+    followed.source(*statements)
+    with pytest.raises(SourceRefused, match=r"another one was added|in another column's pl"):
+        follow()
+
+
 def test_changes_under_another_name_are_not_passed_over(followed: Followed) -> None:
     """X6: the table is itself again, in every respect, when the next windows are planned."""
     followed.source(

@@ -52,9 +52,11 @@ def read_storage(session: Session, table: QualifiedName, lock: str) -> TableStor
             relations=relations,
             columns=tuple(
                 StoredColumn(name=name, number=number, version=version, filled=filled)
-                for name, number, version, filled in columns
+                for name, number, version, filled, dropped in columns
+                if not dropped
             ),
             keys=tuple(number for (number,) in keys),
+            highest=max((column[1] for column in columns), default=0),
         )
 
     return session.transaction(read)
@@ -130,7 +132,7 @@ _KEYS = sql.SQL(
 )
 _COLUMNS = sql.SQL(
     """
-    SELECT attname::text, attnum::int, xmin::text, atthasmissing
-    FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+    SELECT attname::text, attnum::int, xmin::text, atthasmissing, attisdropped
+    FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum
     """
 )

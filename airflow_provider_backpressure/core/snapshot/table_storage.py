@@ -42,6 +42,8 @@ class TableStorage:
     """Numbers of the unique indexes by which the log may tell rows apart."""
     number: int | None = None
     """The table's own; ``None`` for a view, which may be made again over the same rows, and in earlier releases."""
+    highest: int | None = None
+    """Highest number that a column ever had, dropped ones included; ``None`` in plans of earlier releases."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "TableStorage":
@@ -116,6 +118,12 @@ def check_added(before: TableStorage | None, now: TableStorage, names: Iterable[
     against += [f"column {name} is gone again" for name, column in found if column is None]
     if not against and before is not None and before.relations != now.relations:
         against = [f"column {name} was added and the table was rewritten" for name, _ in found]
+    if not against and before is not None and before.highest is not None:
+        # A gap is a column that was added and dropped meanwhile: the log shows its values under a name that may be
+        # that of a later one.
+        numbers = sorted(column.number for _, column in found if column is not None)
+        if numbers != list(range(before.highest + 1, before.highest + 1 + len(numbers))):
+            against = [f"column {name} was added, and another one was added and dropped" for name, _ in found]
     if against:
         raise SourceRefused(_sentence(now.table, plan_id, against))
 

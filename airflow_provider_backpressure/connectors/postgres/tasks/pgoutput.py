@@ -165,6 +165,13 @@ class Decoder:
         others = [
             f"had no column {column}" for column in self._columns if column not in types and column not in self._added
         ]
+        if self._added:
+            # Every column is read then, in the table's order. Another name at a place was renamed or dropped since.
+            others += [
+                f"had column {column} in another column's place"
+                for place, column in enumerate(names)
+                if column not in self._columns[place : place + 1]
+            ]
         others += [
             f"had {column} of another type"
             for column in types

@@ -18,7 +18,7 @@ ID, AMOUNT, NOTE = (
     StoredColumn(name=name, number=number, version="700", filled=False)
     for number, name in enumerate(("id", "amount", "note"), 1)
 )
-BEFORE = TableStorage(table="public.t", lock="LOCK", relations=((16500, 16500),), columns=(ID, AMOUNT))
+BEFORE = TableStorage(table="public.t", lock="LOCK", relations=((16500, 16500),), columns=(ID, AMOUNT), highest=2)
 REWRITTEN = ((16500, 16777),)
 NAMES = ("id", "amount")
 
@@ -60,10 +60,15 @@ def test_an_added_column_goes_on_only_where_it_is_empty_in_the_rows_of_before():
     added = BEFORE.with_columns([NOTE])
     check_added(BEFORE, added, ["note"], plan_id="p")
     check_added(None, added, ["note"], plan_id="p")
+    check_added(replace(BEFORE, highest=None), BEFORE.with_columns([replace(NOTE, number=4)]), ["note"], plan_id="p")
     for now, said in (
         (BEFORE.with_columns([replace(NOTE, filled=True)]), "column note was added with a default"),
         (replace(added, relations=REWRITTEN), "column note was added and the table was rewritten"),
         (BEFORE, "column note is gone again"),
+        (
+            BEFORE.with_columns([replace(NOTE, number=4)]),
+            "column note was added, and another one was added and dropped",
+        ),
     ):
         with pytest.raises(SourceRefused, match=said):
             check_added(BEFORE, now, ["note"], plan_id="p")

@@ -130,6 +130,15 @@ def test_a_column_that_was_added_is_null_before():
 
 
 @pytest.mark.statement("X6")
+@pytest.mark.parametrize("logged", [(ID, ("new", False)), (ID, NAME, ("gone", False)), (NAME, ID)])
+def test_an_added_column_that_had_another_name_or_place_stops_the_reading(logged: tuple[tuple[str, bool], ...]):
+    """X6: its values stand in the log under the name of that time."""
+    change = of(b"I", b"N" + row(*["1"] * len(logged)))
+    with pytest.raises(SourceRefused, match=r"had column \w+ in another column's place"):
+        decoder("id", "name", added=("name",)).rows([relation(1, *logged), begin(5), change])
+
+
+@pytest.mark.statement("X6")
 def test_a_table_that_was_another_while_its_changes_were_logged_stops_the_reading():
     """X6: another type, be it one of more digits, and another replica identity, though all is as planned by now."""
     types = dict.fromkeys(("id", "name"), (1700, 655366))
