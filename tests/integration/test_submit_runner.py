@@ -125,14 +125,15 @@ def standalone(services: Services) -> Iterator[str]:
 def test_a_transform_runs_on_a_standalone_cluster(
     submit: Open, begun: Begun, standalone: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The frame path with SQL; columns by analysis, the probe once a day."""
-    runner = submit(standalone, **{"spark.pyspark.python": sys.executable, "spark.cores.max": "2"})
-    transform = Transform(sql="SELECT id, upper(code) AS code, id % 2 = 0 AS even FROM source")
+    """The frame path with SQL; columns by analysis, hours in UTC, the probe once a day."""
+    zone = {"spark.driver.extraJavaOptions": "-Duser.timezone=Asia/Tokyo"}
+    runner = submit(standalone, **{"spark.pyspark.python": sys.executable, "spark.cores.max": "2", **zone})
+    transform = Transform(sql="SELECT id, upper(code) AS code, hour(timestamp_seconds(id)) AS hour FROM source")
     columns = runner.describe(begun.plan.read, transform)
     assert [(column.name, column.type) for column in columns] == [
         ("id", "integer"),
         ("code", "text"),
-        ("even", "boolean"),
+        ("hour", "integer"),
     ]
     environment = runner.probe(["psycopg", "pyarrow", "xxhash"])
     assert environment.modules["psycopg"]
@@ -150,7 +151,8 @@ def test_a_transform_runs_on_a_standalone_cluster(
     )
     result = runner.run(target.spec("SELECT * FROM t")).result(120)
     assert result.rows == 20000
-    expected = "SELECT id, upper(code) AS code, id % 2 = 0 AS even FROM t"
+    hour = "extract(hour FROM to_timestamp(id) AT TIME ZONE 'UTC')::int"
+    expected = f"SELECT id, upper(code) AS code, {hour} AS hour FROM t"
     assert difference(begun.source, expected, begun.sink, "SELECT * FROM raw.upper") == (20000, 20000, 0)
 
 
