@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -130,6 +131,17 @@ def test_a_key_of_any_kind(mysql_database: Endpoint, opened: Open, columns: str,
     query = source.slice(source.read_spec(snapshot), ranges[5].bounds, "x").query
     (plan,) = run(mysql_database, f"EXPLAIN {query}")
     assert "range" in plan, f"a slice goes through the index: {plan}"
+
+
+def test_a_key_whose_characters_do_not_come_back_ends_in_one_sentence(mysql_database: Endpoint, opened: Open) -> None:
+    """Doubled characters of cp932: their boundaries led back to where the walk had been, for ever."""
+    doubled = "ELT(1 + g % 8, X'879B', X'81BE', X'8794', X'EEF9', X'FA54', X'81CA', X'8782', X'FA59')"
+    value = f"CONVERT(CONCAT({doubled}, CONVERT(g USING cp932)) USING cp932), g"
+    filled(mysql_database, "k varchar(20) CHARACTER SET cp932 PRIMARY KEY, v int UNIQUE", 5000, value)
+    source = opened()
+    with pytest.raises(SourceRefused, match=r"cannot be cut by k: '.*' has characters .* Name another column as split"):
+        list(islice(source.ranges(source.snapshot(), rows=100, bytes=MANY_BYTES), 1000))
+    assert_covered(mysql_database, opened(split_column="v"), rows=400, count=5000)
 
 
 def test_a_dense_integer_key_is_cut_without_a_look_at_its_rows(

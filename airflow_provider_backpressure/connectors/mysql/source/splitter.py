@@ -14,10 +14,11 @@ from airflow_provider_backpressure.connectors.mysql.predicates import KeyKind, b
 from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
+from airflow_provider_backpressure.core.snapshot.increment import shorten
 from airflow_provider_backpressure.core.snapshot.messages import Column, null_bounds
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +96,24 @@ def _walk(session: Session, table: KeyedTable, *, rows: int, bytes: int) -> Iter
             found = _first(session, table, beyond(table.key, found))
         if found is None:
             return
+        _check_above(session, table, last, found)
         yield found
         last = found
+
+
+def _check_above(session: Session, table: KeyedTable, last: Values | None, found: Values) -> None:
+    """Raise ``SourceRefused`` where no row lies between two boundaries: the walk would go round in a circle.
+
+    Boundaries are text in utf8mb4, and a few characters of other sets (cp932, sjis) come back from there as others.
+    """
+    if last is None or all(column.kind is not KeyKind.TEXT for column in table.key):
+        return
+    between = KeyBounds(columns=table.columns, start=last, end=found)
+    if not session.rows(table.rows("1", between) + " LIMIT 1"):
+        raise SourceRefused(
+            f"{table.name} cannot be cut by {join_names(table.columns)}: {shorten(', '.join(found))!r} has characters "
+            "that do not come back from utf8mb4. Name another column as split_column."
+        )
 
 
 def cut_range(
@@ -115,6 +132,7 @@ def _steps(session: Session, table: KeyedTable, bounds: KeyBounds, step: int) ->
         found = _values(session.rows(f"{table.rows(_show_table(table), left)} ORDER BY {order} LIMIT 1 OFFSET {step}"))
         if found is None or found == left.start:
             return
+        _check_above(session, table, left.start, found)
         yield found
         left = replace(left, start=found)
 
