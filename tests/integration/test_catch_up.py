@@ -308,8 +308,8 @@ def test_a_column_that_is_added_is_followed(followed: Followed) -> None:
     check_added_column(followed, TABLE, FILL.format(300), "ANALYZE t")
 
 
-def test_a_target_that_cannot_follow_is_refused(followed: Followed) -> None:
-    """X5: another mode, other unique keys, rows that are there already."""
+def test_a_target_that_cannot_follow_is_refused(followed: Followed, caplog: pytest.LogCaptureFixture) -> None:
+    """X5: another mode, other unique keys, rows that are there already. A trigger behind the rows is named."""
     followed.source("CREATE TABLE t (id int PRIMARY KEY, v int)")
     with pytest.raises(InvalidDeclaration, match="mode='upsert'"):
         replace(followed, composed=replace(followed.composed, mode="append")).plan()
@@ -324,9 +324,16 @@ def test_a_target_that_cannot_follow_is_refused(followed: Followed) -> None:
     )
     with pytest.raises(SinkRefused, match=r"trigger skips may change or drop rows .* rule keeps replaces"):
         followed.plan()
-    followed.sink("DROP TRIGGER skips ON raw.t", "DROP RULE keeps ON raw.t", "INSERT INTO raw.t VALUES (1, 1)")
+    followed.sink(
+        "DROP TRIGGER skips ON raw.t",
+        "DROP RULE keeps ON raw.t",
+        "INSERT INTO raw.t VALUES (1, 1)",
+        "CREATE TRIGGER audits AFTER INSERT ON raw.t FOR EACH ROW EXECUTE FUNCTION raw.skip()",
+    )
+    caplog.clear()
     with pytest.raises(SinkRefused, match="empty it first"):
         followed.plan()
+    assert "nothing compares rows that an AFTER trigger changes in the table itself" in caplog.text
     assert followed.slots() == []
 
 

@@ -91,7 +91,11 @@ def _against(session: Session, fitting: Fitting, table: Relation) -> list[str]:
         against = [*_against_columns(fitting, table), *replacing]
         return [*against, *_against_creating(session, fitting.name.schema)]
     if table.user_triggers or table.rules:
-        log.warning("%s has triggers or rules of its own; COPY fires the triggers and passes the rules by.", table.name)
+        log.warning(
+            "%s has triggers or rules of its own; COPY fires the triggers and passes the rules by%s.",
+            table.name,
+            ", and nothing compares rows that an AFTER trigger changes in the table itself" if fitting.replayed else "",
+        )
     against = [*_against_columns(fitting, table), *_against_rights(session, fitting, table)]
     replaying = _against_replaying(session, fitting, table) if fitting.replayed else []
     return [*against, *_against_key(fitting, table), *replaying]
