@@ -144,6 +144,15 @@ def test_a_key_whose_characters_do_not_come_back_ends_in_one_sentence(mysql_data
     assert_covered(mysql_database, opened(split_column="v"), rows=400, count=5000)
 
 
+def test_a_generated_invisible_key_is_taken_only_where_no_other_arrives(mysql_database: Endpoint, opened: Open) -> None:
+    """MySQL makes it where a table has no primary key; a target could not be upserted by it."""
+    generate = "SET SESSION sql_generate_invisible_primary_key = ON"
+    run(mysql_database, generate, "CREATE TABLE t (code varchar(9) NOT NULL UNIQUE)", "CREATE TABLE bare (v int)")
+    assert opened().snapshot().key == ("code",)
+    assert opened(columns=("my_row_id", "code")).snapshot().key == ("my_row_id",)
+    assert opened(table="bare").snapshot().key == ("my_row_id",)
+
+
 def test_a_dense_integer_key_is_cut_without_a_look_at_its_rows(
     mysql_database: Endpoint, opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:

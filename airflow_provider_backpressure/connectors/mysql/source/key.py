@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn, Relation, UniqueKey
@@ -29,9 +30,12 @@ class Split:
     """The table's unique key; empty where it has none."""
 
 
-def chosen_split(table: Relation, split_column: str | None, *, whole: bool) -> Split:
-    """Return how the table is cut; ``SourceRefused`` where it cannot be and is not to be read whole."""
-    keys = _fit_keys(table)
+def chosen_split(table: Relation, split_column: str | None, *, whole: bool, columns: Collection[str] = ()) -> Split:
+    """Return how the table is cut; ``SourceRefused`` where it cannot be and is not to be read whole.
+
+    ``columns``: those that are named to be read.
+    """
+    keys = _fit_keys(table, columns)
     if split_column is not None:
         return _find_split_column(table, split_column, keys)
     if whole:
@@ -86,13 +90,17 @@ def _find_split_column(table: Relation, name: str, keys: list[UniqueKey]) -> Spl
     return Split(columns=(column,), unique=unique, key=keys[0].columns if keys else ())
 
 
-def _fit_keys(table: Relation) -> list[UniqueKey]:
-    """Return the unique keys by which ranges can be cut: primary before others, few columns before many."""
+def _fit_keys(table: Relation, named: Collection[str]) -> list[UniqueKey]:
+    """Return the unique keys by which ranges can be cut: primary before others, few columns before many.
 
-    def rank(key: UniqueKey) -> tuple[bool, int, bool, str]:
+    A key of an invisible column, as MySQL generates one, comes last: it does not arrive unless it is named.
+    """
+
+    def rank(key: UniqueKey) -> tuple[bool, bool, int, bool, str]:
         columns = _columns(table, key)
+        absent = any(not column.visible and column.name not in named for column in columns)
         slow = any(key_kind(column) is not KeyKind.INTEGER for column in columns)
-        return not key.primary, len(columns), slow, key.name
+        return absent, not key.primary, len(columns), slow, key.name
 
     return sorted((key for key in table.keys if _unfit(table, key) is None), key=rank)
 

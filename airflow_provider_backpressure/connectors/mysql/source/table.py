@@ -85,7 +85,8 @@ class MySQLTable:
         check_rights(self._session, table, self._declared.columns)
         columns = self._chosen(table)
         by = self._declared.increment_column if after is not None else self._declared.split_column
-        split = chosen_split(table, by, whole=self._declared.whole and by is None)
+        named = self._declared.columns or ()
+        split = chosen_split(table, by, whole=self._declared.whole and by is None, columns=named)
         ordered = tuple(column.name for column in split.columns)
         check_readable(table, (*ordered, *split.key), user=self._user)
         as_text = [name for name in ordered if name in self._declared.as_text]
