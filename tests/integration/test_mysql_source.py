@@ -281,6 +281,10 @@ def test_chosen_columns_a_condition_and_an_empty_table(mysql_database: Endpoint,
     for condition in ("w = ", "1) OR (1", "nowhere = 1"):
         with pytest.raises(SourceRefused, match=r"^The condition '[^\n]+$"):
             opened(where=condition).snapshot()
+    for condition in ("w < UNIX_TIMESTAMP()", "v < now(6)", "v < current_date", "rand() < 0.5", "v < utc_timestamp"):
+        with pytest.raises(SourceRefused, match=r"^The condition .* asks for \w+, [^\n]* write the value itself\.$"):
+            opened(where=condition).snapshot()
+    assert opened(where="\"it's\" <> 'rand()' AND v IS NULL -- not now()").snapshot().total == 50
     empty = opened(where="w < 0")
     assert list(empty.ranges(empty.snapshot(), rows=10, bytes=MANY_BYTES)) == []
 

@@ -400,6 +400,37 @@ def test_the_door_is_shut_in_one_sentence(
     assert not any(secret in text for secret in secrets for text in (sentence, repr(endpoint)))
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "at > now() - interval '1 day'",
+        "at::date < current_date",
+        "at < 'today'",
+        "age(at) < interval '1 day'",
+        "recent(at)",
+        "EXISTS (SELECT FROM t AS o WHERE o.at < clock_timestamp())",
+        "random() < 0.5",
+    ],
+)
+def test_a_condition_that_asks_the_clock_is_refused(database: Endpoint, opened: Open, where: str) -> None:
+    """Each range and each count would answer it at its own moment. Partitions that it rules out show nothing of it."""
+    run(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, at timestamptz) PARTITION BY RANGE (id)",
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (1) TO (9)",
+        "CREATE FUNCTION recent(at timestamptz) RETURNS bool STABLE LANGUAGE sql AS 'SELECT at > now()'",
+    )
+    with pytest.raises(SourceRefused, match=r"^The condition .* of public\.t asks for .*write the value itself\.$"):
+        opened(where=where).snapshot()
+
+
+def test_a_condition_that_only_names_the_clock_is_read(database: Endpoint, opened: Open) -> None:
+    columns = "id int PRIMARY KEY, at timestamptz, status text, now text, utc_date date"
+    run(database, f"CREATE TABLE t ({columns})", "INSERT INTO t VALUES (1, '2024-06-01', 'now', 'now()', '2024-06-01')")
+    where = "at::date < '2024-07-01' AND status = 'now' AND now = 'now()' AND utc_date < '2025-01-01'"
+    assert opened(where=where).snapshot().total == 1
+
+
 def test_a_source_only_reads(database: Endpoint, opened: Open) -> None:
     run(
         database,

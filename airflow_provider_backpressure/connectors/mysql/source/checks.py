@@ -1,5 +1,7 @@
 """What a table must be to be read: columns that are there, readable and of types that can travel."""
 
+import re
+
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn, Relation
@@ -8,8 +10,14 @@ from airflow_provider_backpressure.connectors.mysql.identifiers import join_name
 from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
 from airflow_provider_backpressure.connectors.mysql.source.query import user_condition
 from airflow_provider_backpressure.connectors.mysql.source.types import carry_column
+from airflow_provider_backpressure.connectors.relational.clock import check_no_clock
 from airflow_provider_backpressure.exceptions import SourceRefused
 
+_CLOCK = re.compile(
+    r"\b(?:now|sysdate|curdate|curtime|rand|uuid)\s*\(|\bunix_timestamp\s*\(\s*\)"
+    r"|(?<![\w.])(?:(?:current|utc)_(?:date|time|timestamp)|localtime|localtimestamp)\b",
+    re.IGNORECASE,
+)
 _NO_COLUMN, _NO_RIGHT = 1054, frozenset({1142, 1143})
 
 
@@ -63,6 +71,7 @@ def check_condition(session: Session, table: Relation, condition: str) -> None:
     """Have MySQL parse and plan the user's condition, by itself and for this table, without running it.
 
     The second form has other brackets around it: what closes the first ones and opens them again does not fit there.
+    What asks the clock is refused.
     """
     for form in (
         f"EXPLAIN SELECT 1 FROM {table.name.sql} WHERE {user_condition(condition)}",
@@ -76,3 +85,4 @@ def check_condition(session: Session, table: Relation, condition: str) -> None:
             raise SourceRefused(
                 f"The condition {condition!r} is not one that {table.name} can answer: {words(error)}."
             ) from error
+    check_no_clock(condition, table.name, text=condition, clock=_CLOCK)

@@ -1,5 +1,7 @@
 """What a table must be to be read: there, of a kind and key that can be cut, readable, with types that can travel."""
 
+import re
+
 import psycopg
 from psycopg import sql
 
@@ -16,9 +18,17 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import Qualif
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.source.query import user_condition
 from airflow_provider_backpressure.connectors.postgres.source.types import find_uncarried
+from airflow_provider_backpressure.connectors.relational.clock import check_no_clock, refuse_clock
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 MINIMUM_VERSION = 130000
+_CLOCK = re.compile(
+    r"\b(?:now|(?:clock|statement|transaction)_timestamp|timeofday|random|gen_random_uuid)\("
+    r"|\b(?:CURRENT_(?:DATE|TIME|TIMESTAMP)|LOCALTIME|LOCALTIMESTAMP)\b"
+)
+"""As PostgreSQL shows an expression."""
+_TODAY = re.compile(r"'\s*(?:now|today|tomorrow|yesterday)\s*'", re.IGNORECASE)
+"""Times that are evaluated where a statement is parsed, unless they are text."""
 
 
 def readable_table(session: Session, name: QualifiedName) -> Relation:
@@ -70,21 +80,32 @@ def check_condition(session: Session, table: Relation, condition: str) -> None:
     """Have PostgreSQL parse and plan the user's condition, by itself and for this table, without running it.
 
     The second form has other brackets around it: what closes the first ones and opens them again does not fit there.
+    What asks the clock is refused.
     """
 
     query = sql.SQL("EXPLAIN SELECT FROM {} WHERE {} AND ARRAY[\n{}\n] IS NOT NULL").format(
         sql.SQL(table.name.sql), user_condition(condition), sql.SQL(condition)
     )
 
-    def explain(connection: Connection) -> None:
+    shown = sql.SQL("EXPLAIN (VERBOSE, COSTS OFF) SELECT {} FROM {}").format(
+        user_condition(condition), sql.SQL(table.name.sql)
+    )
+
+    def explain(connection: Connection) -> str:
         try:
             connection.execute(query)
+            return "\n".join(line for (line,) in connection.execute(shown))
         except (psycopg.ProgrammingError, psycopg.DataError) as error:
             raise SourceRefused(
                 f"The condition {condition!r} is not one that {table.name} can answer: {words(error)}."
             ) from error
 
-    session.transaction(explain)
+    # As PostgreSQL spells it, functions in SQL replaced by what they do, and times such as 'today' by what they are.
+    text = session.transaction(explain)
+    check_no_clock(condition, table.name, text=text, clock=_CLOCK)
+    for word in _TODAY.findall(condition):
+        if word.lower() not in text.lower():
+            refuse_clock(condition, table.name, word)
 
 
 def check_readable(session: Session, table: Relation, names: tuple[str, ...]) -> None:
