@@ -206,14 +206,14 @@ class PostgresTarget:
         self._refuse_source(plan)
         replayed = ReplayWindow.from_window(plan.read.window)
         plans = sql.SQL(self._plans.name.sql)
-        before = self._session.rows(
-            sql.SQL("SELECT plan_id FROM {} WHERE target = {}").format(plans, sql.Literal(self._fence))
-        )
-        for (plan_id,) in before:
+        holder = sql.SQL("SELECT plan_id FROM {} WHERE target = {}").format(plans, sql.Literal(self._fence))
+        for (plan_id,) in self._session.rows(holder):
+            plan.check_turn(plan_id)
             self._end(plan_prefix(plan_id))
         values = {
             "target": self._fence,
             "plan_id": plan.plan_id,
+            "held_by": plan.held_by,
             "source_identity": plan.source_identity,
             "consistency": plan.consistency.value,
             "mode": plan.mode.value,
@@ -225,6 +225,8 @@ class PostgresTarget:
 
         def write(connection: Connection) -> int:
             row = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchone()
+            for (plan_id,) in () if row else connection.execute(holder):
+                plan.check_turn(plan_id)
             keep_plan(connection, self._plans, fence=self._fence, plan=plan, target=self._name)
             place_streams(connection, plan)
             assert row is not None, "an upsert returns its row"
@@ -564,6 +566,7 @@ _BEGIN = """
         consistency = excluded.consistency, mode = excluded.mode, frontier = excluded.frontier,
         fingerprint = excluded.fingerprint, slot = excluded.slot, consistent = excluded.consistent,
         planned_at = clock_timestamp()
+    WHERE %(held_by)s::text IS NULL OR p.plan_id IN (%(held_by)s::text, excluded.plan_id)
     RETURNING epoch
 """
 _REVOKE = """
