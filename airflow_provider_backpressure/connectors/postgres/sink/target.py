@@ -32,6 +32,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.durability import fi
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import Traces
 from airflow_provider_backpressure.connectors.postgres.sink.lock_retry import LOCK_WAIT
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
+    find_other_holder,
     is_another_table,
     keep_plan,
     plan_row,
@@ -126,6 +127,7 @@ class PostgresTarget:
             raise SinkRefused(f"{self._name} cannot be upserted without a key.")
         fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system, replayed=replayed)
         check_fit(self._session, fitting)
+        self._session.transaction(self._check_schema)
         return WriteSpec(
             kind=KIND,
             conn_id=self._declared.conn_id,
@@ -224,6 +226,9 @@ class PostgresTarget:
         }
 
         def write(connection: Connection) -> int:
+            # Two schemas' plan tables have no lock in common.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (self._fence, PREPARING))
+            self._check_schema(connection)
             row = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchone()
             for (plan_id,) in () if row else connection.execute(holder):
                 plan.check_turn(plan_id)
@@ -433,6 +438,17 @@ class PostgresTarget:
         query = sql.SQL("SELECT FROM {} WHERE {} IS NOT NULL LIMIT 1")
         found = connection.execute(query.format(sql.SQL(self._name.sql), sql.Identifier(column))).fetchone()
         return found is not None
+
+    def _check_schema(self, connection: Connection) -> None:
+        """Raise ``SinkRefused`` where a plan in another schema's plan table holds the target: no fence is of both."""
+        found = find_other_holder(connection, self._plans, fence=self._fence)
+        if found is not None:
+            schema, plan_id, source = found
+            raise SinkRefused(
+                f"{self._name} in {where(self._session.endpoint)} is held by plan {plan_id} of {source} in the schema "
+                f"{schema}: two hydrations would overwrite each other's rows. Use system_schema={schema!r}, or delete "
+                f"the target's row from {schema}.{self._plans.name.name} if that hydration is gone."
+            )
 
     def _create(self, connection: Connection, write: WriteSpec) -> None:
         connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
