@@ -72,6 +72,7 @@ class MemorySink:
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         """See ``Sink.begin``."""
         with self._lock:
+            plan.check_turn(self.plan.plan_id if self.plan is not None else None)
             if clear is not None and plan.mode is Mode.APPEND:
                 self.rows.clear()
             self.last_epoch += 1

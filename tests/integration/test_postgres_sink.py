@@ -610,6 +610,22 @@ def test_targets_of_one_schema_have_their_own_epochs(opened: Open) -> None:
     assert other.begin(plan) == 1
 
 
+def test_a_target_is_held_in_one_schema(opened: Open, database: Endpoint) -> None:
+    """Two plan tables do not see each other's epochs, so both plans would write."""
+    run(database, "CREATE SCHEMA mine", "CREATE TABLE mine.backpressure_plan (note text)")
+    one, other = opened(), opened(system_schema="etl")
+    # Both were checked before either has begun.
+    first, second = planned(prepared(one)), planned(prepared(other))
+    one.begin(first)
+    words = f"is held by plan {first.plan_id} of .* in the schema raw: .* Use system_schema='raw', or delete"
+    with pytest.raises(SinkRefused, match=words):
+        other.begin(second)
+    with pytest.raises(SinkRefused, match=words):
+        prepared(other)
+    run(database, "INSERT INTO etl.backpressure_plan SELECT * FROM raw.backpressure_plan")
+    assert other.begin(second) == 2
+
+
 def test_plans_that_begin_at_once_get_different_epochs(opened: Open) -> None:
     write = prepared(opened())
     barrier = threading.Barrier(6)

@@ -771,10 +771,17 @@ def test_threads_share_a_source(database: Endpoint, opened: Open) -> None:
 
 
 def test_columns_whose_texts_are_equal_though_they_differ_are_named(database: Endpoint, opened: Open) -> None:
-    """By a nondeterministic collation."""
+    """By a nondeterministic collation, and by a type of its own; a domain is what it is of in the end."""
     run(
         database,
+        "CREATE EXTENSION citext",
+        "CREATE DOMAIN mail AS citext",
+        "CREATE DOMAIN price AS numeric(12, 2)",
+        "CREATE DOMAIN fare AS price",
         "CREATE COLLATION folded (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
-        'CREATE TABLE t (id int PRIMARY KEY, a text COLLATE folded, b text, c text COLLATE "C")',
+        'CREATE TABLE t (id int PRIMARY KEY, a text COLLATE folded, b text, c text COLLATE "C",'
+        " d citext, e mail, f fare)",
     )
-    assert opened().snapshot().loose == ("a",)
+    snapshot = opened().snapshot()
+    assert snapshot.loose == ("a", "d", "e")
+    assert [column.base_type for column in snapshot.columns[4:]] == ["public.citext", "public.citext", "numeric(12,2)"]

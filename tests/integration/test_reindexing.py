@@ -1,15 +1,17 @@
 """T9: after the loss of the ledger the markers restore it; the source's rows are not read again."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.planning.planner import Verdict
-from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.core.planning.planner import Planner, Verdict
+from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded
 from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support import lakes, mysql
 from tests.support.composed import Composed, difference
@@ -167,6 +169,43 @@ def test_a_mysql_key_is_cut_where_no_marker_is(composed: Composed, mysql_databas
     assert composed.run().committed == 5
     composed.finish()
     assert sorted(row[0] for row in lakes.rows(place)) == sorted(f"k{number}" for number in range(1, 1001))
+
+
+@pytest.mark.parametrize("plans", [1, 2])
+@pytest.mark.parametrize("kind", ["postgres", "parquet", "delta", "iceberg"])
+def test_a_copy_of_the_ledger_of_before_the_target_knew_its_plan(
+    composed: Composed, database: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, plans: int
+):
+    """T9: the planner was killed there, the ledger is copied, and restored after that plan and later ones."""
+    into = {} if kind == "postgres" else lakes.place(kind, tmp_path)
+    composed = replace(lost(composed, tmp_path), into=into, reading={"increment_column": "id"})
+    filled(composed)
+
+    def add(letter: str) -> None:
+        run(database, f"INSERT INTO t SELECT '{letter}' || i, 'new' FROM generate_series(1, 10) i")
+
+    add("l")
+    with monkeypatch.context() as killed:
+        killed.setattr(Planner, "take_target", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            composed.plan()
+    ledger, copy = tmp_path / "fresh.db", tmp_path / "copy.db"
+    shutil.copy(ledger, copy)
+    filled(composed)
+    for _ in range(1, plans):
+        add("m")
+        filled(composed)
+    shutil.copy(copy, ledger)
+    if plans > 1:
+        # As a lane does that goes on without planning.
+        with composed.open() as ports, pytest.raises(PlanSuperseded, match="has taken it since"):
+            ports.planner().take_target(ports.hydration, ports.plan)
+    for _ in range(2):
+        filled(composed)
+    if kind == "postgres":
+        assert difference(database, "t", database, "raw.t") == (0, 0)
+    else:
+        assert len(lakes.rows(into)) == ROWS + 10 * plans
 
 
 def _stop_after(commits: int):

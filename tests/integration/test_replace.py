@@ -208,6 +208,10 @@ RICH = (
     "CREATE UNIQUE INDEX ON raw.t (id DESC) INCLUDE (code)",
     'CREATE INDEX "in order" ON raw.t (at)',
     "CREATE STATISTICS raw.together (ndistinct) ON id, code FROM raw.t",
+    'CREATE STATISTICS public."else; where" ON (id + 1), (lower(code)) FROM raw.t',
+    "ALTER STATISTICS raw.together SET STATISTICS 66",
+    "COMMENT ON STATISTICS raw.together IS 'it''s both'",
+    'ALTER INDEX raw."by code; --" ALTER COLUMN 1 SET STATISTICS 55',
     "ALTER TABLE raw.t ALTER COLUMN code SET STATISTICS 77, ALTER COLUMN id SET (n_distinct = -1),"
     ' REPLICA IDENTITY USING INDEX "the KEY", CLUSTER ON "in order"',
     "COMMENT ON TABLE raw.t IS 'all ''of'' them'",
@@ -229,9 +233,11 @@ WHERE a.attrelid = 'raw.t'::regclass AND a.attnum > 0
 UNION ALL SELECT 'constraint', k.conname, concat_ws(' ', pg_get_constraintdef(k.oid), k.convalidated,
        obj_description(k.oid, 'pg_constraint')) FROM pg_constraint k WHERE k.conrelid = 'raw.t'::regclass
 UNION ALL SELECT 'index', x.relname, concat_ws(' ', pg_get_indexdef(x.oid), i.indisclustered, i.indisreplident,
+       (SELECT array_agg(a.attstattarget ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = x.oid),
        obj_description(x.oid, 'pg_class')) FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
        WHERE i.indrelid = 'raw.t'::regclass
-UNION ALL SELECT 'statistics', stxname, pg_get_statisticsobjdef(oid) FROM pg_statistic_ext
+UNION ALL SELECT 'statistics', stxname, concat_ws(' ', pg_get_statisticsobjdef(oid), stxstattarget, stxowner,
+       obj_description(oid, 'pg_statistic_ext')) FROM pg_statistic_ext
        WHERE stxrelid = 'raw.t'::regclass
 UNION ALL SELECT 'table', relname, concat_ws(' ', relowner, relacl, reloptions, relreplident, relpersistence,
        obj_description(oid, 'pg_class'), (SELECT t.reloptions FROM pg_class t WHERE t.oid = c.reltoastrelid))

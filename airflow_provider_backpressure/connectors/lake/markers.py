@@ -55,6 +55,11 @@ class Holder:
             committed=committed,
         )
 
+    @staticmethod
+    def check_turn(holder: "Holder | None", plan: Plan) -> None:
+        """Raise ``PlanSuperseded`` where a plan holds the table that this one was not made to follow."""
+        plan.check_turn(holder.plan_id if holder is not None else None)
+
     def check_plan(self, plan_id: str, name: str) -> None:
         """Raise ``PlanSuperseded`` unless this plan holds the table, under whatever epoch."""
         if self.plan_id != plan_id:

@@ -1,6 +1,7 @@
 """Folders on a local disk or in a bucket, by one address."""
 
 import os
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,16 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 S3 = "s3://"
+
+
+def check_characters(text: str, what: str, misread: str) -> None:
+    """Raise ``InvalidDeclaration`` for characters that the format's library takes for another folder's name."""
+    found = re.search(misread, text)
+    if found:
+        raise InvalidDeclaration(
+            f"{what} must not contain {found[0]}, not {text!r}: the table's library would take it for another folder. "
+            "Name the folder without it."
+        )
 
 
 def check_path(path: str, what: str) -> str:

@@ -7,6 +7,7 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Row, Session
 from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
+from airflow_provider_backpressure.core.snapshot.messages import base_type
 
 ORDINARY, PARTITIONED = "r", "p"
 READABLE = frozenset("rpvmf")
@@ -158,7 +159,8 @@ def _column(row: Row, definition: str | None) -> CatalogColumn:
         demanded=demanded,
         generated=generated,
         collation=collation,
-        loose=loose,
+        # Of a domain over it too.
+        loose=loose or base_type(type_, definition).rpartition(".")[2] == "citext",
         rights=frozenset(right for right, held in rights.items() if held),
     )
 
@@ -203,8 +205,7 @@ _COLUMNS = sql.SQL(
                 WHEN o.provider = 'b' OR o.provider = 'c' AND o.locale IN ('C', 'POSIX') THEN 'C'
                 ELSE concat_ws(' ', CASE o.provider WHEN 'i' THEN 'icu' ELSE 'libc' END,
                                o.locale, o.version, o.rules) END,
-           t.typname = 'citext'
-               OR EXISTS (SELECT FROM pg_collation k WHERE k.oid = a.attcollation AND NOT k.collisdeterministic),
+           EXISTS (SELECT FROM pg_collation k WHERE k.oid = a.attcollation AND NOT k.collisdeterministic),
            has_column_privilege(a.attrelid, a.attnum, 'SELECT'),
            has_column_privilege(a.attrelid, a.attnum, 'INSERT'),
            has_column_privilege(a.attrelid, a.attnum, 'UPDATE')

@@ -283,7 +283,9 @@ class Planner:
         check_empty(draft, self.sink)
         warn_coarse(snapshot)
         draft = replace(
-            draft, position=self._keep_log(hydration, draft), hydration_id=hydration.id if catches_up else ""
+            self._with_holder(draft),
+            position=self._keep_log(hydration, draft),
+            hydration_id=hydration.id if catches_up else "",
         )
         rows = next_rows(self.budget, snapshot.row_bytes, measure_plan(self.ledger, hydration, self.runner))
         try:
@@ -303,6 +305,11 @@ class Planner:
             ranges=ranges,
             note=f"{ranges} ranges of at most {rows:,} rows by the {plan.path} path",
         )
+
+    def _with_holder(self, draft: Plan) -> Plan:
+        """Return the plan with the one that holds the target now: it takes the target from that one only."""
+        row = self.sink.held()
+        return replace(draft, held_by=row.plan_id if row else "", held_epoch=row.epoch if row else 0)
 
     def _earlier(self, hydration: Hydration, preview: Preview) -> str | None:
         """Return the plan whose rows a plan that catches up begins without: those deleted since would stay for ever."""
@@ -403,7 +410,7 @@ class Planner:
         if found is None:
             return None
         draft, windows = found
-        draft = self._grown(plan, self._with_storage(plan, draft, log), log)
+        draft = self._with_holder(self._grown(plan, self._with_storage(plan, draft, log), log))
         ranges = self.ledger.save_plan(hydration.id, draft, number_windows(windows))
         return Planned(
             verdict=Verdict.PLANNED,

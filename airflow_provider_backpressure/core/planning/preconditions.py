@@ -18,12 +18,18 @@ from airflow_provider_backpressure.exceptions import (
 )
 
 _AS_TEXT_IN = frozenset({"delta", "iceberg"})
-_SEVERAL_PRINTED = re.compile(r"numeric|interval|jsonb")
-"""Types of which equal values may be printed as different texts by a server."""
-_SEVERAL_SENT = re.compile(
-    r"numeric(?!\(([12]?\d|3[0-8]),\d+\)).*|interval.*|time(?!stamp).*|jsonb?|uuid|inet|cidr|macaddr8?|money|character\(\d+\)"
+_BY_VALUE = (
+    r"smallint|integer|bigint|boolean|date|timestamp(\(\d+\))? with(out)? time zone|bytea|text"
+    r"|character varying(\(\d+\))?|numeric\(([12]?\d|3[0-8]),\d+\)"
 )
-"""Types that files keep as text and of which a topic's records may write the same value in several ways."""
+"""Types of which files hold the value, or the text that is the value. Not floats: 0 equals -0 in other bits."""
+_ONE_SENT = re.compile(_BY_VALUE)
+"""Types of which a value has one form in files, whatever text a topic's records write it in."""
+_ONE_PRINTED = re.compile(
+    rf"({_BY_VALUE}|numeric\(\d+,-?\d+\)|character\(\d+\)|name|\"char\"|uuid|inet|cidr|macaddr8?|money|oid|xid8|pg_lsn"
+    r"|time(\(\d+\))? with(out)? time zone|bit( varying)?(\(\d+\))?|(int[48]|date|ts|tstz)(multi)?range)(\[\])?"
+)
+"""Types of which a server prints equal values as one text."""
 NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
 """What every task imports on the executors."""
 
@@ -62,16 +68,19 @@ def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, 
     """Raise where one key of the source may be two of the target: a later row would come beside the one it replaces."""
     if not increments or snapshot.consistency is Consistency.CATCH_UP:
         return
-    folded = {column.name for column in write.columns if column.type == "citext"}
-    several = _SEVERAL_SENT if snapshot.consistency is Consistency.OFFSETS else _SEVERAL_PRINTED
+    folded = {column.name for column in write.columns if column.base_type.rpartition(".")[2] == "citext"}
+    one = _ONE_SENT if snapshot.consistency is Consistency.OFFSETS else _ONE_PRINTED
+    source = {column.name: column for column in snapshot.columns}
     for column in arriving:
         if column.name not in write.key:
             continue
+        # A transform leaves text of a type that Spark does not have.
+        read = source.get(column.name, column) if column.type == "text" else column
         if column.name in set(snapshot.loose) - folded:
             why = "the source takes different texts for one key"
             way_out = "Give it a collation that compares bytes, or follow the log with consistency='catch_up'"
-        elif write.kind in _AS_TEXT_IN and several.fullmatch(column.type):
-            why = f"files keep a {column.type} as text, and a value has several"
+        elif write.kind in _AS_TEXT_IN and not one.fullmatch(read.base_type) and read.definition != "enum":
+            why = f"equal values of the type {read.type} may differ in files"
             way_out = "Upsert by another key"
         else:
             continue

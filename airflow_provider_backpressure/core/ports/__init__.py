@@ -290,6 +290,8 @@ class Sink(Protocol):
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         """Write the plan into the target's plan row and return its newly minted epoch: every older plan is fenced.
 
+        ``PlanSuperseded`` where :meth:`Plan.check_turn` refuses the plan that holds the target by then.
+
         ``clear``: id of the plan before, which is closed unfinished; what it wrote is removed in the same step, as the
         mode demands. ``SinkRefused`` where the target also holds rows of others.
         """

@@ -1,6 +1,6 @@
 """Whether ledger and sink are of each other, or one of them is from an older backup."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from airflow_provider_backpressure.core.gate.hydration import RangeCounts
@@ -51,8 +51,7 @@ class Comparison:
         if self.plan is None:
             return self._lost()
         if not self.plan.epoch:
-            # The planner was killed before the sink knew of the plan; it is taken there next.
-            return Finding(standing=Standing.AGREED)
+            return self._of_new_plan(self.plan, self.row)
         if self.row is None:
             return self._stop(f"{self.target} holds no plan any more", "it was restored, emptied or made anew")
         if self.row.plan_id == self.plan.plan_id:
@@ -62,6 +61,19 @@ class Comparison:
     def _lost(self) -> Finding:
         if self.row is not None and self._ours(self.row):
             return self._follow(self.row, "which the ledger has lost")
+        return Finding(standing=Standing.AGREED)
+
+    def _of_new_plan(self, plan: Plan, row: PlanRow | None) -> Finding:
+        """Compare where the planner was killed before the sink knew of the plan, which takes the target next.
+
+        The ledger may also be a copy of that moment: then the sink knows of later plans, or of this one's ranges.
+        """
+        if row is None or plan.held_by is None or (row.plan_id, row.epoch) == (plan.held_by, plan.held_epoch):
+            return Finding(standing=Standing.AGREED)
+        if row.plan_id != plan.plan_id:
+            return self._of_two_plans(replace(plan, epoch=plan.held_epoch), row)
+        if row.committed:
+            return self._follow(row, "and the ledger none: the ledger was restored")
         return Finding(standing=Standing.AGREED)
 
     def _of_one_plan(self, plan: Plan, row: PlanRow) -> Finding:

@@ -13,6 +13,9 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 VERSION = 1
 
 
+_DOMAIN = "domain of "
+
+
 @dataclass(frozen=True, kw_only=True)
 class Column:
     """A column by its name and the database's own spelling of its type (``numeric(15,2)``)."""
@@ -24,6 +27,19 @@ class Column:
     """How the source orders a text key by which ranges are cut; another order has other rows in the same bounds."""
     definition: str | None = None
     """What a type of the user's own is made of; ``None`` for other types, and where it is not known."""
+
+    @property
+    def base_type(self) -> str:
+        """The type that a domain is of in the end, or else the type itself."""
+        return base_type(self.type, self.definition)
+
+
+def base_type(type_: str, definition: str | None) -> str:
+    """Return the type that a domain is of in the end, or else the type itself."""
+    while definition and definition.startswith(_DOMAIN):
+        type_, _, inner = definition.removeprefix(_DOMAIN).partition(" (")
+        definition = inner.removesuffix(")")
+    return type_
 
 
 def null_bounds(columns: Sequence[Column], split: Sequence[str]) -> list[NullBounds]:

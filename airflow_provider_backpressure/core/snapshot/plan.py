@@ -17,6 +17,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.core.snapshot.paths import REPLAY
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
+from airflow_provider_backpressure.exceptions import PlanSuperseded
 
 LANDED = "landed"
 """Kind of a source whose rows a hydration has landed in a table of files before."""
@@ -107,6 +108,10 @@ class Plan:
     """Under ``catch_up`` the ledger's id of the hydration, after which the source's log keeps a place for it."""
     version: str = ""
     """The snapshot's; empty also in plans of earlier releases."""
+    held_by: str | None = None
+    """Plan that held the target when this one was made; empty: none did. ``None`` in plans of earlier releases."""
+    held_epoch: int = 0
+    """The epoch of that plan."""
 
     @property
     def unit(self) -> str:
@@ -119,6 +124,14 @@ class Plan:
     def takes_over(self, other: "Plan | None") -> bool:
         """Whether this is the same plan, and its epoch not older: of two lives that go on with it the later counts."""
         return other is not None and other.plan_id == self.plan_id and other.epoch <= self.epoch
+
+    def check_turn(self, holder: str | None) -> None:
+        """Raise ``PlanSuperseded`` where another plan has taken the target since this one was made."""
+        if holder is not None and self.held_by is not None and holder not in (self.held_by, self.plan_id):
+            raise PlanSuperseded(
+                f"Plan {self.plan_id} cannot take {self.write.fence}: plan {holder} has taken it since. Run the task "
+                "plan_snapshot again: it compares the ledger with the target."
+            )
 
     @property
     def replays(self) -> bool:

@@ -32,7 +32,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     Transient,
 )
-from airflow_provider_backpressure.sinks import IcebergSink
+from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink
 from tests.conformance.sinks import test_ordered
 from tests.conformance.sinks.cases import Case, DeltaCase, IcebergCase, ParquetCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected
@@ -535,6 +535,13 @@ def test_places_and_kinds_are_checked(tmp_path: Path) -> None:
     for elsewhere in ("/lake/../etc", "/lake/..", "s3://bucket/../t", "/la\x00ke"):
         with pytest.raises(InvalidDeclaration, match=r"without '\.\.'"):
             check_path(elsewhere, "path")
+    for misread in ("/lake/a%20b", "/lake/a\\b", "s3://bucket/a#b", "s3://bucket/a?b"):
+        with pytest.raises(InvalidDeclaration, match=r"DeltaSink\.path must not contain .* another folder"):
+            DeltaSink(path=misread).open(NOWHERE)
+    for misread in ("file:///lake/a#b", "/lake/a?b"):
+        with pytest.raises(InvalidDeclaration, match=r"warehouse of IcebergSink\.catalog must not contain"):
+            IcebergSink(table="raw.t", catalog={"type": "sql", "warehouse": misread}).open(NOWHERE)
+    assert DeltaSink(path="/lake/100% #1?").open(NOWHERE).identity.endswith("/lake/100% #1?")
     assert check_path("file:///data/t/", "path") == "/data/t"
     assert check_path("/data/..t", "path") == "/data/..t"
     assert Place(str(tmp_path), NOWHERE).names("nowhere") == []

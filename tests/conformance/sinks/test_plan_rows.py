@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_backpressure.core.snapshot.bounds import bounds_from_json
+from airflow_provider_backpressure.exceptions import PlanSuperseded
 from tests.conformance.sinks.cases import Case, ParquetCase, PostgresCase, opened
 from tests.conformance.sinks.support import begin, bounds
 from tests.support.postgres import run
@@ -86,3 +87,31 @@ def test_a_row_of_an_earlier_release_is_read_and_gets_its_place(case: Case, tmp_
         row = sink.held()
     assert row is not None
     assert row.plan is not None
+
+
+@pytest.mark.statement("X1")
+def test_a_plan_takes_the_target_only_from_the_one_that_it_was_made_to_follow(case: Case) -> None:
+    """X1: its planner may have slept, or the ledger be a copy of that moment, while later plans went on."""
+    first = begin(case)
+    with opened(case) as sink:
+        plan = replace(first.plan, plan_id="a" * 32, held_by=first.plan.plan_id, held_epoch=first.plan.epoch)
+        assert sink.begin(plan) == first.plan.epoch + 1
+        # A planner that was killed before the ledger knew the epoch asks again.
+        assert sink.begin(plan) == first.plan.epoch + 2
+    last = begin(case)
+    with opened(case) as sink:
+        for held_by in (first.plan.plan_id, ""):
+            with pytest.raises(PlanSuperseded, match=f"plan {last.plan.plan_id} has taken it since"):
+                sink.begin(replace(plan, held_by=held_by))
+        assert sink.epoch(last.plan.plan_id) == last.plan.epoch
+
+
+def test_a_plan_that_is_given_the_target_again_keeps_its_markers(case: Case) -> None:
+    """Without them its ranges would be written a second time."""
+    first = begin(case)
+    first.write(0)
+    begin(case)
+    again = begin(case, plan_id=first.plan.plan_id)
+    assert [*again.markers()] == ["0.0"]
+    again.write(0, word="other")
+    assert len(case.rows()) == 10

@@ -17,8 +17,10 @@ def check(
     consistency: Consistency = Consistency.STATIC,
     increments: bool = True,
     there: str = "text",
+    definition: str | None = None,
+    arriving: str | None = None,
 ) -> None:
-    columns = (Column(name="k", type=type_), Column(name="other", type="numeric"))
+    columns = (Column(name="k", type=type_, definition=definition), Column(name="other", type="numeric"))
     snapshot = Snapshot(
         source_identity="s",
         columns=columns,
@@ -43,7 +45,8 @@ def check(
         commit_table="",
         fence="raw.t",
     )
-    check_key(snapshot, columns, write, increments=increments)
+    arrives = columns if arriving is None else (Column(name="k", type=arriving),)
+    check_key(snapshot, arrives, write, increments=increments)
 
 
 def test_a_key_whose_texts_are_equal_to_the_source_is_refused() -> None:
@@ -53,7 +56,7 @@ def test_a_key_whose_texts_are_equal_to_the_source_is_refused() -> None:
             check("character varying(9)", kind, loose=True)
     check("text", "postgres", loose=True, consistency=Consistency.CATCH_UP)
     check("text", "postgres", loose=True, increments=False)
-    check("citext", "postgres", loose=True, there="citext")
+    check("public.citext", "postgres", loose=True, there="public.citext")
     check("text", "postgres")
 
 
@@ -71,6 +74,15 @@ def test_a_key_whose_texts_are_equal_to_the_source_is_refused() -> None:
         ("timestamp with time zone", Consistency.OFFSETS, False),
         ("bigint", Consistency.OFFSETS, False),
         ("text", Consistency.OFFSETS, False),
+        ("numrange", Consistency.STATIC, True),
+        ("tstzrange", Consistency.STATIC, False),
+        ("numeric[]", Consistency.STATIC, True),
+        ("timestamp(3) without time zone[]", Consistency.STATIC, False),
+        ("double precision", Consistency.STATIC, True),
+        ("public.hstore", Consistency.STATIC, True),
+        ("int4range", Consistency.OFFSETS, True),
+        ("integer[]", Consistency.OFFSETS, True),
+        ("citext", Consistency.OFFSETS, True),
     ],
 )
 def test_a_key_that_files_keep_as_text_is_refused_where_a_value_has_several(
@@ -81,5 +93,33 @@ def test_a_key_that_files_keep_as_text_is_refused_where_a_value_has_several(
     if not refused:
         check(type_, "iceberg", consistency=consistency)
         return
-    with pytest.raises(SinkRefused, match=r"keep a [^\n]* as text, and a value has several[^\n]*Upsert by another key"):
+    with pytest.raises(
+        SinkRefused, match=r"equal values of the type [^\n]* may differ in files[^\n]*Upsert by another key"
+    ):
         check(type_, "iceberg", consistency=consistency)
+
+
+@pytest.mark.parametrize(
+    ("definition", "refused"),
+    [
+        ("domain of numeric", True),
+        ("domain of public.inner (domain of numeric)", True),
+        ("domain of public.inner (domain of numeric(12,2))", False),
+        ("domain of character varying(9)", False),
+        ("enum", False),
+        ("base type", True),
+        (None, True),
+    ],
+)
+def test_a_type_of_the_users_own_is_what_it_is_made_of(definition: str | None, refused: bool) -> None:
+    if not refused:
+        check("public.d", "delta", definition=definition)
+        return
+    with pytest.raises(SinkRefused, match=r"equal values of the type public\.d may differ"):
+        check("public.d", "delta", definition=definition)
+
+
+def test_a_type_that_a_transform_leaves_as_text_is_the_sources() -> None:
+    with pytest.raises(SinkRefused, match="equal values of the type numeric may differ"):
+        check("numeric", "delta", arriving="text")
+    check("numeric", "delta", arriving="numeric(12,2)")

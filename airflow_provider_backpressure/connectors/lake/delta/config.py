@@ -44,10 +44,12 @@ class DeltaSink:
         """Return the sink; it looks at the first question. The path is checked here."""
         from airflow_provider_backpressure.connectors.lake.quarantine import address_beside
         from airflow_provider_backpressure.connectors.lake.sink.target import LakeTarget
-        from airflow_provider_backpressure.connectors.lake.storage import check_path
+        from airflow_provider_backpressure.connectors.lake.storage import S3, check_characters, check_path
         from airflow_provider_backpressure.connectors.lake.table import address_of
 
-        address = address_of(path=check_path(self.path, "DeltaSink.path"))
+        path = check_path(self.path, "DeltaSink.path")
+        check_characters(path, "DeltaSink.path", r"\\|%[0-9A-Fa-f]{2}" + (r"|[#?]" if path.startswith(S3) else ""))
+        address = address_of(path=path)
         return LakeTarget(
             open_lake("delta", address, endpoint),
             kind="delta",

@@ -96,6 +96,7 @@ class DeltaLakeTable:
         for table in self._tries():
             if plan.increment:
                 self._check_history(table)
+            Holder.check_turn(self._holder(table), plan)
             epoch = (table.transaction_version(FENCE) or 0) + 1
             removed, streams = self._clear(table, clear), self._place_streams(table, plan)
             holder = Holder.create(plan, epoch, table=str(table.metadata().id), version=table.version() + 1)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from airflow_provider_backpressure.connectors.lake.options import ADDRESS, CATALOG, REGION
+from airflow_provider_backpressure.connectors.lake.storage import check_characters
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -23,10 +24,12 @@ def check_catalog(catalog: Mapping[str, str]) -> dict[str, str]:
             raise InvalidDeclaration(f"IcebergSink.catalog maps texts to texts; {name!r} is something else.")
         if _is_secret(name.lower()) or _carries_secret(value):
             raise InvalidDeclaration(f"IcebergSink.catalog must not hold secrets: put {name} into its connection.")
+    if "/" in (warehouse := catalog.get("warehouse", "")):
+        check_characters(warehouse, "The warehouse of IcebergSink.catalog", "[#?]")
     if catalog.get("type") == HADOOP:
         from airflow_provider_backpressure.connectors.lake.iceberg.hadoop_catalog import check_warehouse
 
-        check_warehouse(catalog.get("warehouse", ""))
+        check_warehouse(warehouse)
     return dict(catalog)
 
 

@@ -135,12 +135,14 @@ class IcebergTable:
             if plan.increment:
                 self._check_history(table)
             before = _holder(table)
+            Holder.check_turn(before, plan)
             holder = Holder.create(plan, before.epoch + 1 if before else 1, table=str(table.metadata.table_uuid))
             removed = self._clear(table, clear)
             properties = {PLAN: holder.to_json(), **_place_streams(table, plan, self.name)}
             slices = _slices(table, SLICES)
             if slices["plan"] != plan.plan_id:
-                properties |= {SLICES: _compact(plan.plan_id, {}), BEFORE: json.dumps(slices)}
+                # Not none: the plan before may be given the table again.
+                properties |= {SLICES: _compact(plan.plan_id, _nonces(table, plan.plan_id)), BEFORE: json.dumps(slices)}
             about = {"backpressure.plan": plan.plan_id, "backpressure.epoch": str(holder.epoch)}
             if _commit(table, properties, about, remove(removed)):
                 return holder.epoch

@@ -84,6 +84,7 @@ class ParquetTable:
             if plan.increment:
                 self.check_history()
             before = self.holder()
+            Holder.check_turn(before, plan)
             if clear is not None:
                 self._refuse_others(clear)
             epoch = before.epoch + 1 if before else 1

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 from airflow_provider_backpressure.connectors.lake import quarantine as beside_it
-from airflow_provider_backpressure.connectors.lake.markers import Mark
+from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark
 from airflow_provider_backpressure.connectors.lake.sink.compatibility import check_columns, check_mode
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, query_of
 from airflow_provider_backpressure.connectors.lake.window_filter import of_window
@@ -111,8 +111,9 @@ class LakeTarget:
         """See :meth:`..core.ports.Sink.begin`."""
         with self._table.translate_errors():
             if self._aside is not None:
+                Holder.check_turn(self._table.holder(), plan)
                 # It follows no other plan: it may be asked for with any of them.
-                self._aside.begin(replace(plan, read=replace(plan.read, window=None)), clear=None)
+                self._aside.begin(replace(plan, read=replace(plan.read, window=None), held_by=None), clear=None)
             return self._table.begin(plan, clear=clear if plan.mode is Mode.APPEND else None)
 
     def renew(self, plan_id: str) -> int | None:

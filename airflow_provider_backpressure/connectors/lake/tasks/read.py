@@ -9,6 +9,7 @@ import pyarrow
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, open_table
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import (
@@ -20,6 +21,8 @@ from airflow_provider_backpressure.exceptions import (
 )
 from airflow_provider_backpressure.spark.arrow_types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
+
+_MOVED = f"the table was written since it was planned. If its rows are right, {RESTART}"
 
 
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
@@ -38,9 +41,13 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             total.update(batch)
             yield batch
     if total.rows != bounds.rows:
-        raise SourceRefused(f"{bounds} of {table.name} hold {total.rows} rows, and {bounds.rows} were landed.")
+        raise SourceRefused(
+            f"{bounds} of {table.name} hold {total.rows} rows, and {bounds.rows} were landed: {_MOVED}."
+        )
     if bounds.checksum and str(total) != bounds.checksum:
-        raise SourceRefused(f"{bounds} of {table.name} have the checksum {total}, and {bounds.checksum} was landed.")
+        raise SourceRefused(
+            f"{bounds} of {table.name} have the checksum {total}, and {bounds.checksum} was landed: {_MOVED}."
+        )
 
 
 def _batches(table: LakeTable, read: ReadSpec, bounds: FileBounds) -> Iterator[pyarrow.RecordBatch]:

@@ -69,7 +69,9 @@ _MISSING = sql.SQL(
         WHERE i.indrelid = %(target)s::oid AND i.indisvalid
         UNION ALL
         SELECT 2, e.stxname, %(own)s::text || left(md5(e.stxname), 12), '',
-               format('CREATE STATISTICS %%I.%%I%%s FROM %%s', m.nspname, %(own)s::text || left(md5(e.stxname), 12),
+               format('CREATE STATISTICS %%I.%%I%%s FROM %%s',
+                      CASE WHEN has_schema_privilege(n.oid, 'CREATE') THEN n.nspname ELSE m.nspname END,
+                      %(own)s::text || left(md5(e.stxname), 12),
                       substr(left(d.text, length(d.text) - length(format(' FROM %%s', e.stxrelid::regclass))),
                              length(format('CREATE STATISTICS %%I.%%I', n.nspname, e.stxname)) + 1),
                       %(shadow)s::text)
@@ -156,11 +158,23 @@ _NAMED = sql.SQL(
         FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_namespace n ON n.oid = x.relnamespace
         WHERE i.indrelid = %(target)s::oid AND i.indisvalid
         UNION ALL
-        SELECT 1, format('ALTER STATISTICS %%I.%%I RENAME TO %%I', n.nspname,
-                         %(own)s::text || left(md5(e.stxname), 12), e.stxname)
+        SELECT w.step, format(w.form, n.nspname, CASE w.step WHEN 1 THEN o.stxname ELSE e.stxname END, w.value)
         FROM pg_statistic_ext e
-        JOIN pg_class c ON c.oid = e.stxrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE e.stxrelid = %(target)s::oid
+        JOIN pg_statistic_ext o
+          ON o.stxrelid = %(shadow)s::text::regclass AND o.stxname = %(own)s::text || left(md5(e.stxname), 12)
+        JOIN pg_namespace n ON n.oid = o.stxnamespace
+        CROSS JOIN LATERAL (VALUES
+            (1, 'ALTER STATISTICS %%I.%%I RENAME TO %%I', e.stxname::text),
+            (2, 'ALTER STATISTICS %%I.%%I SET STATISTICS %%s', nullif(e.stxstattarget, -1)::text),
+            (2, 'COMMENT ON STATISTICS %%I.%%I IS %%L', obj_description(e.oid, 'pg_statistic_ext'))
+        ) w (step, form, value)
+        WHERE e.stxrelid = %(target)s::oid AND w.value IS NOT NULL
+        UNION ALL
+        SELECT 2, format('ALTER INDEX %%I.%%I ALTER COLUMN %%s SET STATISTICS %%s', n.nspname, x.relname, a.attnum,
+                         a.attstattarget)
+        FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_namespace n ON n.oid = x.relnamespace
+        JOIN pg_attribute a ON a.attrelid = x.oid AND a.attstattarget >= 0 AND i.indkey[a.attnum - 1] = 0
+        WHERE i.indrelid = %(target)s::oid AND i.indisvalid
         UNION ALL
         SELECT 1, format('ALTER SEQUENCE %%s RENAME TO %%I', pg_get_serial_sequence(%(shadow)s::text, a.attname),
                          q.relname)

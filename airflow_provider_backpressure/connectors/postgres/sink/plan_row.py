@@ -34,6 +34,21 @@ def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: P
         connection.execute(update, (*(values[name] for name in there), fence))
 
 
+def find_other_holder(connection: Connection, plans: SystemTable, *, fence: str) -> tuple[str, str, str] | None:
+    """Return schema, plan and source of the row that holds the target in another schema's plan table.
+
+    ``None`` where ours has a row of the target already, and where our role may not read the other table.
+    """
+    held = sql.SQL("SELECT to_jsonb(p) ->> 'plan_id', to_jsonb(p) ->> 'source_identity' FROM {} p WHERE {} = %s")
+    target = sql.SQL("to_jsonb(p) ->> 'target'")
+    schemas = [schema for (schema,) in connection.execute(_PLAN_SCHEMAS, (plans.name.name,)).fetchall()]
+    for schema in sorted(schemas, key=lambda schema: schema != plans.name.schema):
+        row = connection.execute(held.format(sql.Identifier(schema, plans.name.name), target), (fence,)).fetchone()
+        if row is not None:
+            return None if schema == plans.name.schema else (schema, *row)
+    return None
+
+
 def is_another_table(connection: Connection, plans: SystemTable, *, fence: str, target: QualifiedName) -> bool:
     """Whether the target is not the table that the plan of the row wrote: it is gone, or was created again.
 
@@ -85,6 +100,14 @@ def _is_owned(connection: Connection, plans: SystemTable) -> bool:
     return row is not None and bool(row[0])
 
 
+_PLAN_SCHEMAS = sql.SQL(
+    """
+    SELECT n.nspname
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relname = %s AND c.relkind = 'r' AND c.relpersistence <> 't'
+      AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+    """
+)
 _NUMBERS = sql.SQL("SELECT coalesce(to_regclass(%s)::oid, 0), coalesce(to_regclass(%s)::oid, 0)")
 _COLUMN_THERE = sql.SQL(
     """

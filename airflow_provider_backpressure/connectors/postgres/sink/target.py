@@ -32,6 +32,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.durability import fi
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import Traces
 from airflow_provider_backpressure.connectors.postgres.sink.lock_retry import LOCK_WAIT
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
+    find_other_holder,
     is_another_table,
     keep_plan,
     plan_row,
@@ -126,6 +127,7 @@ class PostgresTarget:
             raise SinkRefused(f"{self._name} cannot be upserted without a key.")
         fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system, replayed=replayed)
         check_fit(self._session, fitting)
+        self._session.transaction(self._check_schema)
         return WriteSpec(
             kind=KIND,
             conn_id=self._declared.conn_id,
@@ -206,14 +208,14 @@ class PostgresTarget:
         self._refuse_source(plan)
         replayed = ReplayWindow.from_window(plan.read.window)
         plans = sql.SQL(self._plans.name.sql)
-        before = self._session.rows(
-            sql.SQL("SELECT plan_id FROM {} WHERE target = {}").format(plans, sql.Literal(self._fence))
-        )
-        for (plan_id,) in before:
+        holder = sql.SQL("SELECT plan_id FROM {} WHERE target = {}").format(plans, sql.Literal(self._fence))
+        for (plan_id,) in self._session.rows(holder):
+            plan.check_turn(plan_id)
             self._end(plan_prefix(plan_id))
         values = {
             "target": self._fence,
             "plan_id": plan.plan_id,
+            "held_by": plan.held_by,
             "source_identity": plan.source_identity,
             "consistency": plan.consistency.value,
             "mode": plan.mode.value,
@@ -224,7 +226,12 @@ class PostgresTarget:
         }
 
         def write(connection: Connection) -> int:
+            # Two schemas' plan tables have no lock in common.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (self._fence, PREPARING))
+            self._check_schema(connection)
             row = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchone()
+            for (plan_id,) in () if row else connection.execute(holder):
+                plan.check_turn(plan_id)
             keep_plan(connection, self._plans, fence=self._fence, plan=plan, target=self._name)
             place_streams(connection, plan)
             assert row is not None, "an upsert returns its row"
@@ -432,6 +439,17 @@ class PostgresTarget:
         found = connection.execute(query.format(sql.SQL(self._name.sql), sql.Identifier(column))).fetchone()
         return found is not None
 
+    def _check_schema(self, connection: Connection) -> None:
+        """Raise ``SinkRefused`` where a plan in another schema's plan table holds the target: no fence is of both."""
+        found = find_other_holder(connection, self._plans, fence=self._fence)
+        if found is not None:
+            schema, plan_id, source = found
+            raise SinkRefused(
+                f"{self._name} in {where(self._session.endpoint)} is held by plan {plan_id} of {source} in the schema "
+                f"{schema}: two hydrations would overwrite each other's rows. Use system_schema={schema!r}, or delete "
+                f"the target's row from {schema}.{self._plans.name.name} if that hydration is gone."
+            )
+
     def _create(self, connection: Connection, write: WriteSpec) -> None:
         connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
 
@@ -564,6 +582,7 @@ _BEGIN = """
         consistency = excluded.consistency, mode = excluded.mode, frontier = excluded.frontier,
         fingerprint = excluded.fingerprint, slot = excluded.slot, consistent = excluded.consistent,
         planned_at = clock_timestamp()
+    WHERE %(held_by)s::text IS NULL OR p.plan_id IN (%(held_by)s::text, excluded.plan_id)
     RETURNING epoch
 """
 _REVOKE = """
