@@ -37,7 +37,7 @@ class _Seen:
     note: str = ""
     trouble: str = ""
     samples: deque[tuple[float, float]] = field(default_factory=deque)
-    """Of a counter: when it stood at what, one further back than its window."""
+    """Of a counter: times and values, one further back than its window."""
 
 
 class Lookout:
@@ -99,7 +99,7 @@ class Lookout:
         self._over.set()
 
     def join(self, seconds: float) -> None:
-        """Wait until it has ended, but no longer than this: a server may be frozen. Not at all where it goes on."""
+        """Wait until it has ended, but no longer than this: a server may be frozen. Do not wait where it continues."""
         if self._over.is_set():
             self._thread.join(seconds)
 
@@ -209,7 +209,7 @@ class HealthWatch:
             _leave(self._held.pop()[0])
 
     def close_and_wait(self) -> None:
-        """End, and wait a moment for connections to be given back."""
+        """End, and wait a moment for connections to be released."""
         lookouts = [lookout for _, lookout in self._held]
         self.close()
         for lookout in lookouts:

@@ -209,7 +209,7 @@ class Limiter:
             self._warned = names
 
     def limit(self, record: RangeRecord) -> Limit:
-        """Return the law for the commit of a range, learned from it: call it once, before the ledger is told."""
+        """Return the law for the commit of a range, learned from it: call it once, before the ledger is updated."""
         limit = limit_for(self.budget.law)
         self._pace.learn_commit(record.seq, now=self.clock.monotonic())
         if self._pace.seconds is None or self.last is None:

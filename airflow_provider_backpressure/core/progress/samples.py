@@ -12,7 +12,7 @@ STEP_SECONDS = 10
 RECENT_SECONDS = 300.0
 """How far back recent rates go: over minutes one sees how far they spread."""
 LEAST_STEPS = 3
-"""Recent rates that it takes to tell how they spread."""
+"""Recent rates that an interval needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ def step_of(at: datetime) -> int:
 def recent_rates(samples: Sequence[Sample]) -> list[float]:
     """Return rows per second over successive steps; samples ascend in time.
 
-    The first sample of each step is enough: a ledger gives only those where it tells of many hydrations.
+    The first sample of each step is enough: a ledger gives only those where it reports on many hydrations.
     """
     firsts: dict[int, Sample] = {}
     for sample in samples:

@@ -87,7 +87,7 @@ class HydrationSummary:
 
     @property
     def paused_by(self) -> str | None:
-        """Who has closed the gate by hand."""
+        """Who has closed the gate manually."""
         return self.hydration.paused_by
 
     @property
@@ -107,7 +107,7 @@ def summarize(
     flow: Flow | None = None,
     course: Course | None = None,
 ) -> HydrationSummary:
-    """Return how a hydration stands by its gate."""
+    """Return the state of a hydration by its gate."""
     return HydrationSummary(
         hydration=hydration,
         progress=progress,

@@ -67,7 +67,7 @@ class Views(Protocol):
     def glances(
         self, *, owners: Collection[str] | None = None, ids: Collection[str] | None = None, limit: int, offset: int = 0
     ) -> list[HydrationSummary]:
-        """Return how hydrations stand: all, those of some owners, or those of some ids.
+        """Return the state of hydrations: all, those of some owners, or those of some ids.
 
         Those that hydrate come first, and of these the latest made.
         """

@@ -64,7 +64,7 @@ class PushCounts:
             self._observed.add(seconds)
 
     def broadcast(self, seconds: float) -> None:
-        """Count the time that it took to hand messages to the channel's server."""
+        """Count the time that it took to pass messages to the channel's server."""
         with self._lock:
             self._broadcast.add(seconds)
 

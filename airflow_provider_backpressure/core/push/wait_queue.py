@@ -64,7 +64,7 @@ class WaitQueue:
         self._give_back(waiter)
 
     def park(self, waiter: Waiter) -> None:
-        """Wait for the next turn behind the others; whoever had the turn is done with it."""
+        """Wait for the next turn after the others; a waiter that had the turn is done with it."""
         if waiter in self.waiters:
             self._parked[waiter] = None
         self._give_back(waiter)
@@ -76,7 +76,7 @@ class WaitQueue:
         self._give_back(waiter, pass_on=pass_on)
 
     def hear(self, diff: Diff) -> bool:
-        """Take a diff in, tell those that stand for its range, and return whether it went in cleanly."""
+        """Apply a diff, notify the waiters for its range, and return whether it applied cleanly."""
         clean = self.mirror.hear(diff)
         self.wake_next()
         if diff.seq is not None:
@@ -113,7 +113,7 @@ class WaitQueue:
         self.offer()
 
     def offer(self) -> None:
-        """Give the turn to whoever waits longest, unless somebody has it or everybody had it since the last change."""
+        """Give the turn to the longest waiter, unless one has it or all had it since the last change."""
         first = next(iter(self._parked), None)
         if self._turn is not None or first is None or first.tried == self._version:
             return

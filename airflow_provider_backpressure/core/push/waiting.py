@@ -21,12 +21,12 @@ class Waiting(Protocol):
     def wait(self, decision: Decision | None, *, pause: float, most: float) -> None:
         """Return when it is time for another look; ``decision`` is what the last one gave.
 
-        ``pause``: seconds until then, where nobody tells. ``most``: seconds in any case.
+        ``pause``: seconds until then, where nothing is pushed. ``most``: seconds in any case.
         """
         ...
 
     def done(self) -> None:
-        """Wait no longer: what was waited for has come, or is given up. Idempotent."""
+        """Wait no longer: the event has arrived, or is given up. Idempotent."""
         ...
 
 
