@@ -33,7 +33,7 @@ POLL_SECONDS = 0.1
 ASK_SECONDS = 10.0
 RETENTION = {"retention.ms": "600000", "segment.ms": "600000", "cleanup.policy": "delete"}
 LIMIT = 100_000
-"""Most bytes of a message; a broker takes ten times as many unless told otherwise."""
+"""Most bytes of a message; a broker takes ten times as many by default."""
 
 
 class KafkaChannel(Duplex):
@@ -76,7 +76,7 @@ class _Wire:
 
 
 class _Listener(ListenerThread):
-    """Hears the topic. Its client connects anew by itself, so a heartbeat that is not back is only told."""
+    """Hears the topic. Its client reconnects by itself, so a missing heartbeat is only logged."""
 
     def __init__(self, receiver: Receiver, counts: PushCounts, *, endpoint: Endpoint, topic: str) -> None:
         super().__init__(receiver, counts)

@@ -138,5 +138,5 @@ class _Session:
             elif self._pulse.back(message.extra.decode()):
                 self._names = self._asked
                 self._listener.alive()
-                # Before what comes behind it, and in the loop for whoever was removed and added again meanwhile.
+                # Before later messages, and in the loop for a hydration that was removed and added again meanwhile.
                 self._tell()

@@ -59,7 +59,7 @@ class ListenerThread(ABC):
         """Hear of it no more; idempotent."""
         with self._lock:
             self._wanted.discard(hydration_id)
-            # Whoever is added again at once is told again.
+            # A hydration that is added again at once is notified again.
             self._told.discard(hydration_id)
             self._idle_since = time.monotonic()
         self._wake()
@@ -109,7 +109,7 @@ class ListenerThread(ABC):
             self.receiver.lost()
         if not self._warned:
             self._warned = True
-            log.warning("Changes of the gate are not heard for now, so polling goes on: %s", why)
+            log.warning("Changes of the gate are not heard for now, so polling continues: %s", why)
 
     def _run(self) -> None:
         pauses, self._warned = BACKOFF.waits(), False
@@ -125,7 +125,7 @@ class ListenerThread(ABC):
                 self._closed.wait(next(pauses))
 
     def _is_done(self) -> bool:
-        """Whether there is nothing left to do; the next one to be added begins anew."""
+        """Whether there is nothing left to do; the next one to be added starts it again."""
         with self._lock:
             if self.over:
                 self._thread, self.healthy = None, False
@@ -146,7 +146,7 @@ class Pulse:
         self._token = ""
         """Of the one under way."""
         self.until = 0.0
-        """When the one under way has to be back, or else the next one is due."""
+        """When the heartbeat under way must be back; without one, when the next is due."""
 
     @property
     def under_way(self) -> bool:

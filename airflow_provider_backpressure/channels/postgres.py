@@ -1,7 +1,7 @@
 """The channel over PostgreSQL's LISTEN and NOTIFY: two connections of a process at most, one of them to listen.
 
 Both have to be direct: behind a pooler in transaction mode a LISTEN is forgotten. The echo of one's own heartbeat does
-not come then, so the channel never counts as healthy and polling goes on.
+not come then, so the channel never counts as healthy and polling continues.
 """
 
 from collections.abc import Sequence

@@ -281,7 +281,7 @@ def keep_course(connection: Connection, hydration_id: str, course: Course) -> No
 
 
 def read_alerts(connection: Connection, hydration_id: str) -> events.Occurring:
-    """Return what goes on that somebody should hear of, or has heard of."""
+    """Return the alerts that last, whether reported already or not."""
     text = connection.execute(sa.select(hydration.c.occurring).where(hydration.c.id == hydration_id)).scalar_one()
     return events.from_json(text)
 

@@ -1,6 +1,6 @@
 """Statements on ``backpressure_queue`` and ``backpressure_limit``: turns of a cluster, and what hydrations share.
 
-Whoever gives something shared away has locked its own hydration first and then the row of what is shared, of one kind
+A transaction that grants a shared resource locks its own hydration first and then the resource's row, one kind
 after the other in the order of :class:`Shared`: no two can wait for each other.
 """
 
@@ -80,7 +80,7 @@ def _counts(connection: Connection, row: Any) -> bool:
 
 
 def stands(connection: Connection, hydration_id: str, cluster: str) -> QueuePlace:
-    """Return a hydration's place as it is now; nothing is changed. Who has the token is not told how many others do."""
+    """Return a hydration's place as it is now; change nothing. The holder of a token gets no count of the others."""
     if _Mine.read(connection, hydration_id).has_token:
         return NOT_QUEUED
     most = read_limit(connection, Shared.HYDRATIONS, cluster)

@@ -1,4 +1,4 @@
-"""Statements on ``backpressure_upstream``: how far each source was seen to be, whoever asked it."""
+"""Statements on ``backpressure_upstream``: the last known position of each source."""
 
 import hashlib
 from datetime import timedelta
