@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 class _Session(SparkSession):
     def __del__(self) -> None:
-        """Close nothing: whoever opened it did.
+        """Close nothing: its owner closes it.
 
         PySpark's own closes the client, and that ends a pool which all clients of the process share; collected in a
         thread that is just handing work to that pool, it waits for itself for ever (seen on 4.1.3).
@@ -91,7 +91,7 @@ class Address:
         return self.open(session_id)
 
     def open(self, session_id: str) -> SparkSession:
-        """Return a session of this id (a UUID), whoever began it.
+        """Return a session of this id (a UUID), also one that another process began.
 
         Raises ``RunnerUnavailable`` where nothing listens; nothing is asked of the server yet.
         """
