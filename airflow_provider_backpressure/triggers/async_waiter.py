@@ -9,7 +9,7 @@ from airflow_provider_backpressure.core.push.hub import Push, is_pushed
 from airflow_provider_backpressure.core.push.wait_queue import Waiter
 
 MOST_SECONDS = 60.0
-"""Longest wait for a turn. One is given every few seconds, so it is needed only should whoever gives them have died."""
+"""Longest wait for a turn. One is given every few seconds, so it is needed only if the dispatcher has died."""
 
 
 class Bench:

@@ -83,7 +83,7 @@ class Poller:
             )
             await asyncio.to_thread(observer.look)
         except (BackpressureError, AirflowRuntimeError) as error:
-            # The connection may have changed: it is read anew.
+            # The connection may have changed: it is read again.
             self._open.pop(hydration.id, None)
             log.warning("%s is not looked at now: %s", hydration.source_identity, error)
         except Exception:
