@@ -88,7 +88,7 @@ class HydrationTask(BaseOperator):
     _waited = False
     """Whether it has waited at the gate and continues: a range that failed meanwhile stays failed."""
     lineage: Lineage | None = None
-    """What it moved; for those who ask, so it stays empty where nobody can."""
+    """What it moved; empty where OpenLineage is not installed."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class HydrationTask(BaseOperator):
         self.defer(trigger=trigger, method_name="resume", timeout=timeout)
 
     def take_turn(self, context: Context, opened: HydrationSession, hydration_id: str) -> None:
-        """Take the hydration for this run alone, or defer until the run that has it is over or has let it go."""
+        """Take the hydration for this run alone, or defer until the run that has it is over or has released it."""
         instance = context["ti"]
         self._lead_to(hydration_id, instance)
         holder = opened.ledger.hold(hydration_id, run=instance.run_id)

@@ -28,7 +28,7 @@ class Exchange:
             self._subscribers.get(hydration_id, {}).pop(receiver, None)
 
     def subscribers(self, hydration_id: str) -> list[Receiver]:
-        """Return who hears of a hydration."""
+        """Return the subscribers of a hydration."""
         with self._lock:
             return list(self._subscribers.get(hydration_id, ()))
 

@@ -45,7 +45,7 @@ class KafkaChannel(Duplex):
 
 
 class _Wire:
-    """A producer that waits for the broker's word; nobody waits for it but the sender's thread."""
+    """A producer that waits for the broker's answer; only the sender's thread waits for it."""
 
     def __init__(self, endpoint: Endpoint, topic: str) -> None:
         self._endpoint, self._topic = endpoint, topic
@@ -81,7 +81,7 @@ class _Listener(ListenerThread):
     def __init__(self, receiver: Receiver, counts: PushCounts, *, endpoint: Endpoint, topic: str) -> None:
         super().__init__(receiver, counts)
         self._endpoint, self._topic, self._own = endpoint, topic, uuid.uuid4().hex
-        # Heartbeats are counted by nobody.
+        # Heartbeats are not counted.
         self._beats = Sender(lambda: _Wire(endpoint, topic), PushCounts(), name="backpressure heartbeat")
 
     def close(self) -> None:

@@ -88,7 +88,7 @@ class _Session:
             self._ready.register(readable, select.POLLIN)
 
     def run(self) -> None:
-        """Listen until nobody waits any more; raises where the connection is lost."""
+        """Listen until there is no waiter any more; raise where the connection is lost."""
         while not self._listener.over:
             now = time.monotonic()
             if self._pulse.is_overdue(now):

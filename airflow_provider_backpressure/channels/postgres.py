@@ -23,7 +23,7 @@ LIMIT = 7_999
 """Most bytes of a payload that NOTIFY takes."""
 APPLICATION = "backpressure push"
 _ERRORS = Errors(refused=LedgerRefused, unavailable=LedgerUnavailable)
-# A notification is worth no wait for a disk: what a crash of the server takes back nobody needs any more.
+# A notification is worth no wait for a disk: after a crash of the server nobody needs the lost ones.
 _SETTINGS = {"synchronous_commit": "off"}
 _NOTIFY = "SELECT pg_notify(name, frame) FROM unnest(%s::text[], %s::text[]) AS message (name, frame)"
 

@@ -46,7 +46,7 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
 
 
 def _run(work: Callable[[Namespace], int | None], args: Namespace) -> int | None:
-    """Return the exit code; what nobody has foreseen keeps its trace."""
+    """Return the exit code; an unexpected error keeps its trace."""
     try:
         code = work(args)
         sys.stdout.flush()

@@ -236,7 +236,7 @@ upstream = sa.Table(
     # Digest of the source's identity: several hydrations may read the same source.
     sa.Column("source", sa.String(64), primary_key=True),
     sa.Column("source_identity", sa.Text, nullable=False),
-    # When somebody last set out to ask the source; the row is the lock under which that is decided.
+    # When a process last claimed the poll of the source; the row is the lock for that.
     sa.Column("asked_at", UtcDateTime, nullable=False),
     sa.Column("seen_at", UtcDateTime),
     sa.Column("frontier", LongText),

@@ -294,7 +294,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def retry_failed(self, plan_id: str) -> int:
-        """See ``Ledger.retry_failed``. Ranges of an earlier plan stay as they are: nobody would run them."""
+        """See ``Ledger.retry_failed``. Ranges of an earlier plan stay as they are: no lane would run them."""
         with self._write() as (connection, told):
             figures = hydrations.lock_by_plan(connection, plan_id)
             if figures is None:

@@ -49,7 +49,7 @@ class HydrateOperator(TransformTask):
 
     :param lanes: how many such tasks share the hydration's credits
     :param lane_index: which of them this is, from 0; for ``expand``
-    :param on_event: notifiers of Airflow's, or callables that take a task's context, for what somebody should hear of
+    :param on_event: notifiers of Airflow's, or callables that take a task's context, for what needs attention
     """
 
     def __init__(

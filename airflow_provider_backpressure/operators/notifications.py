@@ -44,7 +44,7 @@ class Teller:
     """Seconds until an event that lasts is due."""
 
     def begin(self, hydration_id: str) -> None:
-        """Forget for how long the gate was closed to an earlier task: nobody has looked at it since."""
+        """Forget for how long the gate was closed to an earlier task: it was not read since."""
         if self.listeners:
             self.ledger.note(hydration_id, {}, looked={Kind.GATE_CLOSED})
 

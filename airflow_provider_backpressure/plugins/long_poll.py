@@ -24,7 +24,7 @@ class Heard:
     """The answer to a page."""
 
     pushed: bool
-    """Whether changes are being heard; if not the page has to look by itself."""
+    """Whether changes arrive; if not, the page has to poll."""
     moved: Mapping[str, int]
     """The number of the latest change, of those hydrations where it is another one than the page has seen."""
 

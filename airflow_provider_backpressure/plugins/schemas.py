@@ -370,7 +370,7 @@ class Turn(BaseModel):
     position: int | None
     priority: int
     ready_at: datetime
-    starts_in_seconds: float | None = Field(description="Expected; null where nobody can say.")
+    starts_in_seconds: float | None = Field(description="Expected; null where unknown.")
 
 
 class ClusterQueue(BaseModel):

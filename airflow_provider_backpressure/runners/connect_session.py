@@ -21,7 +21,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerU
 USER = "backpressure"
 """User id where the address names none: with the session's id it is all that another process needs."""
 SHARED = {"spark.sql.artifact.isolation.enabled": "false"}
-"""Of a session that uses the Python workers that are there. It must be given no files: they would be everybody's."""
+"""Of a session that shares the existing Python workers. It must get no files: all sessions would see them."""
 CONNECT_SECONDS = 5.0
 # Spark's own policy tries for ten minutes, silently; this one gives up after about twelve seconds.
 _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}

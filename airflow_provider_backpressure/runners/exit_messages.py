@@ -18,7 +18,7 @@ _NO_JAVA = ("JAVA_HOME is not set", "JAVA_GATEWAY_EXITED", "java: not found", "j
 _NO_MASTER = ("All masters are unresponsive", "Master removed our application", "Connection refused")
 _EXCEPTION = re.compile(r"(?:[a-z]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure)\b.*")
 MOST = 500
-"""Characters of somebody else's text that go into a sentence."""
+"""Characters of a foreign text that go into a sentence."""
 
 
 def failure(answer: Mapping[str, Any], output: str, master: str) -> BackpressureError:

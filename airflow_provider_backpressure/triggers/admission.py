@@ -57,7 +57,7 @@ class Wait:
     remind_after: float | None = None
     """Seconds after which it fires though nothing has changed, so that the task can report it."""
     source: str = ""
-    """The declaration whose log is looked after, as :func:`..hooks.declaration_codec.text` has it; empty: nobody's."""
+    """The declaration whose log is looked after, as :func:`..hooks.declaration_codec.text` has it; empty: none."""
 
 
 class AdmissionTrigger(BaseTrigger):
@@ -151,7 +151,7 @@ class AdmissionTrigger(BaseTrigger):
             left = math.inf if self.wait.remind_after is None else began + self.wait.remind_after - time.monotonic()
             if left <= 0:
                 return _event("closed", "the gate is still closed, which is to be reported")
-            # What the source keeps is looked at though nothing is heard of the gate.
+            # The source's log is checked although no change of the gate has arrived.
             await self._wait(seen, pause, left if self._guard is None else min(left, GUARD_SECONDS))
         raise AssertionError("a policy's waits have no end")
 

@@ -47,6 +47,6 @@ class Bench:
             self._push.leave(self._waiter)
 
     def _wake(self) -> None:
-        # The loop may have been closed with this trigger still in it: then nobody waits any more.
+        # The loop may have been closed with this trigger still in it: then there is no waiter any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._turn.set)

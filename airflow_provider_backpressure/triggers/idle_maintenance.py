@@ -81,7 +81,7 @@ class IdleMaintenance:
             await self._tell(ledger, hydration, found, looked)
         except (BackpressureError, AirflowRuntimeError) as error:
             self._guard.forget()
-            log.warning("Nobody looks after %s now: %s", hydration.source_identity, error)
+            log.warning("%s is not maintained now: %s", hydration.source_identity, error)
         except Exception:
             log.exception("A look after %s failed.", hydration.source_identity)
 

@@ -30,7 +30,7 @@ News = Mapping[tuple[str, str], Unread]
 
 @dataclass(kw_only=True)
 class Poller:
-    """Looks at sources in threads; one that hangs holds nobody else up, and is not looked at again meanwhile."""
+    """Polls sources in threads; one that hangs does not delay the others, and is not polled again meanwhile."""
 
     backpressure_conn_id: str
     interval: float

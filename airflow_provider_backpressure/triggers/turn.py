@@ -35,7 +35,7 @@ class Turn:
 
 
 class TurnTrigger(BaseTrigger):
-    """Fires when the run that has the hydration has let it go, or no longer runs for Airflow: ended, deleted,
+    """Fires when the run that has the hydration has released it, or no longer runs for Airflow: ended, deleted,
     or cleared and queued again.
 
     The event is ``{"why": …, "sentence": …}``. It is only logged: the resumed task asks the ledger for its

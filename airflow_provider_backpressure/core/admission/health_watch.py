@@ -195,7 +195,7 @@ class HealthWatch:
         self._held = [_share(health, watched, self.budget.signal_interval) for health, watched in opened]
 
     def settle(self) -> None:
-        """Wait for the first looks, so that a gate is not closed by what nobody has looked at yet."""
+        """Wait for the first looks, so that a gate is not closed by figures that are not read yet."""
         for _, lookout in self._held:
             lookout.settle(look_seconds(self.budget))
 
@@ -204,7 +204,7 @@ class HealthWatch:
         return {watched: reading for _, lookout in self._held for watched, reading in lookout.readings().items()}
 
     def close(self) -> None:
-        """End what nobody else in the process looks by; returns at once. Idempotent."""
+        """End the watches that no other user in the process shares; return at once. Idempotent."""
         while self._held:
             _leave(self._held.pop()[0])
 

@@ -60,7 +60,7 @@ class Why(StrEnum):
     SETTLED = "settled"
     """There is nothing left to wait for: committed, failed or held by this very lane."""
     ABANDONED = "abandoned"
-    """A lane fell silent and its lease ran out: somebody has to settle what it left."""
+    """A lane fell silent and its lease ran out: another lane has to settle its ranges."""
 
 
 @dataclass(kw_only=True)

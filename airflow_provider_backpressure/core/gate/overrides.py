@@ -96,7 +96,7 @@ class Steering(Protocol):
         ...
 
     def resize(self, hydration_id: str, slots: int) -> None:
-        """Write down how many tasks the cluster runs at once by now; credits follow. Nobody's act, so no trace."""
+        """Record how many tasks the cluster runs at once now; credits follow. No person did it: not in the history."""
         ...
 
     def skip(self, plan_id: str, seq: int, *, who: str, why: str) -> bool:

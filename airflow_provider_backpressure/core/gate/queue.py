@@ -65,7 +65,7 @@ def by_turn(entries: Iterable[QueueEntry]) -> list[QueueEntry]:
 def place(entries: Sequence[QueueEntry], hydration_id: str, *, concurrency: int | None, cluster: str) -> QueuePlace:
     """Return the place of a hydration among a cluster's entries; one that is not among them comes last.
 
-    ``concurrency``: ``None`` where nobody has said otherwise.
+    ``concurrency``: ``None`` for the default.
     """
     running = [entry.hydration_id for entry in entries if entry.running]
     waiting = [entry.hydration_id for entry in in_order(entries)]
@@ -88,7 +88,7 @@ def may_start(place: QueuePlace) -> bool:
 def estimate_starts(
     entries: Sequence[QueueEntry], seconds_left: Mapping[str, float | None], *, concurrency: int
 ) -> dict[str, float | None]:
-    """Return seconds until each waiting hydration starts, by its id; ``None`` where nobody can say.
+    """Return seconds until each waiting hydration starts, by its id; ``None`` where unknown.
 
     ``seconds_left``: until each running one is complete. Each end lets the next one in, after those that have to end
     without a successor because fewer are wanted than run.

@@ -1,4 +1,4 @@
-"""What somebody should hear of: each event once, when it has lasted long enough, and again after it was over."""
+"""Alerts: each event once, when it has lasted long enough, and again after it was over."""
 
 import json
 from collections.abc import Mapping

@@ -41,7 +41,7 @@ class Sight:
     committed: Frontier | None
     """How far the sink has committed; ``None`` while that is not known."""
     open: int = 0
-    """Of what is known, what nobody can read yet: transactions that are not over."""
+    """Of the known positions, those that cannot be read yet: transactions that are not over."""
     working: bool = False
     """Whether a run of the hydration is under way."""
     settled: bool = True
@@ -110,7 +110,7 @@ class Course:
 
     @property
     def catch_up_seconds(self) -> float | None:
-        """Seconds until everything is committed at these rates; infinite for never, ``None`` where nobody can say."""
+        """Seconds until everything is committed at these rates; infinite for never, ``None`` where unknown."""
         if self.lag is None or not self.latest.follows:
             return None
         if self.lag == 0:

@@ -50,7 +50,7 @@ class Pipe:
 
 
 def pipe(now: HydrationSummary) -> Pipe:
-    """Return the pipe; figures that nobody knows are called so, never 0."""
+    """Return the pipe; unknown figures are called so, never 0."""
     read, *others = (_describe_work(now, name, stage) for name, stage in _apart(now).items())
     return Pipe(
         source=_source(now), gate=_gate(now), read=read, transform=others[0] if others else None, sink=_sink(now)

@@ -47,7 +47,7 @@ class Eta:
 
 
 def step_of(at: datetime) -> int:
-    """Return the number of the step that a moment is in, the same for everybody who counts."""
+    """Return the number of the step that a moment is in, the same in every process."""
     return math.floor(at.timestamp()) // STEP_SECONDS
 
 
@@ -71,7 +71,7 @@ def recent_rates(samples: Sequence[Sample]) -> list[float]:
 
 
 def eta(progress: Progress, rate: float | None, recent: Sequence[float]) -> Eta | None:
-    """Return when the total is committed, at ``rate`` rows per second; ``None`` where nobody can say."""
+    """Return when the total is committed, at ``rate`` rows per second; ``None`` where unknown."""
     if progress.total is None or not rate or rate <= 0:
         return None
     left = max(0, progress.total - progress.committed)

@@ -48,7 +48,7 @@ class Upstream:
     unit: Unit
     at: Frontier
     open: int = 0
-    """Of these, what belongs to open transactions or follows such: nobody can read it yet."""
+    """Of these, what belongs to open transactions or follows such: it cannot be read yet."""
 
     def to_json(self) -> str:
         """Return it as JSON."""

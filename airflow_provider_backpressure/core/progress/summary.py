@@ -21,7 +21,7 @@ class HydrationSummary:
     hydration: Hydration
     progress: Progress
     speed: float | None = None
-    """Rows (or offsets) per second; ``None`` where nobody can say."""
+    """Rows (or offsets) per second; ``None`` where unknown."""
     recent: Sequence[float] = ()
     """The same over successive steps of the last minutes: how far it spreads."""
     memory_used: int | None = None
@@ -65,7 +65,7 @@ class HydrationSummary:
 
     @property
     def eta(self) -> Eta | None:
-        """When the snapshot is complete, with an interval by recent rates; ``None`` where nobody can say."""
+        """When the snapshot is complete, with an interval by recent rates; ``None`` where unknown."""
         return eta(self.progress, self.speed, self.recent) if self.running and self.state is not State.FAILED else None
 
     @property

@@ -38,7 +38,7 @@ class FlowAt:
 def stretches(looks: Sequence[tuple[datetime, Flow]], *, seconds: float, most: int) -> list[FlowAt]:
     """Put looks of the last ``seconds``, which ascend in time, together in at most ``most`` stretches of equal length.
 
-    Stretches in which nobody looked are left out.
+    Stretches without samples are left out.
     """
     if not looks:
         return []

@@ -174,7 +174,7 @@ class Push:
         return state
 
     def healthy(self, hydration_id: str) -> bool:
-        """Whether changes of a hydration that somebody waits for here are being heard."""
+        """Whether changes of a hydration with waiters here arrive."""
         with self._lock:
             desk = self._desks.get(hydration_id)
             return desk is not None and self._healthy(desk)

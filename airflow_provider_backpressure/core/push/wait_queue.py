@@ -20,7 +20,7 @@ class Waiter:
     seq: int | None = None
     """The range that it stands for."""
     every: bool = False
-    """Wants to hear of every change, and takes nobody's turn: one that only shows what is."""
+    """Gets every change, and takes no turn: a waiter that only displays."""
     tried: int = field(default=-1, init=False)
     """The desk's version at its latest turn."""
 
@@ -50,11 +50,11 @@ class WaitQueue:
 
     @property
     def waited_for(self) -> bool:
-        """Whether somebody waits for a turn."""
+        """Whether there is a waiter for a turn."""
         return bool(self._parked)
 
     def enter(self, waiter: Waiter) -> None:
-        """Begin to hear of changes."""
+        """Subscribe to changes."""
         self.waiters[waiter] = None
 
     def leave(self, waiter: Waiter) -> None:
@@ -105,7 +105,7 @@ class WaitQueue:
         self.wake_next()
 
     def wake_next(self) -> None:
-        """Let somebody look, if it is worth it."""
+        """Let one waiter read, if it is worth it."""
         self._version += 1
         for waiter in self.waiters:
             if waiter.every:
@@ -123,7 +123,7 @@ class WaitQueue:
             first.wake()
 
     def poll(self) -> None:
-        """Let somebody read the ledger, whatever the copy says."""
+        """Let one waiter read the ledger, whatever the copy says."""
         if self._turn is self._slow:
             self._turn = None
         self._slow, self._due = self._turn, True

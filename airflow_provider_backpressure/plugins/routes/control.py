@@ -83,7 +83,7 @@ def set_queue(queue: answers.QueueSetting, ledger: Opened, user: User) -> answer
     """
     owners = ledger.clusters().get(queue.cluster, set())
     if not owners or not owners <= steerable(user, owners):
-        # Whether there is such a cluster is not for everybody to know.
+        # Not every user may know whether there is such a cluster.
         raise HTTPException(
             status.HTTP_403_FORBIDDEN, f"You may not edit every DAG with a hydration on {queue.cluster}."
         )
