@@ -35,12 +35,13 @@ test: check ## All suites, against real services that the run starts and stops i
 test-long: $(READY) ## What takes long: a thousand ranges under kills, workers that come and go, Airflow's gestures, benchmarks
 	@$(PYTEST) -m long tests/system tests/integration
 
-check: $(READY) ## Format, lint, types, import contracts and names
+check: $(READY) ## Format, lint, types, import contracts, names and words
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m dev.naming
+	@$(BIN)/python -m dev.language
 
 bench: $(READY) ## Benchmarks, side by side (two hours; BENCH_ROWS=200000 for a quick try)
 	@$(BIN)/python -m benchmarks --rows $${BENCH_ROWS:-10000000} $(if $(BENCH_ONLY),--only $(BENCH_ONLY)) $(if $(WRITE_DOCS),--write-docs)
@@ -61,10 +62,10 @@ docs: $(READY) ## Write what of the documentation is made from the code, and bui
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "Open build/docs/index.html, or serve it: $(BIN)/python -m http.server --directory build/docs"
 
-lock: $(READY) ## Resolve the dependencies anew into requirements.lock
+lock: $(READY) ## Resolve the dependencies again into requirements.lock
 	@$(BIN)/python -m uv pip compile --quiet --extra dev --generate-hashes --no-header setup.cfg --python-version 3.11 -o requirements.lock
 
-# Strict: without it, a package that the index tells nothing of passes for one without defects.
+# Strict: without it, a package that the index does not know passes for one without defects.
 audit: $(READY) ## Ask the package index for known defects of the locked packages (needs the network)
 	@$(BIN)/python -m uv tool run --quiet pip-audit==2.10.1 --strict --progress-spinner off --disable-pip --require-hashes -r requirements.lock
 

@@ -44,7 +44,7 @@ def watch_source(
     """Return the asset whose event says that the source has what the sink does not have: schedule the DAG on it.
 
     Its watcher looks after the hydration between runs: the source's policy at the limit of its log acts, and
-    ``on_event`` is told of what goes wrong, as of the ``signals`` of the source that warn. It is called in the
+    ``on_event`` is called for what goes wrong, as of the ``signals`` of the source that warn. It runs in the
     triggerer, so it is an ``AsyncCallback`` (or ``SyncCallback``) of a notifier's class and plain arguments.
 
     ``InvalidDeclaration`` for names from templates, which the triggerer could not render, for signals that close a
@@ -58,7 +58,7 @@ def watch_source(
     if strange is not None:
         raise InvalidDeclaration(
             f"watch_source looks at signals of the source that warn, and {type(strange).__name__} is none: those that "
-            "close a gate stand in the budget."
+            "close a gate belong in the budget."
         )
     subject = Subject(
         source=plain(source),

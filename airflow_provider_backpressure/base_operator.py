@@ -1,4 +1,4 @@
-"""What operators and sensors have in common: what they are told, how it is templated, how errors leave them."""
+"""What operators and sensors have in common: their parameters, how these are templated, how errors leave them."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -86,9 +86,9 @@ class HydrationTask(BaseOperator):
     begins_work = True
     """Whether a failure before it is over once it has its turn; a sensor only waits."""
     _waited = False
-    """Whether it waited at the gate and goes on: what has failed meanwhile has failed."""
+    """Whether it has waited at the gate and continues: a range that failed meanwhile stays failed."""
     lineage: Lineage | None = None
-    """What it moved; for those who ask, so it stays empty where nobody can."""
+    """What it moved; empty where OpenLineage is not installed."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class HydrationTask(BaseOperator):
         return replace(content, **changes)
 
     def declaration(self, context: Context) -> Declaration:
-        """Return what this task was told."""
+        """Return what this task was declared to do."""
         return Declaration(
             source=self.source,
             sink=self.sink,
@@ -156,9 +156,9 @@ class HydrationTask(BaseOperator):
         timeout: float | None = None,
         remind_after: float | None = None,
     ) -> NoReturn:
-        """Give the worker slot back until the trigger has something to tell; the task then begins anew.
+        """Free the worker slot until the trigger fires; the task then begins again.
 
-        ``remind_after``: seconds after which it does so anyway, to tell somebody that the gate is still closed.
+        ``remind_after``: seconds after which it fires anyway, to report that the gate is still closed.
         """
         self.log.info("The gate is closed: %s. The task gives its worker slot back.", "; ".join(reasons) or "no credit")
         with airflow_errors():
@@ -178,7 +178,7 @@ class HydrationTask(BaseOperator):
         self.defer(trigger=trigger, method_name="resume", timeout=timeout)
 
     def take_turn(self, context: Context, opened: HydrationSession, hydration_id: str) -> None:
-        """Take the hydration for this run alone, or defer until the run that has it is over or has let it go."""
+        """Take the hydration for this run alone, or defer until the run that has it is over or has released it."""
         instance = context["ti"]
         self._lead_to(hydration_id, instance)
         holder = opened.ledger.hold(hydration_id, run=instance.run_id)
@@ -213,11 +213,11 @@ class HydrationTask(BaseOperator):
             instance.xcom_push(link.xcom_key, link.get_link(self, ti_key=instance))
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return what OpenLineage is told of a task that has ended, well or not; ``None`` where it moved nothing."""
+        """Return the facets for OpenLineage of a task that has ended, well or not; ``None`` where it moved nothing."""
         return openlineage.operator_lineage(self.lineage) if self.lineage is not None else None
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
-        """Go on after a deferral. What the trigger saw is only told: everything is looked at again."""
+        """Continue after a deferral. The trigger's event is only logged: everything is read again."""
         self.log.info("Resumed: %s.", event["sentence"].rstrip("."))
         self._waited = "waited" in event
         return self.execute(context)
@@ -238,12 +238,12 @@ class TransformTask(HydrationTask):
         self.transform = as_transform(transform)
 
     def declaration(self, context: Context) -> Declaration:
-        """Return what this task was told."""
+        """Return what this task was declared to do."""
         return replace(super().declaration(context), transform=self.transform, function=self.function)
 
 
 def as_transform(transform: str | Transform | Callable[..., Any] | None) -> Transform | None:
-    """Return the transform as it stands in a plan; a callable is handed to the runner and leaves an empty reference."""
+    """Return the transform as a plan keeps it; a callable is passed to the runner and leaves an empty reference."""
     if transform is None or isinstance(transform, Transform):
         return transform
     if isinstance(transform, str):

@@ -19,7 +19,7 @@
         ├── SinkUnavailable
         ├── RunnerUnavailable
         ├── LedgerUnavailable
-        ├── SnapshotLost          the snapshot that ranges are read in is gone: a retry plans anew
+        ├── SnapshotLost          the snapshot that ranges are read in is gone: a retry plans again
         └── RangeFailed           one attempt of one range; carries its cause
             ├── OutOfMemory       it took more than the executor had: a smaller range may go
             └── WorkerLost        its process ended without a word: killed, by whomever

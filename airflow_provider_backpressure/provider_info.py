@@ -1,4 +1,4 @@
-"""What Airflow is told of this package. Every ``airflow`` process reads it, so it imports nothing at all."""
+"""Describes this package to Airflow. Every ``airflow`` process reads it, so it imports nothing at all."""
 
 from typing import Any
 
@@ -118,7 +118,7 @@ def _options() -> dict[str, Any]:
             "default": "90",
         },
         "push": {
-            "description": "How changes of a gate are told to those that wait: auto, postgres, kafka, local or none.",
+            "description": "How changes of a gate are pushed to waiting tasks: auto, postgres, kafka, local or none.",
             "version_added": "0.1.0",
             "type": "string",
             "example": "none",

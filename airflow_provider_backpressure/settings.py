@@ -18,7 +18,7 @@ PAGE = "/backpressure"
 
 @cache
 def environment() -> str:
-    """Return the name of this Airflow; :class:`InvalidDeclaration` where it could not stand in an asset's URI.
+    """Return the name of this Airflow; :class:`InvalidDeclaration` where an asset's URI could not hold it.
 
     It is looked up once in a process: a DAG of many tables asks for it with each of them.
     """
@@ -72,7 +72,7 @@ def gate_closed_seconds() -> float:
 
 
 def push() -> str:
-    """Return how changes of a gate are told to those that wait, where the ledger's connection does not say."""
+    """Return how changes of a gate are pushed to waiting tasks, where the ledger's connection does not say."""
     return conf.get(SECTION, "push", fallback="auto")
 
 

@@ -17,7 +17,7 @@ ENDS = {0: "well", MISSED: "a goal was missed"}
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run them; 0 where all of them ended well. One that does not is told, and the next goes on."""
+    """Run them; 0 where all of them ended well. One that fails is reported, and the next one starts."""
     names = [suite.name for suite in SUITES]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(

@@ -1,11 +1,11 @@
 """What trees of processes take while a block runs: CPU seconds, those of ended children included, and memory.
 
-A child's times stand with its parent once it has been waited for. A parent that ignores SIGCHLD, as the daemon of
+A child's times are with its parent once it has been waited for. A parent that ignores SIGCHLD, as the daemon of
 Spark's Python workers does, never gets them: such a child is counted by the last look at it, at most :data:`LOOK`
 before its end.
 
-Memory is what is resident, with each page that several processes share divided among them, as the kernel tells it
-(PSS): workers that were forked from one daemon would else count what they all have once for each.
+Memory is what is resident, with each page that several processes share divided among them, as the kernel reports it
+(PSS): otherwise workers that were forked from one daemon would count their shared pages once for each.
 """
 
 import os
@@ -153,7 +153,7 @@ def resident_bytes(root: int) -> int:
 
 
 def held_bytes(process: Process, kind: str = "Pss") -> int:
-    """Return a process's part of resident memory; where the kernel does not tell it, all that is resident.
+    """Return a process's part of resident memory; where the kernel does not report it, all that is resident.
 
     ``kind``: a line of ``smaps_rollup``. ``Pss_Anon`` leaves out the pages of files, such as libraries: its part of
     those grows when others that have them too end.

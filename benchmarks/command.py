@@ -24,7 +24,7 @@ console = Console(width=max(Console().width, report.WIDTH))
 
 
 def main(comparison: Comparison, words: list[str] | None = None) -> int:
-    """Do it; 1 where a side's target was not equal to the source, :data:`MISSED` where a goal was missed, else 0."""
+    """Do it; 1 where a side's target differs from the source, :data:`MISSED` where a goal was missed, 0 if neither."""
     wanted = _parser(comparison).parse_args(words)
     if wanted.warm_rows is None:
         wanted.warm_rows = wanted.rows // 10
@@ -33,7 +33,7 @@ def main(comparison: Comparison, words: list[str] | None = None) -> int:
     if not 0 <= wanted.small_rows < wanted.rows:
         raise SystemExit(f"--small-rows is {wanted.small_rows} and has to be less than --rows, which is {wanted.rows}.")
     if wanted.range_rows is None:
-        # So many that the smaller source keeps all credits busy too: else the start of a worker would look steady.
+        # So many that the smaller source keeps all credits busy too: otherwise the start of a worker would look steady.
         least = (wanted.small_rows or wanted.rows) // wanted.credits
         wanted.range_rows = max(min(Budget().range_rows, least), 1)
     about = machine.describe(comparison.jars, comparison.packages)
@@ -93,7 +93,7 @@ def _measure(comparison: Comparison, stage: Stage, wanted: argparse.Namespace, h
     titles = comparison.sides
     with console.status(f"{stage.rows:,} {comparison.moved.partition(' go')[0]} …"):
         stage.prepare(wanted.sides)
-    # Whoever has no server of its own, and so nothing that stays warm, has nothing to warm.
+    # A side without a server of its own has nothing that stays warm.
     for side in [side for side in wanted.sides if stage.warm_rows and side not in stage.sparkless]:
         with console.status(f"warming: {titles[side]} …"):
             turn(stage, side, 0, stage.warm, home)

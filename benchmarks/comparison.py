@@ -1,4 +1,4 @@
-"""What a benchmark compares: its sides, its servers, its goals, and the words by which its figures are told."""
+"""What a benchmark compares: its sides, its servers, its goals, and the words for its figures."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,6 +40,6 @@ class Comparison:
     steady: tuple[str, ...] = ()
     """Sides that copy a smaller table too, so that the cost of a further row is known without that of a start."""
     jars: tuple[str, ...] = ("postgres",)
-    """Connectors whose versions are told, as ``dev/artifacts.json`` groups them."""
+    """Connectors whose versions are printed, as ``dev/artifacts.json`` groups them."""
     packages: tuple[str, ...] = ()
-    """Python packages whose versions are told, beside those of every benchmark."""
+    """Python packages whose versions are printed, beside those of every benchmark."""

@@ -38,7 +38,7 @@ PATH = "psycopg"
 BOUND = 0.10
 SETTINGS = {"autovacuum": "off", "max_wal_size": "16GB"}
 LOGIN = "COPY_LOOP_LOGIN"
-"""Name of the variable by which a way's process is told how to connect: a command line would show the password."""
+"""Name of the variable by which a way's process learns how to connect: a command line would show the password."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,8 +79,8 @@ COMPARISON = Comparison(
     target="a new, empty table without a key",
     check="a plain client of the topic and a query, which belong to none of the sides (MD5 of each message)",
     ways="""
-- **raw client, COPY**: one consumer (confluent-kafka) reads all partitions, and one client (asyncpg) hands its messages
-  to a binary COPY, without headers. The floor.
+- **raw client, COPY**: one consumer (confluent-kafka) reads all partitions, and one client (asyncpg) passes its
+  messages to a binary COPY, without headers. The floor.
 - **ours**: `KafkaSource` as it comes: every value is one JSON text. It writes headers too; the others leave them out.
 - **Spark, batch**: `read.format("kafka")` from `earliest` to `latest`, `kafka.isolation.level=read_committed`, one task
   for each of the four partitions; `write.jdbc` with `reWriteBatchedInserts=true` and `batchsize` 10,000.

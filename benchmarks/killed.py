@@ -36,7 +36,7 @@ SIDES = {
 }
 OURS = ("copy-static", "copy")
 RESUMING = OURS[:1]
-"""The one that goes on where it was. A snapshot ends with the process that keeps it, so that the other begins anew."""
+"""The one that continues where it was. A snapshot ends with the process that keeps it, so the other starts again."""
 SLACK = 100
 """Rows that the planner reads to find where ranges begin, which are no part of any."""
 RANGES = 20
@@ -48,7 +48,7 @@ command again: for ours the task's retry. `lost` and `doubled` are of the target
 PostgreSQL read of the source's table in both runs beyond one of each (`pg_stat_user_tables`). A side is killed when the
 target's database has grown by half of what the whole table takes, what was not yet committed included.
 
-- **ours, `static`**, where the user says that the table stands still, goes on with the ranges that are left. Those
+- **ours, `static`**, where the user says that the table stands still, continues with the ranges that are left. Those
   have {range_rows:,} rows, and at most {credits} are in flight, which are {bound:,} rows. A row or two more are the
   planner's, who looks for where ranges begin.
 - **ours, `snapshot`** is the default, of a table that may change meanwhile: the snapshot ends with the process that has
@@ -61,7 +61,7 @@ console = Console(width=max(Console().width, report.WIDTH))
 
 
 def verdicts(outcomes: Sequence[Outcome], bound: int) -> list[tuple[str, bool]]:
-    """Return what is promised of ours, and whether it held."""
+    """Return what we promise of our sides, and whether it held."""
     found = {one.side: one for one in outcomes}
     mine = [found[side] for side in OURS if side in found]
     going_on = [found[side] for side in RESUMING if side in found]
@@ -126,7 +126,7 @@ def measure(wanted: argparse.Namespace) -> list[Outcome]:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Measure and print; 0 where what is promised of ours held."""
+    """Measure and print; 0 where the promises of our sides held."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.killed", description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--sides", type=lambda text: text.split(","), default=list(SIDES), help=f"of {','.join(SIDES)}")

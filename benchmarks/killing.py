@@ -30,7 +30,7 @@ PLACES = [SCHEMA, "public"]
 GONE = 60.0
 """Most seconds to wait for the system to bury what was killed."""
 TRIES = 3
-"""A side may be done before it is killed; then it is started anew."""
+"""A side may be done before it is killed; then it is started again."""
 PATIENCE = 900.0
 """Seconds within which a side has to be at half time, and its connections gone after its end."""
 
@@ -63,7 +63,7 @@ class Outcome:
 
 @dataclass(kw_only=True)
 class Killing:
-    """Sides between the same two databases. Target and ledger are made anew for each."""
+    """Sides between the same two databases. Target and ledger are created again for each."""
 
     stage: PgToPg
     home: Path

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.memory`` hydrates tables of 2, 10 and 30 million rows by the copy path, each with servers of its
 own and through the same heap, and prints the most resident memory of Spark's JVM, its Python workers and the lane
-together. ``--slower 10`` then hydrates the smallest once more through a proxy that hands on a tenth of what it did at
+together. ``--slower 10`` then hydrates the smallest once more through a proxy that passes a tenth of what it did at
 full speed. The bound for each: within 10 %. ``--source mysql`` does so from MySQL, ``--source postgres-frame`` by the
 frame path, either with ``-wide`` for rows of 370 bytes. ``--one-slice`` reads each table by a single statement, in one
 range.
@@ -48,7 +48,7 @@ ABOUT = """\
 `peak` is the most resident memory of Spark's JVM, its Python workers and the lane together; the JVM's heap is {heap}
 for all, and resident from the start (it would else fill with what is over, the more the longer a run takes). CPU is
 that of all processes, the servers' and the session's start included. A slow sink is a proxy before the target's server,
-which hands on so many times fewer bytes a second than at full speed."""
+which passes so many times fewer bytes a second than at full speed."""
 console = Console(width=max(Console().width, report.WIDTH))
 
 

@@ -203,7 +203,7 @@ def mark_committed(engine: sa.Engine, plan_id: str, *, below: int) -> None:
         )
         connection.execute(sa.update(hydration).where(hydration.c.plan_id == plan_id).values(next_seq=below))
     if engine.dialect.name == "postgresql":
-        # What autovacuum would have done meanwhile; else it would do it while the first side or the other is at work.
+        # What autovacuum would have done meanwhile; otherwise it would run while one of the sides is at work.
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql(f"VACUUM {range_.name}")
 

@@ -70,7 +70,7 @@ COMPARISON = Comparison(
     target="a new, empty table without a key",
     check="queries that belong to none of the sides (MD5 of each row, on either server)",
     ways="""
-- **raw OUTFILE, COPY**: MySQL writes a file as COPY takes it, and one client (asyncpg) hands that on. The floor.
+- **raw OUTFILE, COPY**: MySQL writes a file as COPY takes it, and one client (asyncpg) passes that on. The floor.
 - **ours**: no transform. MySQL makes text of the rows, which goes into COPY.
 - **Spark JDBC, tuned**: `read.jdbc` with 8 partitions and bounds, `useCursorFetch=true` and `fetchsize` 10,000;
   `write.jdbc` with `reWriteBatchedInserts=true` and `batchsize` 10,000.

@@ -24,7 +24,7 @@ The minutes are those of two cores. Only what was measured in full size has a se
 
 
 def introduction() -> str:
-    """Return what stands above the sections."""
+    """Return the text above the sections."""
     lines = [f"| `{suite.name}` | {suite.about} | {suite.minutes:g} |" for suite in SUITES]
     return INTRODUCTION.format(rows=ROWS, suites="\n".join(lines))
 
@@ -33,7 +33,7 @@ def write(heading: str, text: str) -> None:
     """Put a section in the place of the one of the same heading, or at the end."""
     text_before = PAGE.read_text() if PAGE.exists() else ""
     begin = re.search(r"^## ", text_before, re.MULTILINE)
-    # What stands above all sections is not measured, but says how they are made: it goes with the suite.
+    # The text above all sections is not measured, but says how they are made: it goes with the suite.
     before = f"{introduction()}\n{text_before[begin.start() :] if begin else ''}"
     section = f"## {heading}\n\n{text.strip()}\n"
     old = re.compile(rf"^## {re.escape(heading)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)

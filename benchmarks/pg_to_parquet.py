@@ -28,7 +28,7 @@ class PgToParquet(PgToPg):
             return fingerprints.in_postgres(connection, "public", table, tpch.COLUMNS)
 
     def create(self, table: str) -> None:
-        """Nothing: the folder was removed, and whoever writes makes it."""
+        """Do nothing: the folder was removed, and the writer creates it."""
 
     def fingerprint(self, table: str) -> Fingerprint:
         """Read the files by pyarrow."""

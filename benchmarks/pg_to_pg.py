@@ -120,7 +120,7 @@ COMPARISON = Comparison(
     target="a new, empty table without a key",
     check="a query that belongs to none of the sides",
     ways="""
-- **raw COPY | COPY**: one client (asyncpg) hands a binary COPY from one connection to the other. The floor.
+- **raw COPY | COPY**: one client (asyncpg) passes a binary COPY from one connection to the other. The floor.
 - **Spark JDBC, default**: `read.jdbc` and `write.jdbc` without any option. It holds the whole table in memory.
 - **Spark JDBC, tuned**: 8 partitions with bounds, `fetchsize` and `batchsize` 10,000, `reWriteBatchedInserts=true`.
 - **ours, copy path**: no transform.

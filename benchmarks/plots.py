@@ -1,7 +1,7 @@
 """Bars as SVG, drawn by the suite itself: no script and no library is needed to make or to see them.
 
-Colours follow the light or dark scheme of whoever looks, by a query inside of the picture: as an image of a page it
-hears of nothing else.
+Colours follow the reader's light or dark scheme, by a query inside of the picture: as an image of a page it
+gets nothing else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ WIDTH, MARGIN = 880, 20
 NAMES, FIGURES = 190, 100
 """Widths of the columns for what a bar is called and for its figure."""
 TITLE, ROW, BAR, GAP = 34, 26, 16, 18
-"""Heights of a panel's title, a row, its bar, and what stands between two panels."""
+"""Heights of a panel's title, a row, its bar, and the gap between two panels."""
 STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #263238; dominant-baseline: central }
 .title { font-weight: 600; font-size: 14px }
@@ -56,7 +56,7 @@ class Panel:
 
 
 def svg(title: str, panels: Sequence[Panel]) -> str:
-    """Return the file of a picture whose panels stand one below the other. ``title``: for those who cannot see it."""
+    """Return the file of a picture whose panels are one below the other. ``title``: for those who cannot see it."""
     height = 2 * MARGIN + sum(panel.height for panel in panels) + GAP * (len(panels) - 1)
     parts, top = [], MARGIN
     for panel in panels:

@@ -1,4 +1,4 @@
-"""Push against polling: how soon those that wait at a closed gate go on, and what their waiting costs.
+"""Push against polling: how soon tasks that wait at a closed gate continue, and what their waiting costs.
 
 ``python -m benchmarks.push`` lets 1, 100 and 1,000 ranges wait in one process, as a triggerer does, while another
 process commits one range after the other on a ledger with one credit.
@@ -49,7 +49,7 @@ PUSH, SOON, FAST, SLOW = "push", "polling every 0.01 s", "polling every 0.3 s", 
 RARE = "polling every 2 s"
 """Not a side of the benchmark: what a test compares push with, on machines that are slow."""
 INTERVALS = {SOON: 0.01, FAST: 0.3, RARE: 2.0, SLOW: 60.0}
-"""Seconds between two looks; 60 is what an Airflow sensor waits unless told otherwise.
+"""Seconds between two looks; 60 is what an Airflow sensor waits by default.
 
 The shortest is as soon as push where one waits. A ledger cannot take that of many, nor do many need it."""
 SIDES = (PUSH, SOON, FAST, SLOW)
@@ -63,7 +63,7 @@ class Found:
     side: str
     waiters: int
     latencies: list[float]
-    """Seconds from when a commit stands in the ledger until somebody else has the credit."""
+    """Seconds from when a commit is in the ledger until another range has the credit."""
     queries: float
     """Statements to the ledger a second, of the process that waits, while nothing happens."""
     cpu: float
@@ -96,7 +96,7 @@ class Waiters:
             task.cancel()
 
     def _answer(self) -> None:
-        """Tell the statements so far whenever asked."""
+        """Send the statements so far whenever asked."""
         while self.told.recv() is not None:
             self.told.send(("statements", time.time(), self.statements))
 
@@ -140,7 +140,7 @@ def wait_in_process(
 
 
 class Writer:
-    """Holds the only credit, and hands it on by committing."""
+    """Holds the only credit, and passes it on by committing."""
 
     def __init__(self, side: str, place: Endpoint, url: str) -> None:
         self.push = end(place) if side == PUSH else None
@@ -220,7 +220,7 @@ def plan_of(hydration_id: str) -> Plan:
 
 @contextmanager
 def waiting(writer: Writer, side: str, place: Endpoint, url: str, number: int) -> Iterator[tuple[Any, Connection]]:
-    """Give the process that waits, and what it tells."""
+    """Yield the process that waits, and its connection."""
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     process = spawn.Process(
@@ -300,7 +300,7 @@ def section(command: str, found: list[Found], about: dict[str, str]) -> str:
             "|---|---|---|---|---|---|---|",
             *lines,
             "",
-            "Milliseconds are from the moment when a commit stands in the ledger until another range has its credit",
+            "Milliseconds are from the moment when a commit is in the ledger until another range has its credit",
             "there. Queries and CPU (the waiting process and all of PostgreSQL) are those of a time",
             "in which nothing is committed: what waiting itself costs. Those that poll look at moments of their own",
             "within the interval, so of many the first is soon there.",

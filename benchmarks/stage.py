@@ -48,8 +48,8 @@ class Stage(ABC):
     heap: str
     """Heap of every Spark Connect server, as Java spells it."""
     heap_from_start: bool = False
-    """Whether all of the heap is resident from the start: else it fills with what is over before that is cleaned, and
-    whoever runs longer seems to need more."""
+    """Whether all of the heap is resident from the start: otherwise it fills with garbage before that is
+    collected, and a longer run seems to need more."""
     credits: int
     range_rows: int
     ours: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Stage(ABC):
 
     @abstractmethod
     def order(self, table: str, spark: Server | None) -> Order:
-        """Return what a side is told."""
+        """Return the order of a side."""
 
     def prepare(self, sides: Iterable[str]) -> None:
         """Start the servers, those of Spark for these sides, fill the sources, and migrate the ledger."""

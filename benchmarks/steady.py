@@ -1,9 +1,9 @@
 """Steady state: how many changes a second a hydration keeps up with, and how late they arrive at half that rate.
 
 ``python -m benchmarks.steady`` follows a table of PostgreSQL (``catch_up``) and a topic of Kafka into PostgreSQL. A
-backlog is worked off in one run, which gives the rate; for the table it stands beside what the server takes to decode
-the same log. Then a process of its own writes at half that rate while one run follows the other, and each row's way
-from its writing to a query of the target is clocked. Airflow's own part, which starts a run, is left out.
+backlog is worked off in one run, which gives the rate; for the table it is compared with what the server takes to
+decode the same log. Then a process of its own writes at half that rate while one run follows the other, and each row's
+way from its writing to a query of the target is clocked. Airflow's own part, which starts a run, is left out.
 """
 
 import argparse
@@ -422,7 +422,7 @@ def section(command: str, found: list[Found], about: dict[str, str]) -> str:
             *map(row, found),
             f"\n`changes/s` is a backlog of {found[0].changes:,} worked off in one run. Changes of the table are 60 % "
             f"updates, 20 % inserts and 20 % deletes in transactions of {AT_ONCE}, on {ROWS:,} rows of 120 bytes; "
-            f"messages have {BYTES} bytes. `server decodes/s` is how fast PostgreSQL alone hands out the same changes. "
+            f"messages have {BYTES} bytes. `server decodes/s` is how fast PostgreSQL alone sends the same changes. "
             "The times are those from a row's writing to its sight in the target, at the offered rate, which is half "
             "of the first.\n",
             report.machine(about),

@@ -22,7 +22,7 @@ class Suite:
     options: Callable[[int], list[str]]
 
     def words(self, rows: int, *, write_docs: bool = False) -> list[str]:
-        """Return what stands behind ``python -m``."""
+        """Return what follows ``python -m``."""
         written = ["--write-docs"] if write_docs else []
         return [f"benchmarks.{self.name}", *self.options(rows), *written]
 
@@ -59,7 +59,7 @@ SUITES = (
         name="killed",
         about="every side gets kill -9 at half time and is run again: rows lost, doubled, read again",
         minutes=12,
-        # Whoever is done sooner than it can be killed shows nothing.
+        # A side that is done sooner than it can be killed shows nothing.
         options=_scaled("--rows", 0.2, 500_000),
     ),
     Suite(name="memory", about="ours over three sizes, and with a sink ten times slower", minutes=20, options=_memory),

@@ -12,7 +12,7 @@ from benchmarks.worker import SideFailed, Worker
 from dev.services import Server
 
 OWN = {"spark", "client"}
-"""Parts that are a side's own processes: Spark's JVM with its Python workers, and whoever tells it what to do."""
+"""Parts that are a side's own processes: Spark's JVM with its Python workers, and its client."""
 
 
 def turn(stage: Stage, side: str, number: int, table: str, home: Path) -> Measurement:

@@ -15,7 +15,7 @@ TYPE, LONGER = f"varchar({COMMENT})", f"rpad(l_comment, {COMMENT}, l_comment)"
 
 
 class Wide(Stage):
-    """What both have: a target that can hold such comments. Stands before the stage whose target it changes."""
+    """What both have: a target that can hold such comments. Comes before the stage whose target it changes."""
 
     def create(self, table: str) -> None:
         """Make the target as ever, and widen its column."""

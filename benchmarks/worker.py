@@ -17,7 +17,7 @@ PATIENCE = 30.0
 
 
 class SideFailed(Exception):
-    """A side could not do what it was told; the sentence is its own."""
+    """A side could not fulfil its order; the sentence is its own."""
 
 
 class Worker:
@@ -56,7 +56,7 @@ class Worker:
             self._process.communicate()
 
     def _answer(self, line: str) -> dict[str, Any]:
-        """Hand a line over and return the answer to it."""
+        """Send a line and return the answer to it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):

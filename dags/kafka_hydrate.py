@@ -1,4 +1,4 @@
-"""A Kafka topic goes into PostgreSQL; each later run brings the offsets that have come since."""
+"""A Kafka topic goes into PostgreSQL; each later run brings the offsets that have arrived since."""
 
 from airflow.sdk import DAG
 

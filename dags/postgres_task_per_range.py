@@ -1,4 +1,4 @@
-"""The same hydration composed by hand: a task for each range, held back by two sensors."""
+"""The same hydration composed manually: a task for each range, held back by two sensors."""
 
 from typing import Any
 

@@ -59,7 +59,7 @@ BEGIN
     IF loose THEN
         RETURN NEW;
     END IF;
-    -- One at a time, and each a hundredth of a second behind the one before, whoever writes it.
+    -- One at a time, and each a hundredth of a second behind the one before, for all writers.
     PERFORM pg_advisory_xact_lock(7);
     IF began IS NULL THEN
         SELECT since INTO began FROM brake;
@@ -82,7 +82,7 @@ class Over(Exception):
 
 
 class Deadline(SystemClock):
-    """Time that ends when it is told to."""
+    """Time that ends on request."""
 
     def __init__(self) -> None:
         self.over = False

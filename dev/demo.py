@@ -225,7 +225,7 @@ def main(words: list[str]) -> int:
     try:
         return {"up": up, "down": down}[words[0]]()
     except KeyboardInterrupt:
-        console.print("Interrupted. `make demo` goes on from here, `make demo-down` ends what is up.")
+        console.print("Interrupted. `make demo` continues from here, `make demo-down` ends what is up.")
         return 130
     except (AirflowError, ServiceError) as error:
         console.print(f"[red]{error}")

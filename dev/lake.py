@@ -1,4 +1,4 @@
-"""The demo's tables of files, compared with the rows they were made from by readers that are none of ours."""
+"""The demo's tables of files, compared with the rows they were made from by readers of other projects."""
 
 import io
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ import sys
 
 def missing() -> "str | None":
     """Return what is missing and how to get it, or None."""
-    if sys.version_info < (3, 11):  # noqa: UP036 - this very file tells an older Python's user
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file runs on an older Python, to say so
         return f"Python 3.11 or newer is needed, not {sys.version.split()[0]}: `make PYTHON=python3.12 test` names one."
     try:
         import ensurepip  # noqa: F401

@@ -81,7 +81,7 @@ def end(pid_file: Path, *, patience: float = 6.0) -> int:
     """End them all, gently and then for good; return how many there were."""
     ours = find(pid_file)
     for wave in (signal.SIGTERM, signal.SIGKILL):
-        # What was seen once is ended even where its parent has gone meanwhile and the session no longer tells.
+        # What was seen once is ended even where its parent has gone meanwhile and the session no longer shows it.
         for pid in sorted({*ours, *find(pid_file)}):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, wave)

@@ -11,7 +11,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Hands bytes on in both ways; those to the server no faster than :attr:`bytes_per_second`, all together."""
+    """Passes bytes on in both ways; those to the server no faster than :attr:`bytes_per_second`, all together."""
 
     def __init__(self, host: str, port: int) -> None:
         self.target = (host, port)
@@ -22,7 +22,7 @@ class Proxy:
         self.latency = 0.0
         """Seconds that each piece takes, in each way."""
         self.silent = False
-        """Hand nothing on in either way, and say nothing of it: half-open, as behind a firewall that has forgotten."""
+        """Pass nothing on in either way, without an error: half-open, as behind a firewall that has forgotten."""
         self._turn = threading.Lock()
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))

@@ -118,7 +118,7 @@ class Services:
         """Wait for the owner's end, then end everything; this is what the watcher does."""
         watcher.wait_for_end(owner)
         while self._records.marked():
-            with contextlib.suppress(ServiceError):  # something does not end yet; there is nobody to tell
+            with contextlib.suppress(ServiceError):  # something does not end yet; there is nobody to report it to
                 self.down()
         # One more look: the starter may have been killed between a spawn and its look at the owner.
         time.sleep(1.0)

@@ -28,20 +28,20 @@ class Exchange:
             self._subscribers.get(hydration_id, {}).pop(receiver, None)
 
     def subscribers(self, hydration_id: str) -> list[Receiver]:
-        """Return who hears of a hydration."""
+        """Return the subscribers of a hydration."""
         with self._lock:
             return list(self._subscribers.get(hydration_id, ()))
 
 
 PROCESS = Exchange()
-"""The one that a process has unless told otherwise."""
+"""The default one of a process."""
 
 
 class LocalChannel:
-    """Hands diffs to the subscribers of the same process, in the thread that publishes.
+    """Passes diffs to the subscribers of the same process, in the thread that publishes.
 
-    ``alone``: whether nobody outside of this process writes to the ledger. Else what others do is not heard of, so the
-    channel is not healthy and polling keeps its pace.
+    ``alone``: whether nobody outside of this process writes to the ledger. Otherwise writes of others are not seen, so
+    the channel is not healthy and polling keeps its pace.
     """
 
     def __init__(

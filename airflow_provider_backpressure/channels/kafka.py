@@ -33,7 +33,7 @@ POLL_SECONDS = 0.1
 ASK_SECONDS = 10.0
 RETENTION = {"retention.ms": "600000", "segment.ms": "600000", "cleanup.policy": "delete"}
 LIMIT = 100_000
-"""Most bytes of a message; a broker takes ten times as many unless told otherwise."""
+"""Most bytes of a message; a broker takes ten times as many by default."""
 
 
 class KafkaChannel(Duplex):
@@ -45,7 +45,7 @@ class KafkaChannel(Duplex):
 
 
 class _Wire:
-    """A producer that waits for the broker's word; nobody waits for it but the sender's thread."""
+    """A producer that waits for the broker's answer; only the sender's thread waits for it."""
 
     def __init__(self, endpoint: Endpoint, topic: str) -> None:
         self._endpoint, self._topic = endpoint, topic
@@ -76,12 +76,12 @@ class _Wire:
 
 
 class _Listener(ListenerThread):
-    """Hears the topic. Its client connects anew by itself, so a heartbeat that is not back is only told."""
+    """Hears the topic. Its client reconnects by itself, so a missing heartbeat is only logged."""
 
     def __init__(self, receiver: Receiver, counts: PushCounts, *, endpoint: Endpoint, topic: str) -> None:
         super().__init__(receiver, counts)
         self._endpoint, self._topic, self._own = endpoint, topic, uuid.uuid4().hex
-        # Heartbeats are counted by nobody.
+        # Heartbeats are not counted.
         self._beats = Sender(lambda: _Wire(endpoint, topic), PushCounts(), name="backpressure heartbeat")
 
     def close(self) -> None:

@@ -88,7 +88,7 @@ class _Session:
             self._ready.register(readable, select.POLLIN)
 
     def run(self) -> None:
-        """Listen until nobody waits any more; raises where the connection is lost."""
+        """Listen until there is no waiter any more; raise where the connection is lost."""
         while not self._listener.over:
             now = time.monotonic()
             if self._pulse.is_overdue(now):
@@ -138,5 +138,5 @@ class _Session:
             elif self._pulse.back(message.extra.decode()):
                 self._names = self._asked
                 self._listener.alive()
-                # Before what comes behind it, and in the loop for whoever was removed and added again meanwhile.
+                # Before later messages, and in the loop for a hydration that was removed and added again meanwhile.
                 self._tell()

@@ -14,12 +14,12 @@ from airflow_provider_backpressure.core.push.metrics import PushCounts
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 10.0
-"""How long the connection is kept while nobody waits."""
+"""How long the connection is kept without a waiter."""
 BACKOFF = PollPolicy(initial=0.2, factor=2.0, maximum=5.0)
 
 
 class ListenerThread(ABC):
-    """Hears of the hydrations that were added. It connects by itself, and again when the connection is lost.
+    """Receives changes of the hydrations that were added. It connects by itself, and again when the connection is lost.
 
     A transport says how in :meth:`_listen`, and there what it hears: :meth:`alive`, :meth:`tell`, :meth:`deaf` and
     ``receiver.heard`` are for its thread alone.
@@ -45,7 +45,7 @@ class ListenerThread(ABC):
         """Say that something has changed, to a thread that would not look by itself."""
 
     def add(self, hydration_id: str) -> None:
-        """Hear of a hydration too; idempotent."""
+        """Subscribe to a hydration too; idempotent."""
         with self._lock:
             if self._closed.is_set():
                 return
@@ -56,10 +56,10 @@ class ListenerThread(ABC):
         self._wake()
 
     def remove(self, hydration_id: str) -> None:
-        """Hear of it no more; idempotent."""
+        """Unsubscribe from it; idempotent."""
         with self._lock:
             self._wanted.discard(hydration_id)
-            # Whoever is added again at once is told again.
+            # A hydration that is added again at once is notified again.
             self._told.discard(hydration_id)
             self._idle_since = time.monotonic()
         self._wake()
@@ -72,12 +72,12 @@ class ListenerThread(ABC):
 
     @property
     def over(self) -> bool:
-        """Whether it is to end: closed, or nobody has waited for a while."""
+        """Whether it is to end: closed, or without a waiter for a while."""
         idle = not self._wanted and time.monotonic() - self._idle_since >= IDLE_SECONDS
         return self._closed.is_set() or idle
 
     def get_wanted(self) -> set[str]:
-        """Return the hydrations that are to be heard of."""
+        """Return the hydrations that are subscribed to."""
         with self._lock:
             return set(self._wanted)
 
@@ -109,7 +109,7 @@ class ListenerThread(ABC):
             self.receiver.lost()
         if not self._warned:
             self._warned = True
-            log.warning("Changes of the gate are not heard for now, so polling goes on: %s", why)
+            log.warning("Changes of the gate are not heard for now, so polling continues: %s", why)
 
     def _run(self) -> None:
         pauses, self._warned = BACKOFF.waits(), False
@@ -125,7 +125,7 @@ class ListenerThread(ABC):
                 self._closed.wait(next(pauses))
 
     def _is_done(self) -> bool:
-        """Whether there is nothing left to do; the next one to be added begins anew."""
+        """Whether there is nothing left to do; the next one to be added starts it again."""
         with self._lock:
             if self.over:
                 self._thread, self.healthy = None, False
@@ -146,7 +146,7 @@ class Pulse:
         self._token = ""
         """Of the one under way."""
         self.until = 0.0
-        """When the one under way has to be back, or else the next one is due."""
+        """When the heartbeat under way must be back; without one, when the next is due."""
 
     @property
     def under_way(self) -> bool:

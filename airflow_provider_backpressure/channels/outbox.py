@@ -1,4 +1,4 @@
-"""A thread that sends, so that whoever publishes never waits for a server."""
+"""A thread that sends, so that a publisher never waits for a server."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ MOST = 1_000
 """Messages that wait to be sent. One more takes the place of the oldest, which would say less."""
 BATCH = 100
 IDLE_SECONDS = 60.0
-"""A connection that nothing is sent over is given back after so long."""
+"""A connection that nothing is sent over is released after so long."""
 BACKOFF = (0.2, 5.0)
 """Seconds without another try after a failure: at first, and at most."""
 
@@ -138,4 +138,4 @@ class Sender:
             try:
                 wire.close()
             except Exception:
-                log.debug("A connection of the channel was not given back in order.", exc_info=True)
+                log.debug("A connection of the channel was not released in order.", exc_info=True)

@@ -1,7 +1,7 @@
 """The channel over PostgreSQL's LISTEN and NOTIFY: two connections of a process at most, one of them to listen.
 
 Both have to be direct: behind a pooler in transaction mode a LISTEN is forgotten. The echo of one's own heartbeat does
-not come then, so the channel never counts as healthy and polling goes on.
+not come then, so the channel never counts as healthy and polling continues.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ LIMIT = 7_999
 """Most bytes of a payload that NOTIFY takes."""
 APPLICATION = "backpressure push"
 _ERRORS = Errors(refused=LedgerRefused, unavailable=LedgerUnavailable)
-# A notification is worth no wait for a disk: what a crash of the server takes back nobody needs any more.
+# A notification is worth no wait for a disk: after a crash of the server nobody needs the lost ones.
 _SETTINGS = {"synchronous_commit": "off"}
 _NOTIFY = "SELECT pg_notify(name, frame) FROM unnest(%s::text[], %s::text[]) AS message (name, frame)"
 

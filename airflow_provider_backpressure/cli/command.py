@@ -46,7 +46,7 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
 
 
 def _run(work: Callable[[Namespace], int | None], args: Namespace) -> int | None:
-    """Return the exit code; what nobody has foreseen keeps its trace."""
+    """Return the exit code; an unexpected error keeps its trace."""
     try:
         code = work(args)
         sys.stdout.flush()
@@ -55,7 +55,7 @@ def _run(work: Callable[[Namespace], int | None], args: Namespace) -> int | None
         print(error, file=sys.stderr)
         return WRONG_USE if isinstance(error, InvalidDeclaration) else FAILED
     except BrokenPipeError:
-        # Whoever reads has enough, as `head` does; what is left in the buffer would fail once more at the end.
+        # The reader has closed the pipe, as `head` does; what is left in the buffer would fail once more at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return None
     except KeyboardInterrupt:

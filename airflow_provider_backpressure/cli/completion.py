@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 3.0
 SHOWN = 8
 
 Names = Mapping[str, str]
-"""What may stand there, each with what it means, for shells that show it."""
+"""Candidates, each with its meaning, for shells that show it."""
 
 
 class Completed(Arg):

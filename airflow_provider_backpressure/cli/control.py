@@ -1,4 +1,4 @@
-"""``pause``, ``resume``, ``set`` and ``history``: a person's hand on the tap, and the trace that it leaves."""
+"""``pause``, ``resume``, ``set`` and ``history``: manual control of a gate, and its history."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 @command
 def pause(args: Namespace) -> None:
-    """Close a hydration's gate, or all: what is in flight goes on to its commit, nothing more is admitted."""
+    """Close a hydration's gate, or all: ranges in flight are still committed, no more are admitted."""
     with open_ledger(args) as ledger:
         for found in _find_hydrations(ledger, args):
             ledger.pause(found.id, who=getuser(), why=args.why)
             in_flight = ledger.gate(found.id).in_flight
-            print(f"{found.sink_identity} is paused; {in_flight} ranges in flight go on to their commit.")
+            print(f"{found.sink_identity} is paused; {in_flight} ranges in flight will still be committed.")
 
 
 @command
@@ -30,7 +30,7 @@ def resume(args: Namespace) -> None:
     with open_ledger(args) as ledger:
         for found in _find_hydrations(ledger, args):
             ledger.resume(found.id, who=getuser(), why=args.why)
-            print(f"{found.sink_identity} goes on.")
+            print(f"{found.sink_identity} continues.")
 
 
 @command

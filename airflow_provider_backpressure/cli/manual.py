@@ -105,7 +105,7 @@ in the last hour. Switches publishing and subscribing, in every process.""",
         about="""\
 Removes wrong ranges from the target and plans them again; a failed range is planned
 again. The DAG's next run reads them.""",
-        examples=('retry-range raw.orders 17 --why "was edited by hand"', "retry-range raw.orders 3 4 5"),
+        examples=('retry-range raw.orders 17 --why "was edited manually"', "retry-range raw.orders 3 4 5"),
     ),
     "skip-range": Page(
         about="""\

@@ -1,4 +1,4 @@
-"""``push``: whether changes of a gate are told to those that wait, how well, and the two switches."""
+"""``push``: whether changes of a gate are pushed to waiting tasks, how well, and the two switches."""
 
 from argparse import Namespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""``rehydrate``: a run of a DAG fills its targets anew from what was landed in a lake."""
+"""``rehydrate``: a run of a DAG fills its targets again from what was landed in a lake."""
 
 from argparse import Namespace
 from typing import Any
@@ -29,7 +29,7 @@ def _check(declaration: Declaration) -> dict[str, Any]:
     if not hasattr(declaration.source, "lake"):
         raise InvalidDeclaration(
             f"{declaration.source.table} is not read from a lake: give the DAG a LandedSource, or trigger it with "
-            '{"backpressure": "restart"} to read the upstream anew.'
+            '{"backpressure": "restart"} to read the upstream again.'
         )
     with declaration.open() as opened:
         snapshot = opened.source.snapshot()

@@ -1,4 +1,4 @@
-"""``status`` and ``ranges``: where hydrations stand."""
+"""``status`` and ``ranges``: the state of hydrations."""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def _watch(ledger: Ledger, push: Push | None, args: Namespace) -> None:
 
 
 def _looks(ledger: Ledger, push: Push | None, args: Namespace) -> Iterator[list[HydrationSummary]]:
-    """Yield how those that are watched stand, at each change."""
+    """Yield the state of the watched hydrations, at each change."""
     with closing(Changes(push=push, ledger=ledger, pause=REFRESH_SECONDS)) as changes:
         while True:
             chosen = _chosen(ledger, args)

@@ -76,7 +76,7 @@ def _drop_ledger(args: Namespace, *, whole: bool) -> None:
     drop(address)
     print(
         f"The ledger is gone. The connection {args.backpressure_conn_id} and its role stay. `airflow db migrate` would "
-        "make the tables anew while this package is installed."
+        "create the tables again while this package is installed."
     )
 
 

@@ -38,6 +38,6 @@ def verify(args: Namespace) -> int:
 
 
 def _show_progress(ranges: Iterable[RangeRecord], total: int) -> Iterable[RangeRecord]:
-    """Draw a bar beside the output, for whoever sits before a screen, as ranges are handed to the executors."""
+    """Draw a progress bar on a terminal, beside the output, as ranges are given to the executors."""
     console = Console(stderr=True)
     return track(ranges, "comparing", total=total, console=console, transient=True, disable=not console.is_terminal)

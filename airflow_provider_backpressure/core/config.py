@@ -21,7 +21,7 @@ MEBIBYTE = 1024 * 1024
 OVERHEAD_SHARE = 0.05
 """Most of a range's time that the runner's own overhead should take."""
 GROWING = ("range_rows", "range_bytes", "range_seconds", "commit_seconds")
-"""Bounds that grow with the runner's overhead where they stand at their defaults."""
+"""Bounds that grow with the runner's overhead where they have their defaults."""
 LEAST_INTERVAL = 0.5
 """Least seconds between two looks at a side's health."""
 LEAST_POLLS = 3
@@ -49,7 +49,7 @@ class Consistency(StrEnum):
     CATCH_UP = "catch_up"
     """Each range is read at its own time, and the source's log of what changed since is replayed until all agree."""
     OFFSETS = "offsets"
-    """What stands at an offset of a log never changes: each range reads the same whenever it does."""
+    """The record at an offset of a log never changes: each range reads the same at any time."""
 
 
 class NewColumn(StrEnum):
@@ -88,7 +88,7 @@ class Budget:
     executor_memory: float = 0.8
     """High mark: share of an executor's memory (heap + overhead) at which admission stops."""
     executor_memory_low: float = 0.6
-    """Low mark: share below which admission goes on after it was stopped."""
+    """Low mark: share below which admission continues after it was stopped."""
     commit_seconds: float = 60.0
     """Time from a range's admission to its commit at which the sink counts as drowned."""
     signal_deadline: float = 15.0
@@ -147,7 +147,7 @@ class Budget:
     def fit(self, overhead_seconds: float) -> "Budget":
         """Return the budget for a runner with this overhead per range.
 
-        Every bound of a range's size and time that stands at its default grows alike, until the overhead is 5 % of the
+        Every bound of a range's size and time that has its default grows alike, until the overhead is 5 % of the
         time that a range is expected to take; what was set to another value stays.
         """
         factor = overhead_seconds / OVERHEAD_SHARE / Budget.range_seconds

@@ -1,4 +1,4 @@
-"""How an error of ours travels as text through a system that keeps nothing but the text of an exception."""
+"""Carries our errors as text through a system that keeps nothing but the text of an exception."""
 
 import re
 from typing import TypeVar
@@ -21,7 +21,7 @@ def to_text(error: BackpressureError) -> str:
 
 
 def from_text(text: str) -> BackpressureError | None:
-    """Return the last error of ours that the text carries, or ``None``."""
+    """Return our last error that the text carries, or ``None``."""
     for name, sentence in reversed(_MARKED.findall(text)):
         kind = getattr(exceptions, name, None)
         if isinstance(kind, type) and issubclass(kind, BackpressureError):

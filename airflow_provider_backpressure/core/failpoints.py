@@ -27,7 +27,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFa
 
 VARIABLE = "BACKPRESSURE_FAILPOINTS"
 WAIT_SECONDS = 120.0
-"""Longest ``wait``: a test that died must not leave a process standing."""
+"""Longest ``wait``: a test that died must not leave a process running."""
 _PAUSE = 0.01
 
 
@@ -35,7 +35,7 @@ class Step(StrEnum):
     """Where a range is, in the order of its way."""
 
     BEFORE_SUBMIT = "before_submit"
-    """The permit stands in the ledger; nothing was submitted."""
+    """The permit is in the ledger; nothing was submitted."""
     AFTER_SUBMIT = "after_submit"
     """Spark has been asked for the job."""
     IN_COPY = "in_copy"

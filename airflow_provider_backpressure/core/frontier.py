@@ -1,4 +1,4 @@
-"""Frontiers: how far a source or a sink has come, as one position per partition, table or origin."""
+"""Frontiers: the position of a source or a sink, as one position per partition, table or origin."""
 
 from collections.abc import Iterable, Mapping
 

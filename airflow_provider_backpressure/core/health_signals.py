@@ -116,7 +116,7 @@ class ActiveSessions(Watched):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaLag(Watched):
-    """How far a replica is behind: this server, where it is one, else the worst of those that follow it."""
+    """How far a replica is behind: this server, where it is one, otherwise the worst of its own replicas."""
 
     kind: str = field(default="replica lag", init=False)
     seconds: float | None = None

@@ -5,13 +5,13 @@ import re
 from dataclasses import dataclass
 
 MAX_LANE = 250
-"""Longest name of a lane; a longer one is cut and told apart by a digest."""
+"""Longest name of a lane; a longer one is cut and gets a digest."""
 _INDEX = re.compile(r"-1|\d{1,9}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drainer:
-    """The run that a lane belongs to, and its task instance where the name tells it."""
+    """The run that a lane belongs to, and its task instance where the name has it."""
 
     dag_id: str
     run_id: str

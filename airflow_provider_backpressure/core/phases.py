@@ -40,7 +40,7 @@ class Span:
     phase: Phase
     started_at: datetime
     ended_at: datetime | None = None
-    """``None`` while it goes on."""
+    """``None`` while it lasts."""
 
     @property
     def seconds(self) -> float | None:

@@ -1,6 +1,6 @@
 """Flow accounting: for each stage of a range's way, how long it was busy, idle, or held back by the stage behind it.
 
-A stage's clock is switched where it hands over and where it takes: at the boundary between two stages. Each state is
+A stage's clock is switched where it yields and where it takes: at the boundary between two stages. Each state is
 clocked by itself, none is what is left of the others.
 """
 
@@ -18,7 +18,7 @@ class Stage(StrEnum):
     READ = "read"
     """The source. In ledgers of earlier releases with the transform, where there is one."""
     READ_AND_TRANSFORM = "read+transform"
-    """Both together, where they could not be told apart: a shuffle lies between reader and writer."""
+    """Both together, where they could not be separated: a shuffle lies between reader and writer."""
     TRANSFORM = "transform"
     """The user's transform, with Spark's own way to it and on to the target."""
     SINK = "sink"
@@ -64,7 +64,7 @@ class StageTime:
         )
 
     def __sub__(self, other: "StageTime") -> "StageTime":
-        """Return what has come since ``other``."""
+        """Return the difference to ``other``."""
         return StageTime(
             busy=self.busy - other.busy,
             idle=self.idle - other.idle,
@@ -114,7 +114,7 @@ def times_of(flow: Flow) -> dict[str, tuple[float, float, float]]:
 
 
 def unify_stages(flow: Flow) -> Flow:
-    """Return the flow with reader and transform told in one way: apart, or together where more time is told so."""
+    """Return the flow with reader and transform apart, or together where more time was measured so."""
     apart, both = (flow.get(stage, StageTime()).seconds for stage in (Stage.TRANSFORM, Stage.READ_AND_TRANSFORM))
     left_out = {Stage.READ, Stage.TRANSFORM} if both > apart else {Stage.READ_AND_TRANSFORM}
     return {stage: spent for stage, spent in flow.items() if stage not in left_out}
@@ -152,7 +152,7 @@ class StageClock:
         self.state, self._since = state, now
 
     def take(self) -> StageTime:
-        """Return what was spent since the last time, and go on in the same state."""
+        """Return what was spent since the last time, and continue in the same state."""
         self.to(self.state)
         spent, self._spent = self._spent, dict.fromkeys(State, 0.0)
         return StageTime(**{state.value: seconds for state, seconds in spent.items()})

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 TABLE, SCHEMA = "{table}", "{schema}"
-"""What stands in a sink's name for the names of each table and of its schema (of MySQL the database)."""
+"""Placeholders in a sink's name for the names of each table and of its schema (of MySQL the database)."""
 
 _PLACES = re.compile("|".join(map(re.escape, (TABLE, SCHEMA))))
 _LEADS_ELSEWHERE = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -68,7 +68,7 @@ def one_of(table: Any, tables: tuple[str, ...] | str, what: str) -> None:
 def in_files(name: str) -> str:
     """Return a name for the path of a sink of files; :class:`InvalidDeclaration` for one that would lead elsewhere.
 
-    Whoever may make tables in a source decides what they are called, and must not decide where files go.
+    A user who may create tables in a source chooses their names, and must not choose where files go.
     """
     if name in (".", "..") or _LEADS_ELSEWHERE.search(name):
         raise InvalidDeclaration(f"{name!r} cannot be part of a path: name this table by itself, with a target for it.")

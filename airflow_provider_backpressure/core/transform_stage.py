@@ -49,7 +49,7 @@ def _spent() -> dict[State, float]:
 
 @dataclass(kw_only=True)
 class TransformClock:
-    """Clocks reader and transform of a range, in the writer's thread; it is told the writer's turns as a ``Meter`` is.
+    """Clocks reader and transform of a range, in the writer's thread; it receives the writer's turns as a ``Meter`` is.
 
     ``look`` gives what the reader has done up to a moment of ``clock``.
     """
@@ -73,7 +73,7 @@ class TransformClock:
     def start_write(self) -> None:
         """It has got some."""
         now = self._now()
-        # What came out was handed over before the reader went on: since then the transform had it.
+        # What came out was yielded before the reader continued: since then the transform had it.
         self._turn(now, had_since=now.ahead.busy_since)
 
     def start_end(self) -> None:

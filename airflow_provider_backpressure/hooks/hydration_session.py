@@ -104,7 +104,7 @@ class Declaration:
     on_new_column: NewColumn = NewColumn.STOP
     transform: Transform | None = None
     function: Callable[..., Any] | None = None
-    """The Python transform itself, where the DAG hands over a callable."""
+    """The Python transform itself, where the DAG passes a callable."""
     owner: str
 
     @contextmanager
@@ -200,7 +200,7 @@ class HydrationSession:
         planner.close(hydration, plan)
 
     def follow_sink(self) -> None:
-        """Let a ledger that is older than the sink follow it within its plan, before a lane goes on with that."""
+        """Let a ledger that is older than the sink follow it within its plan, before a lane continues with it."""
         self.planner().reindex(self.hydration()[0], who=self.declaration.owner, within_plan=True)
 
     def take_target(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 AUTO, NONE, LOCAL, POSTGRES, KAFKA = "auto", "none", "local", "postgres", "kafka"
 TRANSPORTS = (AUTO, NONE, LOCAL, POSTGRES, KAFKA)
-"""``auto``: PostgreSQL's where the ledger is there, else none."""
+"""``auto``: PostgreSQL's where the ledger is there, otherwise none."""
 EXTRAS = ("push", "push_conn_id", "push_topic")
 """Extras of the ledger's connection that are about push."""
 TOPIC = "backpressure-push"
@@ -35,7 +35,7 @@ class Transport:
 
     kind: str
     ledger: Hashable
-    """Tells ledgers apart."""
+    """Identifies the ledger."""
     place: Endpoint | None = None
     """The ledger's PostgreSQL."""
     conn_id: str = ""

@@ -1,4 +1,4 @@
-"""From a hydration in the ledger back to a declaration: for commands, which have no DAG at hand."""
+"""Builds a declaration from a hydration in the ledger: for commands, which have no DAG."""
 
 import json
 import re
@@ -160,5 +160,5 @@ def _whole_table(name: str) -> str:
 
 
 def table_of(identity: str) -> str:
-    """Return the table of an identity: what stands behind ``postgres://host:port/database/``."""
+    """Return the table of an identity: what follows ``postgres://host:port/database/``."""
     return identity.split("/", 4)[4]

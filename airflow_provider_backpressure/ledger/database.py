@@ -176,7 +176,7 @@ class Database:
                 "`airflow backpressure grants` prints what it needs."
             )
         if code in _DEADLOCK:
-            return Deadlock(f"The ledger in {self.address} undid a transaction that stood in another's way: {reason}.")
+            return Deadlock(f"The ledger in {self.address} undid a transaction that blocked another one: {reason}.")
         library = self.engine.dialect.loaded_dbapi
         broken = isinstance(error, DBAPIError) and error.connection_invalidated
         passing = broken or isinstance(driver, (library.OperationalError, library.InterfaceError, PoolTimeout))

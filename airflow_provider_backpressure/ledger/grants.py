@@ -58,7 +58,7 @@ def _find_missing_on_postgresql(database: Database) -> list[str]:
 
 
 def _find_missing_on_mysql(database: Database) -> list[str]:
-    """Ask the server to explain statements, for which it wants the same rights: it has no function that tells them."""
+    """Ask the server to explain statements, for which it wants the same rights: it has no function that lists them."""
     return [f"{right} on {table}" for table in TABLES for right in RIGHTS if not _may(database, right, table)]
 
 

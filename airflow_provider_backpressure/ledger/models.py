@@ -62,9 +62,9 @@ hydration = sa.Table(
     sa.Column("probe", LongText),
     # Rates and verdict beside the source, as JSON.
     sa.Column("course", LongText),
-    # Events that go on, as JSON.
+    # Events that last, as JSON.
     sa.Column("occurring", sa.Text),
-    # Number of the gate's latest change, by which those that are told of changes see that they missed none.
+    # Number of the gate's latest change, by which subscribers see that they missed none.
     sa.Column("gate_changes", sa.BigInteger, nullable=False, server_default="0"),
     # What a plan would be, as JSON.
     sa.Column("preview", LongText),
@@ -194,7 +194,7 @@ limit = sa.Table(
     sa.Column("name", sa.String(512), primary_key=True),
     # NULL: no limit; the row is the lock under which what is shared is counted.
     sa.Column("most", sa.BigInteger),
-    # Whoever said so; what is declared does not change it then.
+    # Who set it; a declaration does not change it then.
     sa.Column("set_by", sa.String(512)),
     **ON_MYSQL,
 )
@@ -225,7 +225,7 @@ phase = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("phase", sa.String(16), nullable=False),
     sa.Column("started_at", UtcDateTime, nullable=False),
-    # NULL while it goes on.
+    # NULL while it lasts.
     sa.Column("ended_at", UtcDateTime),
     **ON_MYSQL,
 )
@@ -236,7 +236,7 @@ upstream = sa.Table(
     # Digest of the source's identity: several hydrations may read the same source.
     sa.Column("source", sa.String(64), primary_key=True),
     sa.Column("source_identity", sa.Text, nullable=False),
-    # When somebody last set out to ask the source; the row is the lock under which that is decided.
+    # When a process last claimed the poll of the source; the row is the lock for that.
     sa.Column("asked_at", UtcDateTime, nullable=False),
     sa.Column("seen_at", UtcDateTime),
     sa.Column("frontier", LongText),

@@ -1,4 +1,4 @@
-"""Telling others what a write has changed at a gate, once it is committed."""
+"""Publishes what a write has changed at a gate, once it is committed."""
 
 import time
 from collections.abc import Callable
@@ -15,12 +15,12 @@ Publish = Callable[[Any, str, Diff], None]
 
 
 def nobody(ledger: Steering, hydration_id: str, diff: Diff) -> None:
-    """Tell nobody."""
+    """Publish nothing."""
 
 
 @dataclass(kw_only=True)
 class Outbox:
-    """What is to be told of one transaction."""
+    """What one transaction has to publish."""
 
     diffs: list[Diff] = field(default_factory=list)
 

@@ -33,7 +33,7 @@ class SqlSteering:
 
     @contextmanager
     def _write(self) -> Iterator[tuple[Connection, Outbox]]:
-        """Give a transaction, and what is told of it after its commit: within it a full queue would make it fail."""
+        """Yield a transaction, and publish its changes after the commit: within it a full queue would make it fail."""
         told = Outbox()
         with self._database.write() as connection:
             yield connection, told

@@ -1,6 +1,6 @@
 """The ledger on a database: each method of the port is one short transaction.
 
-What happens is decided by :mod:`.law`; the modules named after nouns hold the statements. Whoever changes a range locks
+What happens is decided by :mod:`.law`; the modules named after nouns hold the statements. A change of a range locks
 its hydration first, so nothing here can deadlock by itself. Databases may see a deadlock all the same: MySQL where many
 register at once, a cluster of them at any commit.
 """
@@ -58,7 +58,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     ``source`` is a URL or an engine; an engine stays the caller's to dispose of. Nothing is opened before the first
     call. Threads may share one; after a fork make a new one.
 
-    ``publish`` is told of each change of a gate, after it was committed; it must neither raise nor wait.
+    ``publish`` is called for each change of a gate, after it was committed; it must neither raise nor wait.
     """
 
     def __init__(self, source: str | URL | Engine, *, publish: Publish = nobody) -> None:
@@ -294,7 +294,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def retry_failed(self, plan_id: str) -> int:
-        """See ``Ledger.retry_failed``. Ranges of an earlier plan stay as they are: nobody would run them."""
+        """See ``Ledger.retry_failed``. Ranges of an earlier plan stay as they are: no lane would run them."""
         with self._write() as (connection, told):
             figures = hydrations.lock_by_plan(connection, plan_id)
             if figures is None:
@@ -414,7 +414,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
 
 def _free_token(connection: Connection, figures: Figures) -> None:
-    """Let a hydration that is to get ranges take its turn anew where it had none left: its token was free for others.
+    """Let a hydration that is to get ranges take its turn again where it had none left: its token was free for others.
 
     One that has not had a plan yet keeps it: it was waiting for this.
     """

@@ -39,17 +39,17 @@ def check_one_task(consistency: Consistency, *, what: str) -> None:
 class HydrateOperator(TransformTask):
     """Drains the planned ranges through the gate, several at once, until none is left.
 
-    At a closed gate with nothing in flight it waits for a moment and then gives its worker slot back until the gate
-    opens. Retried or cleared, it first settles what its earlier life left in flight, and goes on from the ledger.
+    At a closed gate with nothing in flight it waits for a moment and then frees its worker slot until the gate
+    opens. Retried or cleared, it first settles what its earlier try left in flight, and continues from the ledger.
 
-    Under ``snapshot`` consistency it keeps the source's snapshot open and so stays in its slot; a retry cannot go on in
-    a snapshot that is gone, so it closes the plan, clears what that wrote, and reads from the beginning.
+    Under ``snapshot`` consistency it keeps the source's snapshot open and so stays in its slot; a retry cannot continue
+    in a snapshot that is gone, so it closes the plan, clears what that wrote, and reads from the beginning.
 
     Under ``catch_up`` it replays the source's log behind the ranges, until the target has caught up.
 
     :param lanes: how many such tasks share the hydration's credits
     :param lane_index: which of them this is, from 0; for ``expand``
-    :param on_event: notifiers of Airflow's, or callables that take a task's context, for what somebody should hear of
+    :param on_event: notifiers of Airflow's, or callables that take a task's context, for what needs attention
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class HydrateOperator(TransformTask):
             opened.follow_sink()
             opened.take_target()
             teller = self._teller(context, opened)
-            # What became due while the task waited without a slot is told at once; what an earlier run left is over.
+            # Events that became due while the task waited are reported at once; those of an earlier run are over.
             if self._parked:
                 teller.look(*opened.latest(hydration.id))
             else:
@@ -135,7 +135,7 @@ class HydrateOperator(TransformTask):
             unit = opened.hydration()[1].unit
 
     def _note(self, context: Context, opened: HydrationSession) -> None:
-        """Remember what this task has moved, before the next plan counts anew; where nobody asks, it costs nothing."""
+        """Keep what this task has moved, before the next plan resets the counts; nothing without OpenLineage."""
         if not openlineage.is_installed():
             return
         hydration, plan = opened.hydration()
@@ -148,7 +148,7 @@ class HydrateOperator(TransformTask):
         )
 
     def _drain(self, context: Context, opened: HydrationSession, progress: ProgressLog) -> LaneResult:
-        """Return what the lane did; a plan whose snapshot is lost is closed and made anew, a few times."""
+        """Return what the lane did; a plan whose snapshot is lost is closed and made again, a few times."""
         for left in reversed(range(SNAPSHOTS)):
             hydrator = opened.hydrator(
                 lane=lane_name(context),
@@ -177,7 +177,7 @@ class HydrateOperator(TransformTask):
 
 @contextmanager
 def notify_if_full(teller: Teller, hydration: Hydration) -> Iterator[None]:
-    """Tell that no more rows may be kept aside, on the way of that error out of the task."""
+    """Report that no more rows may be quarantined, as that error leaves the task."""
     try:
         yield
     except QuarantineFull as error:

@@ -17,15 +17,15 @@ PROGRESS_SECONDS = 2.0
 
 
 class LaneEnded(Transient):
-    """Airflow told the task to end; what it had in flight was given back."""
+    """Airflow ended the task; its ranges in flight were released."""
 
 
 ENDED = (LaneEnded, AirflowTaskTimeout)
-"""How a task is told to end. Its ``execution_timeout`` is raised anywhere in its work, by a signal handler too."""
+"""How Airflow ends a task. Its ``execution_timeout`` is raised anywhere in its work, by a signal handler too."""
 
 
 class LaneClock(SystemClock):
-    """Time for a lane; over when its task is told to end.
+    """Time for a lane; over when Airflow ends its task.
 
     Airflow calls ``on_kill`` within a signal handler, anywhere in the lane's work, where neither connection nor lock
     may be used. So the handler only ends the time, and the lane unwinds at its next look at the clock, within a second.
@@ -52,7 +52,7 @@ class LaneClock(SystemClock):
         if self._over:
             # Once: settling what is in flight takes time too.
             self._over = False
-            raise LaneEnded("Airflow ended the task; its ranges in flight were given back.")
+            raise LaneEnded("Airflow ended the task; its ranges in flight were released.")
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""Telling Airflow's notifiers, and any other callable, what goes on in a hydration."""
+"""Reports the events of a hydration to Airflow's notifiers, and to any other callable."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -31,25 +31,25 @@ def as_listeners(on_event: Listener | Sequence[Listener] | None) -> tuple[Listen
 
 @dataclass(kw_only=True)
 class Teller:
-    """Tells each occurrence once, over all tasks and tries. What fails to be told is logged, and fails nothing."""
+    """Reports each occurrence once, over all tasks and tries. A report that fails is logged, and fails nothing."""
 
     listeners: tuple[Listener, ...]
     context: Context
     ledger: Ledger
     closed_seconds: float
-    """For how long a gate may be closed before that is told."""
+    """For how long a gate may be closed before that is reported."""
     log: Any
     """The task's logger."""
     later: float | None = None
-    """Seconds until something that goes on is due."""
+    """Seconds until an event that lasts is due."""
 
     def begin(self, hydration_id: str) -> None:
-        """Forget for how long the gate was closed to an earlier task: nobody has looked at it since."""
+        """Forget for how long the gate was closed to an earlier task: it was not read since."""
         if self.listeners:
             self.ledger.note(hydration_id, {}, looked={Kind.GATE_CLOSED})
 
     def look(self, hydration: Hydration, course: Course | None) -> None:
-        """Tell what is due."""
+        """Report what is due."""
         if not self.listeners:
             return
         gate = self.ledger.gate(hydration.id)
@@ -61,11 +61,11 @@ class Teller:
             self.tell(event(Kind(kind), found[Kind(kind)], hydration))
 
     def tell(self, told: Event) -> None:
-        """Hand an event to every listener."""
+        """Pass an event to every listener."""
         self.log.warning("%s: %s", told.kind, told.sentence)
         for listener in self.listeners:
             try:
                 # A notifier renders its templates in itself, so each event gets a notifier of its own.
                 copy.copy(listener)({**self.context, KEY: told.to_json()})
             except Exception:
-                self.log.exception("%s could not be told of %s.", type(listener).__name__, told.kind)
+                self.log.exception("%s failed to handle %s.", type(listener).__name__, told.kind)

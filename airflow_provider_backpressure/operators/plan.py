@@ -58,11 +58,11 @@ class PlanSnapshotOperator(TransformTask):
         self.on_new_column = as_new_column(on_new_column)
         self.each_range = each_range
         if each_range:
-            # Else the tasks of the ranges would be refused, when the plan is made and the first of them runs.
+            # Otherwise the tasks of the ranges would be refused, when the plan is made and the first of them runs.
             check_one_task(self.consistency or Consistency(self.source.consistencies[0]), what="a task for each range")
 
     def declaration(self, context: Context) -> Declaration:
-        """Return what this task was told."""
+        """Return what this task was declared to do."""
         declared = super().declaration(context)
         return replace(declared, mode=self.mode, consistency=self.consistency, on_new_column=self.on_new_column)
 
@@ -125,7 +125,7 @@ class PlanSnapshotOperator(TransformTask):
 
 
 def _wish(context: Context) -> str | None:
-    """Return what the run was triggered for, beyond going on."""
+    """Return what the run was triggered for, beyond continuing."""
     wish = (context["dag_run"].conf or {}).get("backpressure")
     if wish not in (None, RESTART, FORETELL):
         raise InvalidDeclaration(f'The run\'s "backpressure" may only be "{RESTART}" or "{FORETELL}", not {wish!r}.')

@@ -70,7 +70,7 @@ class SubmitRangeOperator(TransformTask):
         return {"seq": seq, "attempt": record.attempt, "rows": record.rows, "checksum": record.checksum}
 
     def on_kill(self) -> None:
-        """Let the job be ended and its credit given back; called within a signal handler."""
+        """Let the job be ended and its credit released; called within a signal handler."""
         if self._clock is not None:
             self._clock.end()
 
@@ -116,7 +116,7 @@ class OneRange:
         return self.opened.ledger.range(self.hydrator.plan.plan_id, self.seq)
 
     def _permit(self, record: RangeRecord) -> Permit | None:
-        """Take up the reservation, or settle what an earlier life left and ask the gate."""
+        """Use the reservation, or settle what an earlier try left and ask the gate."""
         lane, runner = self.hydrator.lane, self.opened.runner
         if record.state is RangeState.FAILED:
             self.opened.ledger.retry_failed(record.plan_id)

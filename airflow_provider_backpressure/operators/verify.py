@@ -1,4 +1,4 @@
-"""The task that verifies what was committed, ends the hydration and tells other DAGs."""
+"""The task that verifies what was committed, ends the hydration and triggers other DAGs."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ COMPRESSED_FROM = 2_000
 
 
 class OpenLedger(Protocol):
-    """Gives the ledger, and is told of its errors."""
+    """Yields the ledger, and handles its errors."""
 
     def __call__(self) -> tuple[Ledger, Push | None]:
         """Return it, and this process's end of its channel."""
@@ -41,7 +41,7 @@ def make_app(ledger: OpenLedger) -> FastAPI:
     app = FastAPI(
         title="Backpressure",
         version=__version__,
-        description="Hydrations: how they stand, and a hand on the tap.",
+        description="Hydrations: their state, and manual control of their gates.",
         dependencies=[Depends(get_user)],
         docs_url=None,
         redoc_url=None,

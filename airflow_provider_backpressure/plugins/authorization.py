@@ -13,7 +13,7 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, Header, HTTPException, Request, status
 
 User = Annotated[BaseUser, Depends(get_user)]
-"""The person who asks; 401 for nobody."""
+"""The logged-in user; 401 without one."""
 
 
 def may_read(user: BaseUser, owner: str) -> bool:

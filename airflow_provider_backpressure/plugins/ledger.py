@@ -31,7 +31,7 @@ def open_ledger_and_push() -> tuple[Ledger, Push | None]:
 
 
 class OpenedLedger:
-    """The process's ledger, opened when first asked for; opened anew once it has not answered.
+    """The process's ledger, opened at the first request; opened again after it has not answered.
 
     A password that was changed, or a database that has moved, is found by the next request.
     """

@@ -27,7 +27,7 @@ CLOCKS = timedelta(seconds=2)
 
 
 def task_of(record: RangeRecord) -> answers.TaskTold | None:
-    """Return the task instance of a range's latest attempt; ``None`` where its lane does not tell."""
+    """Return the task instance of a range's latest attempt; ``None`` where its lane does not name one."""
     found = drainer(record.lane)
     if found is None:
         return None

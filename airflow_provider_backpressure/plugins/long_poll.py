@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.push.wait_queue import Waiter
 
 SETTLE_SECONDS = 2.0
-"""How long after its first question a page waits for changes to be heard, before it is told that they are not."""
+"""How long after its first request a page waits for a subscription, before it learns that there is none."""
 LINGER_SECONDS = 30.0
 """How long changes of a hydration are heard after the last page has gone: the next question follows soon."""
 
@@ -21,10 +21,10 @@ Numbers = dict[str, int | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """What a page is told."""
+    """The answer to a page."""
 
     pushed: bool
-    """Whether changes are being heard; if not the page has to look by itself."""
+    """Whether changes arrive; if not, the page has to poll."""
     moved: Mapping[str, int]
     """The number of the latest change, of those hydrations where it is another one than the page has seen."""
 

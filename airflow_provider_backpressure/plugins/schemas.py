@@ -71,7 +71,7 @@ class Line(BaseModel):
 
     @classmethod
     def from_value(cls, now: HydrationSummary, *, may_steer: bool, **more: Any) -> Any:
-        """Tell how a hydration stands."""
+        """Return the state of a hydration."""
         hydration, progress, reasons, left = now.hydration, now.progress, now.reasons, now.eta
         waits = not now.place.granted and not may_start(now.place)
         return cls(
@@ -147,7 +147,7 @@ class SignalSeen(BaseModel):
 class StageShare(BaseModel):
     """What a stage did in the last minute, as shares of its time."""
 
-    stage: str = Field(description="admit, read, transform or sink; read+transform where the two are told together.")
+    stage: str = Field(description="admit, read, transform or sink; read+transform where both are measured as one.")
     busy: float
     idle: float
     backpressured: float
@@ -256,7 +256,7 @@ class RangeTold(BaseModel):
 
     @classmethod
     def from_value(cls, record: RangeRecord, **more: Any) -> Any:
-        """Tell of a range."""
+        """Return a range."""
         ends = record.admitted_at and record.committed_at
         return cls(
             seq=record.seq,
@@ -328,7 +328,7 @@ class TileTold(BaseModel):
 
     @classmethod
     def from_value(cls, tile: Tile) -> "TileTold":
-        """Tell of a tile."""
+        """Return a tile."""
         states = {state.value: number for state, number in tile.states.items()}
         return cls(first=tile.first, last=tile.last, states=states, attempts=tile.attempts, seconds=tile.seconds)
 
@@ -350,7 +350,7 @@ class Act(BaseModel):
 
     @classmethod
     def from_value(cls, act: Control) -> "Act":
-        """Tell of an act."""
+        """Return an act."""
         return cls(at=act.at, who=act.who, action=act.action, why=act.why, values=act.values)
 
 
@@ -370,7 +370,7 @@ class Turn(BaseModel):
     position: int | None
     priority: int
     ready_at: datetime
-    starts_in_seconds: float | None = Field(description="Expected; null where nobody can say.")
+    starts_in_seconds: float | None = Field(description="Expected; null where unknown.")
 
 
 class ClusterQueue(BaseModel):
@@ -415,18 +415,18 @@ class QueueSetting(Because):
 
 
 def counts(found: RangeCounts) -> Counts:
-    """Tell the numbers of ranges."""
+    """Return the numbers of ranges."""
     names = ("planned", "admitted", "committed", "failed", "revoked", "total")
     return Counts(**{name: getattr(found, name) for name in names})
 
 
 def foretold_of(text: str | None) -> Foretold | None:
-    """Tell what was kept of a preview."""
+    """Return the preview that was kept."""
     return None if text is None else Foretold.model_validate_json(text)
 
 
 def plan_of(hydration: Hydration) -> PlanTold | None:
-    """Tell what was planned."""
+    """Return the plan."""
     plan = hydration.plan
     if plan is None:
         return None

@@ -53,6 +53,6 @@ def _charts() -> Path:
 
 
 def _file(path: Path, *, cached: bool) -> FileResponse:
-    # The page's own files are asked for each time and answered by their tag: after an upgrade nobody has old ones.
+    # The page's own files are asked for each time and answered by their tag: after an upgrade no browser uses old ones.
     cache = "private, max-age=86400" if cached else "private, no-cache"
     return FileResponse(path, media_type=KINDS[path.suffix], headers={**HEADERS, "Cache-Control": cache})

@@ -89,7 +89,7 @@ def application_file() -> str:
     """Return the path of the application, wherever the package is installed."""
     found = importlib.util.find_spec(JOBS)
     if found is None or found.origin is None:
-        raise RunnerRefused("The application for spark-submit is missing from this installation: install it anew.")
+        raise RunnerRefused("The application for spark-submit is missing from this installation. Reinstall it.")
     return str(Path(found.origin).parent / processes.APPLICATION)
 
 

@@ -38,7 +38,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @cache
 def shipment() -> Path:
-    """Return the zip, built once per process; its name follows its content. Nothing of ours need be installed there."""
+    """Return the zip, built once per process; its name follows its content. Executors need no installation."""
     path = Path(tempfile.mkdtemp(prefix="backpressure-")) / f"{release()}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in _contents().items():
@@ -67,7 +67,7 @@ def _is_at_home(parts: tuple[str, ...]) -> bool:
 
 @cache
 def release() -> str:
-    """Return what tells this code from any other."""
+    """Return what identifies this version of the code."""
     whole = b"\0".join(name.encode() + b"\0" + content for name, content in _contents().items())
     return f"{airflow_provider_backpressure.__name__}-{hashlib.sha256(whole).hexdigest()[:16]}"
 

@@ -21,7 +21,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerU
 USER = "backpressure"
 """User id where the address names none: with the session's id it is all that another process needs."""
 SHARED = {"spark.sql.artifact.isolation.enabled": "false"}
-"""Of a session that uses the Python workers that are there. It must be given no files: they would be everybody's."""
+"""Of a session that shares the existing Python workers. It must get no files: all sessions would see them."""
 CONNECT_SECONDS = 5.0
 # Spark's own policy tries for ten minutes, silently; this one gives up after about twelve seconds.
 _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 class _Session(SparkSession):
     def __del__(self) -> None:
-        """Close nothing: whoever opened it did.
+        """Close nothing: its owner closes it.
 
         PySpark's own closes the client, and that ends a pool which all clients of the process share; collected in a
         thread that is just handing work to that pool, it waits for itself for ever (seen on 4.1.3).
@@ -91,7 +91,7 @@ class Address:
         return self.open(session_id)
 
     def open(self, session_id: str) -> SparkSession:
-        """Return a session of this id (a UUID), whoever began it.
+        """Return a session of this id (a UUID), also one that another process began.
 
         Raises ``RunnerUnavailable`` where nothing listens; nothing is asked of the server yet.
         """

@@ -3,7 +3,7 @@
 For executors on which this package is installed, of the version that Airflow has: Spark takes it by
 ``spark.python.daemon.module=airflow_provider_backpressure.runners.daemon``. A new worker then imports nothing, which
 else takes it some 0.4 s of processor time. Spark ends a worker that was idle for a minute, so without this every turn
-after a pause pays for its workers anew.
+after a pause pays for its workers again.
 """
 
 import importlib
@@ -29,13 +29,13 @@ LOADED = (
     "connectors.postgres.tasks.write",
     "connectors.lake.tasks.write",
 )
-"""Of ours; the libraries come with them."""
+"""This package's modules; the libraries come with them."""
 LIBRARIES = ("confluent_kafka", "pymysql")
 """What those import only once they read."""
 
 
 class Loaded:
-    """Tells a worker that it has the code of a job already: see ``spark.code_loading``. It finds nothing by itself."""
+    """Marks a worker that has the code of a job already: see ``spark.code_loading``. It finds nothing by itself."""
 
     def __init__(self, digest: str) -> None:
         self.backpressure_digest = digest

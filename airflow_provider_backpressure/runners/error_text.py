@@ -14,7 +14,7 @@ _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|exite
 
 
 def broken_off(text: str) -> type[RangeFailed]:
-    """Return the error of an attempt that broke off so: by an executor's memory, without a word, or else."""
+    """Return the error of an attempt that broke off so: by an executor's memory, without a word, or otherwise."""
     if _OUT_OF_MEMORY.search(text):
         return OutOfMemory
     return WorkerLost if _LOST.search(text) else RangeFailed

@@ -1,4 +1,4 @@
-"""Spark's errors as one sentence of ours: what a task said, what the cluster lacks, or what became of the job."""
+"""Spark's errors as one plain sentence: what a task said, what the cluster lacks, or what became of the job."""
 
 import re
 
@@ -18,7 +18,7 @@ _UNREACHABLE = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "PERMISSI
 
 
 def translate(error: Exception, where: str) -> BackpressureError:
-    """Return the error of ours that Spark's error means; ``where`` names the server in the sentence.
+    """Return our error for Spark's error; ``where`` names the server in the sentence.
 
     What our own code raised inside a task comes back as it was raised; all else in one line, without the trace.
     """
@@ -62,7 +62,7 @@ def _condition(error: Exception) -> str:
 
 
 def _first_line(text: str) -> str:
-    """Return the line that says what happened: the exception under a Python trace, else the first one."""
+    """Return the line that says what happened: the exception under a Python trace, otherwise the first one."""
     lines = [line.strip() for line in text.split("JVM stacktrace:")[0].splitlines() if line.strip()]
     if not lines:
         return "Spark gave no reason."

@@ -20,7 +20,7 @@ from airflow_provider_backpressure.core.gate.signals import MemoryReading
 
 HTTP_SECONDS = 3.0
 FRESH_SECONDS = 1.0
-"""How long a reading stands: Spark's own figures move with its heartbeats, seconds apart."""
+"""How long a reading is valid: Spark's own figures move with its heartbeats, seconds apart."""
 DRIVER = "driver"
 
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": MEBIBYTE, "g": 1024 * MEBIBYTE, "t": 1024 * 1024 * MEBIBYTE}
@@ -60,7 +60,7 @@ def fullest(stages: Iterable[Mapping[str, Any]]) -> tuple[str, int | None]:
     """Return the executor with most resident memory within these running stages, and its bytes.
 
     Until the first heartbeat of a stage Spark answers 0 or nothing, which is no figure. Without process-tree figures
-    heap and off-heap stand in for them. ``("driver", None)`` where no stage has a figure.
+    heap and off-heap replace them. ``("driver", None)`` where no stage has a figure.
     """
     used: dict[str, int] = {}
     for stage in stages:
@@ -170,7 +170,7 @@ class ExecutorMemory:
         return math.inf if self._figure_at is None else now - self._figure_at
 
     def _found(self) -> str:
-        """Return the address of the application's page, found anew after it was lost."""
+        """Return the address of the application's page, found again after it was lost."""
         if self._page is None:
             self._page = self._search()
             properties = dict(self._fetch(f"{self._page}/environment")["sparkProperties"])

@@ -1,4 +1,4 @@
-"""What became of an application, as one sentence of ours: from its own answer, or from what spark-submit said."""
+"""What became of an application, as one plain sentence: from its own answer, or from what spark-submit said."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _NO_JAVA = ("JAVA_HOME is not set", "JAVA_GATEWAY_EXITED", "java: not found", "j
 _NO_MASTER = ("All masters are unresponsive", "Master removed our application", "Connection refused")
 _EXCEPTION = re.compile(r"(?:[a-z]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure)\b.*")
 MOST = 500
-"""Characters of somebody else's text that go into a sentence."""
+"""Characters of a foreign text that go into a sentence."""
 
 
 def failure(answer: Mapping[str, Any], output: str, master: str) -> BackpressureError:
@@ -37,7 +37,7 @@ def failure(answer: Mapping[str, Any], output: str, master: str) -> Backpressure
 
 
 def find_cause(text: str) -> str:
-    """Return the line that says what happened: the first exception that is named, else the last line."""
+    """Return the line that says what happened: the first exception that is named, otherwise the last line."""
     lines = [line.strip().lstrip(": ") for line in text.splitlines() if line.strip()]
     if not lines:
         return "it gave no reason."

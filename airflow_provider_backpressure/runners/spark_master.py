@@ -37,7 +37,7 @@ class Target:
             )
         if self.cluster and not self.secrets_file:
             raise RunnerRefused(
-                f"In cluster mode on {self.master} there is no way to hand a password to the driver: use deploy-mode "
+                f"In cluster mode on {self.master} there is no way to pass a password to the driver: use deploy-mode "
                 f"{CLIENT}, or name by the extra secrets_file a file with the logins that is mounted where it runs."
             )
         try:

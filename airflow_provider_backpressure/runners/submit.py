@@ -53,7 +53,7 @@ class SubmitRunner:
 
     ``endpoints``: logins by connection id; they travel in a file that only this account can read and that is removed
     once read. In cluster mode drivers read the target's ``secrets_file`` instead, and answer nothing: there the sink's
-    marker tells alone. ``transform``: the callable that a ``Transform`` without a reference means.
+    marker alone shows the result. ``transform``: the callable that a ``Transform`` without a reference means.
     """
 
     overhead_seconds = 15.0

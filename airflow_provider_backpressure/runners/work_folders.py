@@ -19,7 +19,7 @@ STALE_SECONDS = 600.0
 
 
 class Folders:
-    """The folders of this host and account, below ``root``: where temporary files go, unless told otherwise."""
+    """The folders of this host and account, below ``root``: where temporary files go by default."""
 
     def __init__(self, root: Path | None = None) -> None:
         """Nothing is made yet."""

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.hooks.spark import memory_reader, memory_url
 class GateSensor(HydrationTask, BaseSensorOperator):
     """Base of both sensors. They look by the same functions as lanes do.
 
-    :param deferrable: wait in the triggerer (default); else in a worker slot, or by ``mode="reschedule"``
+    :param deferrable: wait in the triggerer (default); otherwise in a worker slot, or by ``mode="reschedule"``
     """
 
     watch: Watch
@@ -122,8 +122,8 @@ class ExecutorMemorySensor(GateSensor):
 class HydrationQueueSensor(GateSensor):
     """Waits until it is the hydration's turn on its Spark cluster: so many sources hydrate there at once.
 
-    Increments, and what is hydrated already, pass at once. The token lasts while ranges go; it is given back at the
-    end, and by its lease when whoever holds it falls silent.
+    Increments, and what is hydrated already, pass at once. The token lasts while ranges run; it is released at the
+    end, and by its lease when its holder stops renewing it.
     """
 
     watch = Watch.QUEUE
@@ -139,7 +139,7 @@ class SinkCommitSensor(GateSensor):
 
     It watches the signals that the budget declares too: the health of source and sink, and queries.
 
-    The reservation stands in the ledger, so that no more ranges are submitted than there are credits, in whatever order
+    The reservation is in the ledger, so that no more ranges are submitted than there are credits, in whatever order
     Airflow starts mapped tasks. It lasts five minutes; ``SubmitRangeOperator`` of the same run and range takes it up.
 
     :param seq: number of the range in its plan (templated)

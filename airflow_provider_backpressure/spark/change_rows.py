@@ -1,7 +1,7 @@
 """Changes of a log on their way into the sink: rows of a binary COPY, every value as text.
 
-A row is :data:`FIELDS` of its own, then the old key where the key was changed, then the columns as planned. Whoever
-reads a log makes such rows by :func:`change`, or bytes that are the same; the sink alone folds them by key, so that
+A row is :data:`FIELDS` of its own, then the old key where the key was changed, then the columns as planned. A reader
+of a log makes such rows by :func:`change`, or bytes that are the same; the sink alone folds them by key, so that
 nothing of a window has to be held in memory.
 """
 
@@ -36,7 +36,7 @@ class Changes(Protocol):
     """One window's changes, being read."""
 
     read_at: str
-    """Where the log stood after the latest row that was read again; empty where none was."""
+    """The log's position after the latest row that was read again; empty where none was."""
 
     def __iter__(self) -> Iterator[list[bytes]]:
         """Yield rows of a binary COPY, some at a time, in the log's order."""
@@ -51,7 +51,7 @@ class LogReader(Protocol):
     """What a module of a kind that can be replayed has beside its ``read``."""
 
     def position(self, source: Endpoint, name: str) -> str:
-        """Return where the log stands, once everything before that is safe on the source's disk (a ``LogPosition``)."""
+        """Return the log's position, once everything before that is safe on the source's disk (a ``LogPosition``)."""
         ...
 
     def changes(self, source: Endpoint, read: ReadSpec, piece: Slice, key: Sequence[str], name: str) -> Changes:

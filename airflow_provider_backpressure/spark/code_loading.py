@@ -5,7 +5,7 @@ keeps it for as long as the executor lives, also when the session is long over (
 sessions share the workers, and code comes with the job: a worker reads it once, and takes this job's where it has
 served another release before.
 
-What is under ``_Sources`` and ``_take`` reaches the worker by value: it may use nothing else of ours.
+What is under ``_Sources`` and ``_take`` reaches the worker by value: it may use nothing else of this package.
 """
 
 import importlib.abc
@@ -32,7 +32,7 @@ _cargo: ContextVar[tuple[str, bytes] | None] = ContextVar("cargo", default=None)
 def carry_code(digest: str, packed: bytes) -> Iterator[None]:
     """Let the functions of jobs that this thread makes meanwhile carry this code.
 
-    ``packed``: ``{"package/module.py": source}`` as zlib-compressed JSON; ``digest`` tells two of them apart.
+    ``packed``: ``{"package/module.py": source}`` as zlib-compressed JSON; ``digest`` distinguishes two of them.
     """
     token = _cargo.set((digest, packed))
     try:
@@ -65,7 +65,7 @@ class _Sources(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
         self._texts = json.loads(zlib.decompress(packed))
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Return where a module of ours is; of others, and of what was not shipped, nothing is known."""
+        """Return where a shipped module of this package is; ``None`` for any other."""
         place = fullname.replace(".", "/")
         known = f"{place}.py" in self._texts or f"{place}/__init__.py" in self._texts
         return importlib.util.spec_from_loader(fullname, self) if known else None

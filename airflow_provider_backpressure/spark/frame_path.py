@@ -165,7 +165,7 @@ def _with_end(session: "SparkSession", frame: "DataFrame", width: int) -> "DataF
 
     It is the last partition of what one task writes, so it comes only after everything before has been read to its end.
     And it is there where nothing else is: an empty result, which the optimiser may have left without partitions.
-    Its columns are numbered: PySpark hands them to a function by their names, and reads a dot in one as a field of
+    Its columns are numbered: PySpark passes them to a function by their names, and reads a dot in one as a field of
     something, a backtick as a quote, and ``Id`` and ``id`` as the same.
     """
     numbers = [f"_{number}" for number in range(width)]

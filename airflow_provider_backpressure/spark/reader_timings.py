@@ -1,8 +1,8 @@
-"""What a reader did, told to the writer behind the transform: two Python workers of one Spark task, on one host.
+"""Times of a reader, sent to the writer behind the transform: two Python workers of one Spark task, on one host.
 
-The reader keeps a few bytes of memory in which its times always stand, and hands that memory to the writer through a
+The reader keeps its times in a few bytes of memory, and sends that memory to the writer through a
 socket that has no place on disk. So a range of any length costs the same, the writer sees the reader as of now, and
-whoever is killed leaves nothing behind. Where the two cannot meet (a shuffle lies between them, so they are of
+a killed process leaves nothing behind. Where the two cannot meet (a shuffle lies between them, so they are of
 different tasks; a system without such sockets), the writer knows that it does not know.
 """
 
@@ -27,11 +27,11 @@ _INDEX, _PEER = struct.Struct("<q"), struct.Struct("3i")
 _STATES = (State.IDLE, State.BUSY, State.BACKPRESSURED)
 _TRIES = 100
 _MOST_WAITING = 1024
-"""Readers that may have come since the writer looked last."""
+"""Readers that may have connected since the writer looked last."""
 
 
 class ReaderTimings:
-    """What one reader says of itself: busy until it hands over, held back until it is taken, idle once it has ended.
+    """Times of one reader: busy until it yields a row, held back until the row is taken, idle once it has ended.
 
     Nothing here raises: figures are not worth a range.
     """
@@ -80,7 +80,7 @@ class ReaderTimings:
         self._memory = self._file = None
 
     def _write(self, memory: mmap.mmap) -> None:
-        """Write beside what stands there, and then point at it: a look at any moment finds something whole."""
+        """Write beside the current value, and then point at it: a reader at any moment finds a whole value."""
         number = self._number + 1
         busy, held = self._spent[State.BUSY], self._spent[State.BACKPRESSURED]
         times = (self._begun, busy, held, self._blocked, self._lately, self._since, _STATES.index(self._state))
@@ -89,7 +89,7 @@ class ReaderTimings:
         self._number = number
 
     def _offer(self, file: int) -> None:
-        """Hand the memory to the writer, if it is there already."""
+        """Send the memory to the writer, if it is there already."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line, suppress(OSError):
             line.setblocking(False)
             line.connect(f"\0{self._name}")
@@ -99,7 +99,7 @@ class ReaderTimings:
 
 
 def time_items(items: Iterable[Item], slate: ReaderTimings) -> Iterator[Item]:
-    """Yield what a reader gives, clocked where it hands over and where it goes on."""
+    """Yield the items of a reader, clocked before and after each one."""
     try:
         for item in items:
             slate.to(State.BACKPRESSURED)
@@ -110,7 +110,7 @@ def time_items(items: Iterable[Item], slate: ReaderTimings) -> Iterator[Item]:
 
 
 class Slates:
-    """All slates of a range, in the hands of its writer. A context manager; nothing here raises."""
+    """All slates of a range, held by its writer. A context manager; nothing here raises."""
 
     def __init__(self, name: str | None, expected: int) -> None:
         """Listen under a name for the readers of so many slices; ``None``: for nobody."""
@@ -160,7 +160,7 @@ class Slates:
         return total
 
     def _accept(self) -> None:
-        """Take the memory of readers that have come."""
+        """Take the memory of readers that have connected."""
         while self._line is not None:
             try:
                 line, _ = self._line.accept()

@@ -49,7 +49,7 @@ class Writer(Protocol):
     ) -> SliceResult:
         """Write the rows of a range exactly once and return what its marker says.
 
-        ``read_at`` is asked where the source's log stands when all rows were read; the marker keeps that.
+        ``read_at`` returns the position of the source's log when all rows were read; the marker keeps it.
 
         The batches end with a row that says so, see :func:`..spark.stream_end.complete`. Errors: ``PlanSuperseded``,
         ``SinkRefused``, ``SinkUnavailable``, ``RangeFailed``.

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.spark.arrow_buffers import FALSE, TRUE
 from airflow_provider_backpressure.spark.types import carrier
 
 END = "backpressure_end"
-"""Last column of what is written: true in one row that stands behind all others and is not written itself."""
+"""Last column of what is written: true in one row that follows all others and is not written itself."""
 BAD = "backpressure_bad"
 """Last column but one where a reader keeps what it cannot take apart: NULL, or such a record's reason and value."""
 

@@ -1,4 +1,4 @@
-"""What a task gives back: one row of JSON, or the text of an error of ours."""
+"""The result of a task: one row of JSON, or the text of a :class:`BackpressureError`."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from airflow_provider_backpressure.spark.zip_importers import forget_archives
 
 
 class TaskFailed(Exception):
-    """Carries an error of ours out of a task: only the text of an exception leaves it."""
+    """Carries a :class:`BackpressureError` out of a task: only the text of an exception leaves it."""
 
 
 def outcome(work: Callable[[], SliceResult]) -> pyarrow.RecordBatch:
@@ -35,7 +35,7 @@ def measure(work: Callable[[], SliceResult], across: Across | None = None) -> Sl
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Raise errors of ours such that the driver finds them in the text."""
+    """Raise each :class:`BackpressureError` so that the driver finds it in the text."""
     try:
         yield
     except BackpressureError as error:

@@ -30,7 +30,7 @@ def apply_transform(
 
 def _select(session: "SparkSession", frame: "DataFrame", query: str) -> "DataFrame":
     # A view would be shared by all ranges of the session; a frame as parameter belongs to this one alone. The query
-    # stands in brackets, so that it may have a WITH of its own and can be nothing but a query.
+    # is in brackets, so that it may have a WITH of its own and can be nothing but a query.
     text = query.strip().removesuffix(";").replace("{", "{{").replace("}", "}}")
     return session.sql(f"WITH source AS (SELECT * FROM {{frame}}) SELECT * FROM (\n{text}\n)", frame=frame)  # noqa: S608
 

@@ -9,7 +9,7 @@ def forget_archives() -> None:
 
     Before each task PySpark invalidates every cached finder, and up to Python 3.12 a finder of an archive then reads
     the archive's whole directory again: with PySpark's own one on the path, 0.2 s of processor time a task, more than
-    all else that a small range takes (seen on 4.1.3). A finder that is needed again is made anew, from what is known.
+    everything that a small range takes otherwise (seen on 4.1.3). A finder that is needed again is rebuilt from memory.
     """
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):

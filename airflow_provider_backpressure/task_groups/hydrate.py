@@ -70,8 +70,8 @@ def hydrate(
     :param verify: ``target`` (``True``), ``full``, or ``none`` (``False``)
     :param lanes: tasks that drain the ranges; one is enough for all but the widest clusters
     :param task_per_range: one task for each range, after two sensors; for at most 1,024 ranges
-    :param on_event: notifiers of Airflow's, or callables that take a task's context, which the lanes tell of what
-        somebody should hear of: a gate closed for too long, not keeping up, data at risk, a full quarantine
+    :param on_event: notifiers of Airflow's, or callables that take a task's context, which the lanes call for what
+        needs attention: a gate closed for too long, not keeping up, data at risk, a full quarantine
     :param backpressure_conn_id: Airflow connection of the ledger
     :param group_id: id of the task group; ``hydrate_<table>`` where it is not given
     """
@@ -90,7 +90,7 @@ def hydrate(
         raise InvalidDeclaration(ONE_BY_ONE)
     listeners = as_listeners(on_event)
     if listeners and task_per_range:
-        raise InvalidDeclaration("Events are told by lanes: on_event has no use with task_per_range=True.")
+        raise InvalidDeclaration("Events are reported by lanes: on_event has no use with task_per_range=True.")
     flow: dict[str, Any] = {
         "source": source,
         "sink": sink,

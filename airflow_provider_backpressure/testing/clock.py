@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 
 class ManualClock:
-    """A clock that moves only when it is slept on or told to; ``on_sleep`` lets a test act meanwhile."""
+    """A clock that moves only by ``sleep`` or when a test moves it; ``on_sleep`` lets a test act meanwhile."""
 
     def __init__(self, on_sleep: Callable[[float], None] | None = None) -> None:
         self.now = 0.0

@@ -32,7 +32,7 @@ class MemoryRunner:
     session_id: str = "memory-session"
     overhead_seconds: float = 0.0
     held: bool = False
-    """Keep jobs pending until :meth:`complete`; else each is done when it is submitted."""
+    """Keep jobs pending until :meth:`complete`; otherwise each is done when it is submitted."""
     reading: MemoryReading | None = field(
         default_factory=lambda: MemoryReading(used_bytes=0, limit_bytes=2**30, age_seconds=0.0)
     )

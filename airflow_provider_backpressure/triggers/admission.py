@@ -55,9 +55,9 @@ class Wait:
     first_look: float = FIRST_LOOK_SECONDS
     """Seconds before the first look."""
     remind_after: float | None = None
-    """Seconds after which it fires though nothing has changed, so that the task can tell somebody."""
+    """Seconds after which it fires though nothing has changed, so that the task can report it."""
     source: str = ""
-    """The declaration whose log is looked after, as :func:`..hooks.declaration_codec.text` has it; empty: nobody's."""
+    """The declaration whose log is looked after, as :func:`..hooks.declaration_codec.text` has it; empty: none."""
 
 
 class AdmissionTrigger(BaseTrigger):
@@ -115,7 +115,7 @@ class AdmissionTrigger(BaseTrigger):
         return CLASSPATH, asdict(self.wait)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look at the gate until there is something to tell. Every look runs in a thread of its own."""
+        """Watch the gate until there is an event. Every read runs in a thread of its own."""
         began = time.monotonic()
         try:
             await asyncio.sleep(self.wait.first_look)
@@ -150,8 +150,8 @@ class AdmissionTrigger(BaseTrigger):
                     return _event(why, SENTENCES[why])
             left = math.inf if self.wait.remind_after is None else began + self.wait.remind_after - time.monotonic()
             if left <= 0:
-                return _event("closed", "the gate is still closed, which is to be told")
-            # What the source keeps is looked at though nothing is heard of the gate.
+                return _event("closed", "the gate is still closed, which is to be reported")
+            # The source's log is checked although no change of the gate has arrived.
             await self._wait(seen, pause, left if self._guard is None else min(left, GUARD_SECONDS))
         raise AssertionError("a policy's waits have no end")
 

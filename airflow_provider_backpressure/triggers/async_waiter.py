@@ -9,7 +9,7 @@ from airflow_provider_backpressure.core.push.hub import Push, is_pushed
 from airflow_provider_backpressure.core.push.wait_queue import Waiter
 
 MOST_SECONDS = 60.0
-"""Longest wait for a turn. One is given every few seconds, so it is needed only should whoever gives them have died."""
+"""Longest wait for a turn. One is given every few seconds, so it is needed only if the dispatcher has died."""
 
 
 class Bench:
@@ -47,6 +47,6 @@ class Bench:
             self._push.leave(self._waiter)
 
     def _wake(self) -> None:
-        # The loop may have been closed with this trigger still in it: then nobody waits any more.
+        # The loop may have been closed with this trigger still in it: then there is no waiter any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._turn.set)

@@ -1,4 +1,4 @@
-"""What is done for a hydration between its runs: the policy at the limit of its log acts, and events are told."""
+"""What is done for a hydration between its runs: the policy at the limit of its log acts, and events are reported."""
 
 import asyncio
 import logging
@@ -34,15 +34,15 @@ BETWEEN = frozenset({Kind.DATA_AT_RISK, Kind.LOG_LOST})
 class IdleMaintenance:
     """One hydration, as a trigger looks after it. For one event loop; what hangs holds no other trigger up.
 
-    To give a log up is as sound from here as from a lane: whoever reads it next finds that it is gone, and no run goes
-    on behind what was lost. So nothing has to be excluded meanwhile, not even a run that begins at this very moment.
+    To give a log up is as safe from here as from a lane: its next reader finds that it is gone, and no run continues
+    after what was lost. So nothing has to be excluded meanwhile, not even a run that begins at this very moment.
     """
 
     source: SourceDeclaration
     budget: Budget
     """Its signals are those that warn."""
     callbacks: Sequence[Mapping[str, Any]]
-    """Whom to tell, see ``telling.as_callbacks``."""
+    """Callbacks for events, see ``notifications.as_callbacks``."""
     _guard: Guard = field(init=False)
     _looking: "asyncio.Task[None] | None" = None
     _health: HealthWatch | None = None
@@ -81,7 +81,7 @@ class IdleMaintenance:
             await self._tell(ledger, hydration, found, looked)
         except (BackpressureError, AirflowRuntimeError) as error:
             self._guard.forget()
-            log.warning("Nobody looks after %s now: %s", hydration.source_identity, error)
+            log.warning("%s is not maintained now: %s", hydration.source_identity, error)
         except Exception:
             log.exception("A look after %s failed.", hydration.source_identity)
 
@@ -118,7 +118,7 @@ class IdleMaintenance:
         self, ledger: Ledger, hydration: Hydration, found: Mapping[Kind, str], looked: frozenset[Kind]
     ) -> None:
         if not self.callbacks:
-            # Where nobody is to be told it stands in the triggerer's log, once.
+            # Without callbacks it is written to the triggerer's log, once.
             for kind in found.keys() - self._said:
                 log.warning("%s of %s: %s", kind, hydration.source_identity, found[kind])
             self._said = frozenset(found) | (self._said - looked)

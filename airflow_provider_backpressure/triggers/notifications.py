@@ -1,4 +1,4 @@
-"""Telling notifiers from the triggerer, where no task is: those that a path names, as Airflow's deadlines do."""
+"""Calls notifiers from the triggerer, where no task is: those that a path names, as Airflow's deadlines do."""
 
 import inspect
 import logging
@@ -23,20 +23,20 @@ def as_callbacks(on_event: Callback | Sequence[Callback] | None) -> list[dict[st
     strange = next((each for each in found if not isinstance(each, Callback)), None)
     if strange is not None:
         raise InvalidDeclaration(
-            "watch_source tells from the triggerer, so its on_event takes AsyncCallback or SyncCallback with a "
+            "watch_source reports from the triggerer, so its on_event takes AsyncCallback or SyncCallback with a "
             f"notifier's class and arguments, not {type(strange).__name__}."
         )
     return [{"path": each.path, "kwargs": dict(each.kwargs)} for each in found]
 
 
 async def tell(callbacks: Sequence[Mapping[str, Any]], told: Event) -> None:
-    """Hand an event to every callback; what fails is logged, and fails nothing."""
+    """Pass an event to every callback; what fails is logged, and fails nothing."""
     log.warning("%s: %s", told.kind, told.sentence)
     for each in callbacks:
         try:
             await _call(each["path"], each["kwargs"], cast("Context", {KEY: told.to_json()}))
         except Exception:
-            log.exception("%s could not be told of %s.", each["path"], told.kind)
+            log.exception("%s failed to handle %s.", each["path"], told.kind)
 
 
 async def _call(path: str, arguments: Mapping[str, Any], context: Context) -> None:

@@ -32,7 +32,7 @@ class Guard:
         await asyncio.to_thread(_guard, self._open, hydration.id, replaying)
 
     def forget(self) -> None:
-        """Read the connection anew the next time: it may have changed."""
+        """Read the connection again the next time: it may have changed."""
         self._open = None
 
     def _make_open(self) -> Callable[[], Source]:

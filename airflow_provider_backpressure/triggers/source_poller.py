@@ -30,7 +30,7 @@ News = Mapping[tuple[str, str], Unread]
 
 @dataclass(kw_only=True)
 class Poller:
-    """Looks at sources in threads; one that hangs holds nobody else up, and is not looked at again meanwhile."""
+    """Polls sources in threads; one that hangs does not delay the others, and is not polled again meanwhile."""
 
     backpressure_conn_id: str
     interval: float
@@ -83,7 +83,7 @@ class Poller:
             )
             await asyncio.to_thread(observer.look)
         except (BackpressureError, AirflowRuntimeError) as error:
-            # The connection may have changed: it is read anew.
+            # The connection may have changed: it is read again.
             self._open.pop(hydration.id, None)
             log.warning("%s is not looked at now: %s", hydration.source_identity, error)
         except Exception:

@@ -35,10 +35,10 @@ class Turn:
 
 
 class TurnTrigger(BaseTrigger):
-    """Fires when the run that has the hydration has let it go, or no longer runs for Airflow: ended, deleted,
-    or cleared and queued anew.
+    """Fires when the run that has the hydration has released it, or no longer runs for Airflow: ended, deleted,
+    or cleared and queued again.
 
-    The event is ``{"why": …, "sentence": …}``. What it says is only told: the resumed task asks the ledger for its
+    The event is ``{"why": …, "sentence": …}``. It is only logged: the resumed task asks the ledger for its
     turn again, and may find that a third run was quicker.
     """
 
@@ -67,7 +67,7 @@ class TurnTrigger(BaseTrigger):
         return CLASSPATH, asdict(self.turn)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until the turn may have come. Nothing here blocks the event loop."""
+        """Poll until the turn may be due. Nothing here blocks the event loop."""
         ledger: Ledger | None = None
         await asyncio.sleep(self.turn.first_look)
         while True:
@@ -75,7 +75,7 @@ class TurnTrigger(BaseTrigger):
                 ledger = ledger or await open_shared_ledger(self.turn.backpressure_conn_id)
                 over = await self._look(ledger)
             except (Transient, AirflowRuntimeError) as error:
-                self.log.warning("Whose turn it is cannot be seen now: %s", error)
+                self.log.warning("The next turn cannot be read now: %s", error)
             except Terminal as error:
                 yield _event("refused", str(error))
                 return

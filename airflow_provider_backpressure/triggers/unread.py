@@ -35,11 +35,11 @@ class Subject:
     sink: dict[str, Any]
     """The declarations' fields."""
     again: float = AGAIN_SECONDS
-    """Seconds after which an event that has led to nothing is repeated, if more has come."""
+    """Seconds after which an event that has led to nothing is repeated, if more has arrived."""
     signals: list[dict[str, Any]] = field(default_factory=list)
     """Those that warn, looked at between runs: their fields."""
     on_event: list[dict[str, Any]] = field(default_factory=list)
-    """Whom to tell: ``{"path", "kwargs"}``."""
+    """Callbacks for events: ``{"path", "kwargs"}``."""
 
     def to_json(self) -> str:
         """Return the fields as text: on its way to the triggerer Airflow encodes what lies in a list once too often."""
@@ -49,8 +49,8 @@ class Subject:
 class UnreadTrigger(BaseEventTrigger):
     """Fires when a source has something unread and no run of its hydration is under way.
 
-    The event is ``{"hydration_id", "lag", "unit", "upstream"}``. Once fired, it does so again when a run has brought
-    something and more has come. All of them in a triggerer share one poller, which asks each source once per interval.
+    The event is ``{"hydration_id", "lag", "unit", "upstream"}``. It fires again when a run has brought rows and more
+    have arrived. All of them in a triggerer share one poller, which asks each source once per interval.
 
     Beside that it looks after the hydration while no run is under way, see ``between``.
     """

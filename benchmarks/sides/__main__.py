@@ -58,7 +58,7 @@ def main(name: str) -> None:
     for line in sys.stdin:
         try:
             found = answer(one, line.strip())
-        except Exception as error:  # noqa: BLE001 (whatever it is, the benchmark tells it and goes on)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the benchmark reports it and continues)
             traceback.print_exc()
             first = next(iter(str(error).strip().splitlines()), "")
             found = {"error": f"{type(error).__name__}: {first}"}

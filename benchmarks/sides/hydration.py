@@ -125,7 +125,7 @@ class Hydration:
         }
 
     def _drained(self, progress: ProgressLog) -> int:
-        """Return how many ranges were committed, once none is left. A plan whose snapshot is lost is made anew."""
+        """Return how many ranges were committed, once none is left. A plan whose snapshot is lost is made again."""
         for _ in range(SNAPSHOTS):
             hydrator = self._opened.hydrator(
                 lane="benchmark",

@@ -1,6 +1,6 @@
 """Other tools that load one PostgreSQL table into another, each installed beside this project and run as its users do.
 
-A turn is one command: the tool's own start is part of it, as it is for whoever runs it. Connections go by environment.
+A turn is one command: the tool's own start is part of it, as it is for its users. Connections go by environment.
 """
 
 import os
@@ -108,7 +108,7 @@ class Peer:
             "BENCHMARK_FOLDER": folder,
             "SOURCE_URI": source,
             "DESTINATION_URI": sink,
-            # None of them is to tell anybody of it.
+            # None of them may report its use.
             "RUNTIME__DLTHUB_TELEMETRY": "false",
             "INGESTR_DISABLE_TELEMETRY": "true",
             "SLING_DISABLE_TELEMETRY": "true",

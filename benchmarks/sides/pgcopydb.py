@@ -30,7 +30,7 @@ class Pgcopydb:
         self._move(SCHEMA, "public")
 
     def run(self) -> dict[str, Any]:
-        """Copy; a second time go on with what is left, as its manual says."""
+        """Copy; a second time continue with what is left, as its manual says."""
         order, folder = self._order, Path(self._order.folder)
         again = ["--resume", "--not-consistent"] if (folder / "work").exists() else []
         folder.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ class Raw:
         """Nothing is kept."""
 
     async def copy(self) -> None:
-        """Hand block after block from one connection to the other."""
+        """Pass block after block from one connection to the other."""
         order = self.order
         source = await asyncpg.connect(order.url(order.source))
         blocks: asyncio.Queue[bytes] = asyncio.Queue(BLOCKS)
@@ -113,7 +113,7 @@ class FromKafka(Raw):
                 "bootstrap.servers": self.order.brokers,
                 "group.id": "raw",
                 "enable.auto.commit": False,
-                # Else it rests for a second whenever it has read far enough ahead.
+                # Otherwise it rests for a second whenever it has read far enough ahead.
                 "fetch.queue.backoff.ms": 10,
             }
         )
@@ -184,7 +184,7 @@ class IntoParquet(Raw):
             await source.close()
 
     def _write(self, reading: int) -> None:
-        # Closed in any case: whoever writes into the pipe then hears of it.
+        # Closed in any case: the writer of the pipe then gets an error.
         with os.fdopen(reading, "rb") as file:
             folder, csv = Path(self.order.folder), self._arrow.csv
             folder.mkdir()

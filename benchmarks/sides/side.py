@@ -1,4 +1,4 @@
-"""What a side is told, and what it has to be able to do."""
+"""The order of a side, and what a side has to be able to do."""
 
 import json
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Order:
     postgres: Login
     """The server of targets and ledger, and of a source that is in PostgreSQL."""
     sink_at: Login | None = None
-    """How its server is reached by whoever writes the target, where that is another way."""
+    """How the target's writer reaches its server, where that is another way."""
     sink: str
     """Database of the target, which exists and is empty."""
     ledger: str
@@ -49,7 +49,7 @@ class Order:
     credits: int
     range_rows: int
     resumes: bool = False
-    """Go on with what is left of an earlier turn, as a command that is given again does; else begin anew."""
+    """Continue with what is left of an earlier turn, as a command that is given again does; otherwise start again."""
 
     def url(self, database: str) -> str:
         """Return the URL of a database of PostgreSQL, as libpq and asyncpg take it."""
@@ -73,7 +73,7 @@ class Side(Protocol):
         ...
 
     def run(self) -> dict[str, Any]:
-        """Copy; returns what is worth telling about it."""
+        """Copy; return what is worth reporting."""
         ...
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ LIMIT = 1000
 
 
 class Drawn(NamedTuple):
-    """How an arrow is drawn: its words, its bend, and where on it the words stand."""
+    """How an arrow is drawn: its words, its bend, and where on it the words are."""
 
     words: str
     bend: float = 0

@@ -43,7 +43,7 @@ class Arrow:
     """A way from one box to another, with the words on it.
 
     ``bend``: how far its middle lies to the left of the straight way, as one walks it. ``word_at``: where on it the
-    words stand, from 0 to 1.
+    words are, from 0 to 1.
     """
 
     start: str

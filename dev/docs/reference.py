@@ -20,7 +20,7 @@ Facts = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of the reference: where it stands, and what the code says about it."""
+    """A table of the reference: its page, and what the code says about it."""
 
     page: str
     heading: str

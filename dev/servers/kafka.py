@@ -43,7 +43,7 @@ rootLogger.appenderRef.out.ref = out
 
 
 class Kafka(Kind):
-    """Kafka; topics may be created by whoever writes to them. One listener lets all in, one asks for a login."""
+    """Kafka; a write creates its topic. One listener lets all in, one asks for a login."""
 
     ports = ("port", "controller_port", "login_port")
     stop_signal = signal.SIGTERM

@@ -8,7 +8,7 @@ from functools import partial
 from dev.servers.process import until
 from dev.servers.server import HOST
 
-# Below the kernel's ephemeral range: else a stranger's outgoing connection could take the port during a restart.
+# Below the kernel's ephemeral range: otherwise a stranger's outgoing connection could take the port during a restart.
 LOWEST, HIGHEST = 20_000, 32_000
 LETTING_GO = 3.0
 """Seconds that a port may take to be free after the end of its server."""

@@ -1,4 +1,4 @@
-"""What a server is, what it takes to start one, and what every kind of server has to tell."""
+"""What a server is, what it takes to start one, and what every kind of server has to declare."""
 
 import secrets
 import signal

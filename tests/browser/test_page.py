@@ -117,7 +117,7 @@ def test_steering_from_the_page(login: Login, page: PageServer):
     frame = orders(login("admin"), page)
     frame.get_by_role("button", name="Pause …").click()
     dialog = frame.get_by_role("dialog")
-    expect(dialog).to_contain_text("4 ranges in flight go on to their commit")
+    expect(dialog).to_contain_text("4 ranges in flight will still be committed")
     dialog.get_by_role("button", name="Pause").click()
     expect(dialog).to_be_visible()  # A reason is asked for.
     dialog.get_by_label("Reason").fill("release night")

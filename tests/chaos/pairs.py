@@ -34,7 +34,7 @@ SEED = "CHAOS_PAIRS"
 LIGHT_A_DAY, HEAVY_A_DAY = 3, 1
 """Cells in the sample of a day. A heavy cell runs Spark, or starts a server again."""
 DONE, AGAIN, UNARMED = 0, 2, 9
-"""Exit codes of a life: nothing is left, its plan was closed and made anew, it was started without failpoints."""
+"""Exit codes of a life: nothing is left, its plan was closed and made again, it was started without failpoints."""
 
 
 class From(StrEnum):
@@ -82,7 +82,7 @@ IN_TASK = (Step.IN_COPY, Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT)
 """Steps that the task passes. The lane passes the others."""
 REFUSED: dict[tuple[From, Into], str] = {
     **{(source, Into.REPLACED): "needs mode='upsert'" for source in WINDOWS},
-    **{(source, Into.REPLACED): "mode='replace' takes all rows anew" for source in KAFKA},
+    **{(source, Into.REPLACED): "mode='replace' takes all rows again" for source in KAFKA},
     **{(source, Into.TRANSFORMED): "leave the transform out" for source in WINDOWS},
     **{(source, Into.PARQUET): "Parquet files take append only" for source in (*WINDOWS, From.KAFKA_UPSERT)},
     **{(source, into): "sink does not take deletes" for source in WINDOWS for into in (Into.DELTA, Into.ICEBERG)},

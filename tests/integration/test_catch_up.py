@@ -463,7 +463,7 @@ def test_no_slot_is_left_where_planning_fails(followed: Followed, monkeypatch: p
 
 
 def test_a_slot_that_is_lost_is_named_and_nothing_is_skipped(followed: Followed) -> None:
-    """A restart makes everything anew, with an empty target, so that rows deleted since do not stay."""
+    """A restart makes everything again, with an empty target, so that rows deleted since do not stay."""
     followed.source(TABLE, FILL.format(50))
     followed.go()
     followed.source("DELETE FROM t WHERE id = 7", "UPDATE t SET v = 3")

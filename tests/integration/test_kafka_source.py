@@ -866,7 +866,7 @@ def test_a_range_before_its_turn_is_refused_by_the_target(stage: Stage) -> None:
         assert first is not None
         assert ports.ledger.admit(hydration_id, lane="lane", session_id="s", lease_seconds=60) is None
         late = replace(ports.ledger.range(plan.plan_id, 1), attempt=1, tag=f"bp:{plan.plan_id}:1.0:1")
-        with pytest.raises(RangeFailed, match="does not stand at offset 5"):
+        with pytest.raises(RangeFailed, match="is not at offset 5"):
             stage.runner.run(spec_for(plan, late, ports.source)).result(60)
         assert hydration.rows() == []
         stage.runner.run(spec_for(plan, first.range, ports.source)).result(60)

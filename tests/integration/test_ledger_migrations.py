@@ -155,7 +155,7 @@ class Airflow:
 
 @pytest.mark.timeout(900)
 def test_airflows_own_commands_handle_our_tables(tmp_path):
-    """``db migrate`` makes them, ``check-migrations`` looks at them, ``reset`` makes them anew."""
+    """``db migrate`` makes them, ``check-migrations`` looks at them, ``reset`` makes them again."""
     airflow = Airflow(tmp_path)
     airflow.must("db", "migrate")
     assert airflow.tables() >= NAMES | {VERSION_TABLE, "dag"}

@@ -197,7 +197,7 @@ def observed(ledger_url: str, database: Endpoint, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_topic_gets_a_partition_loses_old_records_and_is_made_anew(observed: Observed, kafka: Server) -> None:
-    """M10: a new partition counts from zero; removed records change nothing; a topic made anew is named."""
+    """M10: a new partition counts from zero; removed records change nothing; a topic made again is named."""
     topic = Topic(servers=kafka.url).create(1)
     topic.send(0, *range(30))
     composed = observed.composed(

@@ -34,7 +34,7 @@ class Watch:
 
 
 def test_a_partition_is_added_and_the_topic_is_made_anew(kafka: Server) -> None:
-    """M10: a new partition counts from zero; a topic that begins anew is named, and gives no negative rate."""
+    """M10: a new partition counts from zero; a topic that begins again is named, and gives no negative rate."""
     at = Watch(kafka)
     empty = at.look()
     assert (empty.latest.known, empty.trouble) == ({"0": 0}, "")

@@ -49,8 +49,8 @@ def test_the_next_number_is_free(database: Endpoint, mode: Mode, kind: str, capl
         run(database, "INSERT INTO raw.t (code) VALUES ('mine')")
     found = {number for (number,) in run(database, "SELECT id FROM raw.t WHERE code = 'mine'")}
     assert found == ({0, -1, -2} if kind == "falling" else {1001, 1002, 1003})
-    said = [text for text in caplog.messages if "goes on behind" in text]
-    assert said == [f"The sequence of id in raw.t goes on behind {1 if kind == 'falling' else 1000}."]
+    said = [text for text in caplog.messages if "continues after" in text]
+    assert said == [f"The sequence of id in raw.t continues after {1 if kind == 'falling' else 1000}."]
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -398,7 +398,7 @@ def test_a_table_that_becomes_unlogged_stops_later_runs_and_verification(
     with pytest.raises(SinkRefused) as raised:
         sink.check_history()
     assert f"may have lost rows that its plans wrote: {subject} is unlogged" in str(raised.value)
-    assert str(raised.value).endswith('trigger the DAG with {"backpressure": "restart"} to plan anew.')
+    assert str(raised.value).endswith('trigger the DAG with {"backpressure": "restart"} to plan again.')
     assert f"{subject} is unlogged" in refusal(sink, mode=Mode.UPSERT)
     run(database, f"ALTER TABLE raw.{table} SET LOGGED")
     sink.check_history()

@@ -115,7 +115,7 @@ def test_every_type_arrives_as_it_left(database: Endpoint, other: Endpoint, open
     }
     assert all(found.values())
     text = type_page.page(found, typed.REFUSED)
-    assert type_page.keep(text) == text, f"the page is another one: set {type_page.WRITE}=1 to write it anew"
+    assert type_page.keep(text) == text, f"the page is another one: set {type_page.WRITE}=1 to write it again"
 
 
 @pytest.mark.statement("X4", "X5")

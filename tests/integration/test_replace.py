@@ -38,7 +38,7 @@ class Replacement:
     table: str
 
     def open(self) -> Sink:
-        """Return the sink anew, as another process has it."""
+        """Return the sink again, as another process has it."""
         return PostgresSink(conn_id="sink", table=self.table).open(self.begun.sink)
 
     def load(self, query: str = "SELECT * FROM source") -> None:

@@ -1,4 +1,4 @@
-"""``replace`` from plan to swap with the real runner: read all the while, started anew, failed and put right."""
+"""``replace`` from plan to swap with the real runner: read all the while, started again, failed and put right."""
 
 import threading
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def counted(database: Endpoint) -> Iterator[list[int]]:
 
 @pytest.mark.statement("X4")
 def test_a_target_is_replaced_and_replaced_again(composed: Composed, database: Endpoint) -> None:
-    """X4: equal after each; readers see one or the other; nothing moved means nothing to do; a restart goes anew."""
+    """X4: equal after each; readers see one or the other; nothing moved means nothing to do; a restart goes again."""
     with counted(database) as counts:
         assert composed.plan().ranges >= 2
         composed.run()
@@ -79,7 +79,7 @@ def test_a_target_is_replaced_and_replaced_again(composed: Composed, database: E
 
 
 def test_what_differs_is_not_shown_and_named(composed: Composed, database: Endpoint) -> None:
-    """A row of the shadow that was lost keeps the old rows where they are; the next plan begins anew."""
+    """A row of the shadow that was lost keeps the old rows where they are; the next plan begins again."""
     plan = composed.plan().plan
     composed.run()
     run(database, f"DELETE FROM {plan.write.target} WHERE id = 1700")

@@ -210,7 +210,7 @@ def allowed_more(followed: Followed) -> Iterator[None]:
 
 
 def test_a_slot_that_the_server_gave_up_is_named_and_nothing_is_skipped(followed: Followed) -> None:
-    """Between two runs, and in the middle of one; a restart makes everything anew."""
+    """Between two runs, and in the middle of one; a restart makes everything again."""
     followed.source(TABLE, FILL.format(50))
     followed.go()
     followed.source("UPDATE t SET v = 3", "DELETE FROM t WHERE id = 7")
@@ -239,7 +239,7 @@ def test_a_slot_that_was_given_up_between_runs_begins_anew_where_that_is_declare
     planned = limited.plan()
     assert planned.verdict is Verdict.PLANNED
     assert "was invalidated" in planned.note
-    assert "read anew, as declared" in planned.note
+    assert "read again, as declared" in planned.note
     limited.drain()
     limited.finish()
     assert followed.differs() == (0, 0)

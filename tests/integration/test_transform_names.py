@@ -27,7 +27,7 @@ def same(frame: Any) -> Any:
 
 
 def more(frame: Any) -> Any:
-    """Give back all columns, one of them made anew."""
+    """Give back all columns, one of them made again."""
     from pyspark.sql import functions
 
     first = frame.columns[0]

@@ -24,7 +24,7 @@ END, TURNS = "end", "turns.json"
 PAUSE = 1.0
 """Seconds between two runs: what is not there yet is not asked for without end."""
 ANEW = 300.0
-"""Seconds after which a table that is followed is read anew from its beginning."""
+"""Seconds after which a table that is followed is read again from its beginning."""
 LAST_TRIES = 20
 """How often the last run of a hydration is tried, with nothing in its way any more."""
 

@@ -23,7 +23,7 @@ class Series:
     """Seconds since the beginning."""
     values: list[float] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
-    """Who was measured: another one has begun anew."""
+    """Who was measured: another one has begun again."""
 
     def add(self, at: float, value: float, owner: int = 0) -> None:
         """Keep a sample."""
@@ -38,7 +38,7 @@ class Series:
         first = self.at[0] + (self.at[-1] - self.at[0]) * WARM
         begun = next(at for at, owner in zip(self.at, self.owners, strict=True) if owner == self.owners[-1])
         if begun > self.at[0]:
-            # Who was restarted warms up anew.
+            # Who was restarted warms up again.
             first = max(first, begun + (self.at[-1] - begun) * WARM)
         kept = [(at, value) for at, value in zip(self.at, self.values, strict=True) if at >= first]
         return [at for at, _ in kept], [value for _, value in kept]

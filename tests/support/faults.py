@@ -52,19 +52,19 @@ FAULTS: dict[int, Fault] = {
             ("source's database killed", "ranges fail and are tried again; a lost snapshot stops, two are never mixed"),
             ("ledger's database killed", "nothing new is submitted; a running range may end, and is found"),
             ("partition, half-open, slow link", "bounded by time-outs; never two writers"),
-            ("disk full", "fails clean, leaves no torn file, goes on when there is room"),
+            ("disk full", "fails clean, leaves no torn file, continues when there is room"),
             ("clock skewed or set", "nothing is decided by a wall clock"),
             ("duplicate submission", "one commits, the other is refused by the marker's key"),
             ("zombie commits late", "fenced by plan row and marker; earlier attempts' connections are ended"),
-            ("schema changes in mid-run", "columns added by the policy; else it stops by name, and ranges are kept"),
-            ("poison row", "kept aside with key and reason and counted, up to a cap; else named"),
-            ("partition added in mid-snapshot", "the plan stays; the new partition comes with the next, and is told"),
+            ("schema changes in mid-run", "columns added by the policy; otherwise it stops by name and keeps ranges"),
+            ("poison row", "kept aside with key and reason and counted, up to a cap; otherwise named"),
+            ("partition added in mid-snapshot", "the plan stays; the next plan has the new partition and reports it"),
             ("retention passes the plan", "fails with the lost interval; never skipped silently"),
             ("compaction, markers, aborted", "complete by position, not by count; only what was committed is read"),
             ("key changed in mid-snapshot", "all ranges in one snapshot, or snapshot and log merged by position"),
             ("skewed, sparse, hot keys", "cut by measured size; a range stays within its bytes"),
             ("slow sink", "memory flat, nothing new submitted, progress honest"),
-            ("executor's memory runs out", "the range is halved and goes on"),
+            ("executor's memory runs out", "the range is halved and continues"),
             ("ledger and sink disagree", "found, stopped, and named; or followed where the sink knows more"),
             ("pause, clear, backfill, delete", "the same result"),
         ],
@@ -102,7 +102,7 @@ def _numbers(node: ast.AST) -> Iterator[int]:
 TEXT = """# Faults
 
 What may go wrong, what has to happen then, and how often that was tried. The oracle is the same for all: the target
-equals the source as a multiset, each range stands once in ledger and target, no credit is left over, and only what was
+equals the source as a multiset, each range is once in ledger and target, no credit is left over, and only what was
 in flight is read again. `make chaos WRITE_DOCS=1` writes this page; see also
 [when something is killed](../concepts/when-something-is-killed.md).
 

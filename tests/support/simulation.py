@@ -68,7 +68,7 @@ class World:
         self.must_plan = True
         """Whether the next run begins with its first task: nothing is planned yet, or a backup was put back."""
         self.restored = self.emptied = False
-        """Whether a backup was ever put back, and whether a person wants the target emptied and planned anew."""
+        """Whether a backup was ever put back, and whether a person wants the target emptied and planned again."""
         self.named: list[str] = []
         """What a planner has refused to go on with."""
         self.seen: Counter[str] = Counter()
@@ -195,7 +195,7 @@ class World:
         self.named.append(str(error))
 
     def _take_its_word(self, planner: Planner, hydration: Hydration) -> None:
-        """Do what the sentence says: go on from where the sink is, or plan anew where it has no plan."""
+        """Do what the sentence says: go on from where the sink is, or plan again where it has no plan."""
         try:
             if planner.reindex(hydration, who="a person", accept=True) is None:
                 planner.plan()

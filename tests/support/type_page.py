@@ -59,7 +59,7 @@ test that sends the examples through a topic and Spark, and compares what Postgr
 
 - **Declared**: the type in `fields`, in PostgreSQL's words or their short forms.
 - **PostgreSQL**: the type of a target that is created; one that is there must have it.
-- **Sent**: examples, as they stand in the message.
+- **Sent**: examples, as they are in the message.
 - **In a transform**: the column's type in Spark's DataFrame. `string` is text that PostgreSQL's type reads.
 """
 AFTER_KAFKA = """

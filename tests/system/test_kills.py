@@ -68,7 +68,7 @@ def test_scheduler_and_triggerer_are_killed(
     assert installation.fingerprint("warehouse", target) == installation.fingerprint("shop", "killed")
     lives = run.tries(LANE)
     again = [record.seq for record in installation.ranges(target) if record.attempt > 1]
-    assert len(again) <= CREDITS * (lives - 1), "a range is submitted once more only where its lane began anew"
+    assert len(again) <= CREDITS * (lives - 1), "a range is submitted once more only where its lane began again"
     with installation.open("warehouse") as link:
         (markers,) = link.execute(
             "SELECT count(*) FROM raw.backpressure_commit WHERE plan_id = %s", (installation.ranges(target)[0].plan_id,)

@@ -122,7 +122,7 @@ def test_every_snippet_runs(code: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", list(made()), ids=lambda path: path.relative_to(DOCS).as_posix())
 def test_what_is_made_from_the_code_is_as_it_makes_it(path: Path) -> None:
-    """Names, order, types and defaults of the reference's tables, and the diagrams: ``make docs`` writes them anew."""
+    """Names, order, types and defaults of the reference's tables, and the diagrams: ``make docs`` writes them again."""
     assert path.exists(), "run make docs"
     assert path.read_text() == made()[path], "run make docs"
     assert UNSAID not in path.read_text(), "say what the new rows mean"

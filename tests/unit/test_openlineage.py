@@ -76,7 +76,7 @@ def test_a_task_of_one_range_tells_its_own(world: World):
 
 
 def test_rows_of_several_plans_in_one_task_are_summed(world: World, monkeypatch: pytest.MonkeyPatch):
-    """As windows of a log follow ranges; the ledger counts each plan anew."""
+    """As windows of a log follow ranges; the ledger counts each plan again."""
     follows = iter([True, False])
     monkeypatch.setattr(
         "airflow_provider_backpressure.core.planning.planner.Planner.follow", lambda self: next(follows)

@@ -12,7 +12,7 @@ Look = Callable[[Endpoint], Iterator[str]]
 
 
 def postgres(place: Endpoint) -> Iterator[str]:
-    """A server that lets us in, without a pooler that hands sessions on."""
+    """Check that the server accepts the login, and that no pooler shares its sessions."""
     from airflow_provider_backpressure.connectors.postgres.connect import CONTROL, connect
     from airflow_provider_backpressure.connectors.postgres.errors import Errors
 
@@ -36,7 +36,7 @@ def postgres(place: Endpoint) -> Iterator[str]:
 
 
 def postgres_slots(place: Endpoint, known: Collection[str]) -> Iterator[str]:
-    """Slots of ours that keep the server's log; each has to belong to a hydration that follows it."""
+    """Check that each of our slots, which keep the server's log, belongs to a hydration that follows it."""
     from airflow_provider_backpressure.connectors.postgres.errors import Errors
     from airflow_provider_backpressure.connectors.postgres.replication_slots import PREFIX, slots_of_ours
     from airflow_provider_backpressure.connectors.postgres.shared_connection import Session

@@ -22,7 +22,7 @@ WIDTH = 80
 PART, ARROW = 17, 4
 """Columns of a part of the pipe with its frame, and between two."""
 TIGHT = {"gate": 12, "read": 15, "transform": 15}
-"""Columns of parts where five of them stand in eighty columns; between them is one."""
+"""Widths of parts where five of them share eighty columns; between them is one."""
 INNER = PART - 2
 """Columns in a part."""
 BAR = 24

@@ -1,4 +1,4 @@
-"""What is known of a hydration, as values: what a glance tells, and its course of the last minutes."""
+"""The state of a hydration as values: a summary, and its course of the last minutes."""
 
 import math
 from collections.abc import Sequence

@@ -24,7 +24,7 @@ BAD = "bold red"
 
 
 def overview(found: Sequence[HydrationSummary], console: Console) -> Group:
-    """Return the table. What holds a hydration back stands below its line, over the whole width."""
+    """Return the table. The reasons that hold a hydration back follow its line, over the whole width."""
     left = LEFT_WITH_INTERVAL if console.width >= WIDE else LEFT
     target = max(LEAST_TARGET, console.width - FIXED - left)
     heads = f"{'ID':8}  {'TARGET':{target}}  {'DONE':{DONE}}  {'PER S':>7}  {'ETA':>{left}}  KEEPS UP"
@@ -42,7 +42,7 @@ def _line(now: HydrationSummary, target: int, left: int, with_marks: Marks) -> T
     if now.eta is not None:
         eta = arrival(now.eta) if left == LEFT_WITH_INTERVAL else duration(now.eta.seconds)
     name = short(now.hydration.sink_identity)
-    # The end of a long name tells more than its beginning.
+    # The end of a long name distinguishes better than its beginning.
     if len(name) > target:
         name = ("~" if with_marks is ASCII else "…") + name[1 - target :]
     text = Text(f"{now.hydration.id[:SHOWN]:8}", style="bold", no_wrap=True, overflow="ellipsis")

@@ -76,7 +76,7 @@ def _role(address: URL, role: str) -> dict[str, Any]:
     except (MissingRight, psycopg.errors.InsufficientPrivilege) as error:
         raise LedgerRefused(
             f"{address.username} may not make the role {role}: have a database administrator run what "
-            "`airflow backpressure grants` prints, and add the connection by hand."
+            "`airflow backpressure grants` prints, and add the connection yourself."
         ) from error
     print(f"The role {role} may use the ledger's tables, and nothing else.")
     return {

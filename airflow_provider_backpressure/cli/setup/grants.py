@@ -17,7 +17,7 @@ MYSQL_ROLE = 32
 
 @command
 def grants(args: Namespace) -> None:
-    """Print the SQL that makes the restricted role. The password is for whoever runs it to choose."""
+    """Print the SQL that makes the restricted role. Its administrator chooses the password."""
     metadata = make_url(conf.get_mandatory_value("database", "sql_alchemy_conn"))
     on_mysql = (args.dialect or metadata.get_backend_name()) == "mysql"
     role = check_name(args.role, longest=MYSQL_ROLE if on_mysql else None)

@@ -13,8 +13,8 @@ from airflow_provider_backpressure.ledger.grants import write_grants_on_mysql
 def make_role(address: URL, role: str, password: str) -> None:
     """Make the role for any host, or give it a new password, and let it use the ledger's tables.
 
-    ``MissingRight`` where the account of ``address`` may not do that, else the ledger's other errors. MySQL commits
-    each of the statements by itself; all may be run again.
+    ``MissingRight`` where the account of ``address`` may not do that, otherwise the ledger's other errors. MySQL
+    commits     each of the statements by itself; all may be run again.
     """
     try:
         with closing(Database(address)) as database:

@@ -1,4 +1,4 @@
-"""Clients of Kafka: the settings of a connection, and what every client of ours has."""
+"""Clients of Kafka: the settings of a connection, and the settings that all our clients share."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Kafka's errors as one sentence of ours, without secrets: refused for good, or unavailable for now."""
+"""Kafka's errors as one plain sentence, without secrets: refused for good, or unavailable for now."""
 
 import re
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ class Heard:
 def translate_error(
     error: "KafkaError", endpoint: Endpoint, *, heard: Heard | None = None, about: str = ""
 ) -> SourceRefused | SourceUnavailable:
-    """Return the error as one of ours. ``about``: what was asked for, as ``topic orders``."""
+    """Return our error for Kafka's. ``about``: what was asked for, as ``topic orders``."""
     if heard is not None and heard.login is not None:
         error = heard.login
     elif heard is not None and heard.last is not None and error.name() in ("_TRANSPORT", "_TIMED_OUT"):

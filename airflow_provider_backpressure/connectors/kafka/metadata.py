@@ -35,7 +35,7 @@ class Questions:
     def answer(self, asked: "Future[Any]") -> Any:
         """Return the answer, or raise why there is none.
 
-        A refused login is told only to those who ask for it: the client would go on trying.
+        A refused login is raised only by an explicit check: the client would retry for ever.
         """
         from confluent_kafka import KafkaError, KafkaException
 

@@ -1,4 +1,4 @@
-"""The id of a topic: it tells a topic from another one of the same name that was created after it was deleted."""
+"""The id of a topic: it differs from that of a later topic of the same name, created after a deletion."""
 
 from airflow_provider_backpressure.connectors.kafka.metadata import Questions
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock

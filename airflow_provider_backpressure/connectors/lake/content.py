@@ -32,7 +32,7 @@ class ContentVersion:
 
     @classmethod
     def from_files(cls, files: Mapping[str, tuple[int, ...]], *, table: str = "", number: int = 0) -> "ContentVersion":
-        """Return the version of these files, by name, with what else tells one from a later one of its name."""
+        """Return the version of these files, by name and the facts that distinguish a later file of that name."""
         text = json.dumps(sorted([name, *facts] for name, facts in files.items()))
         return cls(table=table, number=number, files=hashlib.sha256(text.encode()).hexdigest()[:32])
 

@@ -1,4 +1,4 @@
-"""Parquet files in this package's hands: footers with a mark, and rows streamed back."""
+"""Reads and writes our Parquet files: footers with a mark, and rows streamed back."""
 
 from collections.abc import Iterator
 

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.snapshot.offsets import PLACE
 from airflow_provider_backpressure.core.snapshot.stream_positions import GIVEN, keyless
 
 GONE = "backpressure_gone"
-"""Column that tells a key that is gone from a row."""
+"""Column that distinguishes a deleted key from a row."""
 _AT, _RANK = ("backpressure_partition", "backpressure_offset"), "backpressure_rank"
 
 
@@ -32,7 +32,7 @@ class Settled:
     def with_deletes(
         self, schema: pyarrow.Schema, batches: Iterable[pyarrow.RecordBatch]
     ) -> tuple[pyarrow.Schema, Iterator[pyarrow.RecordBatch]]:
-        """Return what is live, and behind it a row for each key that is gone; :data:`GONE` tells them apart."""
+        """Return the live rows, and after them a row for each deleted key; :data:`GONE` distinguishes them."""
         fields = [pyarrow.field(each.name, each.type) for each in schema]
         marked = pyarrow.schema([*fields, pyarrow.field(GONE, pyarrow.bool_())])
 

@@ -86,7 +86,7 @@ class Holder:
 
 def format_missing_table(name: str) -> str:
     """Return the sentence about a table that is gone, or is another one by now."""
-    return f"{name} is not the table that earlier plans wrote: it was dropped or made anew; {RESTART}."
+    return f"{name} is not the table that earlier plans wrote: it was dropped or created again; {RESTART}."
 
 
 @dataclass(frozen=True, kw_only=True)

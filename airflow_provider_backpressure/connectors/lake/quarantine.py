@@ -35,7 +35,7 @@ def open_beside(kind: str, address: str, endpoint: Endpoint) -> LakeTable:
 
 
 def attempt_at(table: LakeTable, attempt: Attempt) -> Attempt:
-    """Return the attempt as it stands in the table beside its own, whose epochs are other ones."""
+    """Return the attempt as the quarantine table has it, whose epochs differ."""
     holder = table.holder()
     if holder is None:
         raise SinkUnavailable(f"{table.name} has no plan: it was removed while plan {attempt.plan_id} is under way.")

@@ -58,8 +58,8 @@ class LakeTable(Protocol):
     def check_history(self) -> None:
         """Raise ``SinkRefused`` where what its plans committed is no longer part of the table by its own history.
 
-        That is so for a table that was dropped, made anew or set back to an older version: it has our marks, or those
-        of a copy, and not the rows.
+        That is so for a table that was dropped, created again or set back to an older version: it has our marks, or
+        those of a copy, and not the rows.
         """
         ...
 
@@ -89,7 +89,7 @@ class LakeTable(Protocol):
         ...
 
     def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
-        """Make the mark's files and the mark itself visible in one step, and return the mark that stands.
+        """Make the mark's files and the mark itself visible in one step, and return the mark that is valid.
 
         ``settled``: what of the files' rows stays, where they are those of a log; then its streams move in the same
         step, and ``RangeFailed`` says that one is not where the attempt begins.
@@ -135,7 +135,7 @@ class LakeTable(Protocol):
     def find_strangers(self, plan_id: str, *, alone: bool) -> list[str]:
         """Return files with rows that readers see and that are not of this plan's marks; sorted.
 
-        Not ``alone``: nor of an earlier plan; none where those cannot be told from the work of others.
+        Not ``alone``: nor of an earlier plan; none where those cannot be distinguished from other writers' rows.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Where a server's binlog stands: the transactions that it holds, and the place in its files behind them."""
+"""The position of a server's binlog: the transactions that it holds, and the place in its files after them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def seen(ask: Ask) -> GtidSet:
 
 
 def read_current_place(ask: Ask, *, clock: Clock | None = None) -> Place:
-    """Return what is executed now, and a place in the files before which nothing else stands."""
+    """Return the executed transactions, and a place in the files that has only these before it."""
     file, at = status(ask)[:2]
     owned = _read_owned_gtids(ask)
 
@@ -79,7 +79,7 @@ def _version(ask: Ask) -> tuple[int, ...]:
 
 
 def _read_owned_gtids(ask: Ask) -> GtidSet:
-    """Return the transactions that sessions have in hand; of each the server also says whose it is, behind a ``#``."""
+    """Return the transactions that sessions have open; of each the server also names the session, after a ``#``."""
     text = _value(ask, "SELECT @@GLOBAL.gtid_owned")
     return GtidSet.parse(",".join(_without_owner(part) for part in text.split(",")))
 

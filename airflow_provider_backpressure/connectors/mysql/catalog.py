@@ -102,7 +102,7 @@ def find(session: Session, name: TableName) -> Relation:
 
 
 def _ask_for(session: Session, name: TableName) -> None:
-    """Look at the table itself: the catalogue does not tell a table that is hidden from one that is not there."""
+    """Look at the table itself: the catalogue shows a hidden table and a missing one alike."""
     try:
         session.raw(f"SELECT 1 FROM {name.sql} LIMIT 0")
     except pymysql.Error as error:

@@ -1,4 +1,4 @@
-"""How a connection to MySQL is made: what the driver is told, and the settings every session of ours has."""
+"""Opens connections to MySQL: the driver's parameters, and the settings of each of our sessions."""
 
 import re
 import socket

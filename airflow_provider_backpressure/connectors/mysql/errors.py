@@ -1,4 +1,4 @@
-"""PyMySQL's errors as one sentence of ours, without secrets: refused for good, or unavailable for now."""
+"""PyMySQL's errors as one plain sentence, without secrets: refused for good, or unavailable for now."""
 
 import ssl
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class Errors:
 
     @contextmanager
     def translate_errors(self, endpoint: Endpoint) -> Iterator[None]:
-        """Raise every error of the driver or of the socket from inside as one of ours, with its cause kept."""
+        """Raise every error of the driver or of the socket from inside as our error, with its cause kept."""
         try:
             yield
         except (pymysql.Error, OSError) as error:

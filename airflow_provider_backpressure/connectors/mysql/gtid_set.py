@@ -1,4 +1,4 @@
-"""Sets of global transaction ids: how far a MySQL server's log has come."""
+"""Sets of global transaction ids: the position of a MySQL server's log."""
 
 import re
 import struct

@@ -73,7 +73,7 @@ class MySQLHealth:
         at = where(self._endpoint)
         if not channels:
             raise self._errors.refused(
-                f"MySQL at {at} is no replica, and a server does not tell how far others are behind it: "
+                f"MySQL at {at} is no replica, and a server does not report how far others are behind it: "
                 "watch a replica, or leave ReplicaLag out."
             )
         behind = [next((channel[name] for name in BEHIND if name in channel), None) for channel in channels]

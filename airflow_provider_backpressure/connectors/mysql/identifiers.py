@@ -30,7 +30,7 @@ class TableName:
     def parse(cls, text: str, database: str) -> "TableName":
         """Read ``database.table``, or ``table`` in the given database; :class:`InvalidDeclaration` for anything else.
 
-        A part in backticks is taken as it stands.
+        A part in backticks is taken literally.
         """
         named, name = parts(text)
         if not named and not database:
@@ -40,7 +40,7 @@ class TableName:
         return cls(database=named or database, name=name)
 
     def __str__(self) -> str:
-        """Return ``database.table`` such that :meth:`parse` reads it back."""
+        """Return ``database.table`` in the form that :meth:`parse` reads."""
         return f"{_quote_if_needed(self.database)}.{_quote_if_needed(self.name)}"
 
     @property

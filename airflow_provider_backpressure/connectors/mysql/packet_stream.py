@@ -15,7 +15,7 @@ from airflow_provider_backpressure.exceptions import SourceRefused
 READ = 256 * 1024
 """Bytes asked of the socket at a time."""
 WHOLE = 0xFFFFFF
-"""Length of a packet that goes on in the next one."""
+"""Length of a packet that continues in the next one."""
 _NULL, _END, _ERROR = 0xFB, 0xFE, 0xFF
 _LENGTHS = {0xFC: 3, 0xFD: 4, 0xFE: 9}
 """Bytes of a value's length by its first one; any other is the length itself."""
@@ -25,7 +25,7 @@ def sent(connection: Connection, query: str) -> "RowStream":
     """Send the statement and return its rows; errors of the driver where the server refuses it."""
     cursor = connection.cursor(SSCursor)
     cursor.execute(query)
-    # Else the driver would read the rest of the result when it is closed.
+    # Otherwise the driver would read the rest of the result when it is closed.
     cursor._result.unbuffered_active = False
     cursor._result = None
     return RowStream(connection._rfile)
@@ -38,7 +38,7 @@ class RowStream:
     """
 
     def __init__(self, file: BufferedReader) -> None:
-        """Take the socket's file, which stands before the first row."""
+        """Take the socket's file, positioned before the first row."""
         self._file = file
         self._left = b""
         self._parts: list[bytes] = []

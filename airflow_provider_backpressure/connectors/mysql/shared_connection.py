@@ -1,4 +1,4 @@
-"""One connection of the control side, shared by threads under a lock and made anew after a loss."""
+"""One connection of the control side, shared by threads under a lock and opened again after a loss."""
 
 import threading
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class Session:
         return self._run(is_mariadb)
 
     def close(self) -> None:
-        """Give the connection back; idempotent. The next statement would open one anew."""
+        """Release the connection; idempotent. The next statement would open a new one."""
         with self._lock:
             if self._connection is not None and self._connection.open:
                 self._connection.close()

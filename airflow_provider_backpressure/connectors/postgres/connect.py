@@ -1,4 +1,4 @@
-"""How a connection to PostgreSQL is made: what libpq is told, and the settings every session of ours has."""
+"""Opens connections to PostgreSQL: libpq's parameters, and the settings of each of our sessions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "xmloption": "content",
     "lc_monetary": "C",
     "standard_conforming_strings": "on",
-    # Else NULL within an array that is read as text becomes a text that says NULL.
+    # Otherwise NULL within an array that is read as text becomes a text that says NULL.
     "array_nulls": "on",
     # A comparison with NULL means in our statements what it means in SQL.
     "transform_null_equals": "off",
@@ -34,7 +34,7 @@ SESSION_SETTINGS: Mapping[str, str] = {
 Settings = Mapping[str, str | sql.Composable]
 """Values by the names of parameters; one that is SQL is worked out by the server."""
 DURABLE: Settings = {
-    # A marker that was told to the ledger must not go in a crash. Whatever else was chosen is as strong or stronger.
+    # A marker that the ledger knows must survive a crash. Every other setting is as strong or stronger.
     "synchronous_commit": sql.SQL(
         "(SELECT CASE setting WHEN 'off' THEN 'on' ELSE setting END FROM pg_catalog.pg_settings"
         " WHERE name = 'synchronous_commit')"
@@ -83,7 +83,7 @@ def connect(
 
 
 def _parameters(endpoint: Endpoint, application_name: str) -> dict[str, Any]:
-    """Return what libpq is told. No variable of a frame that may fail holds it: see ``unframed``."""
+    """Return libpq's parameters. No variable of a frame that may fail holds it: see ``unframed``."""
     return {
         **_LIBPQ,
         **endpoint.options,

@@ -1,4 +1,4 @@
-"""psycopg's errors as one sentence of ours, without secrets: refused for good, or unavailable for now."""
+"""psycopg's errors as one plain sentence, without secrets: refused for good, or unavailable for now."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ class Errors:
 
     @contextmanager
     def translate_errors(self, endpoint: Endpoint) -> Iterator[None]:
-        """Raise every psycopg error from inside as one of ours, with its cause kept."""
+        """Raise every psycopg error from inside as our error, with its cause kept."""
         try:
             yield
         except psycopg.Error as error:

@@ -59,7 +59,7 @@ _RIGHT = "pg_has_role('pg_read_all_stats', 'USAGE')"
 
 
 class PostgresHealth:
-    """Implements :class:`..core.ports.Health`: one statement for what the server tells, and one for each query."""
+    """Implements :class:`..core.ports.Health`: one statement for the server's own figures, and one for each query."""
 
     def __init__(self, endpoint: Endpoint, watched: Sequence[Watched], *, errors: Errors, seconds: float) -> None:
         for each in watched:
@@ -124,7 +124,7 @@ class PostgresHealth:
                 f'watched: GRANT pg_monitor TO "{self._endpoint.user}".'
             )
         if value is None:
-            return self._errors.unavailable(f"PostgreSQL at {at} does not tell the {watched.name} yet.")
+            return self._errors.unavailable(f"PostgreSQL at {at} does not report the {watched.name} yet.")
         return Figure(value=value, note=note)
 
     def _ask(self, query: Query) -> Figure | BackpressureError:

@@ -31,7 +31,7 @@ class QualifiedName:
     def parse(cls, text: str) -> "QualifiedName":
         """Read ``schema.table`` or ``table`` (in ``public``); :class:`InvalidDeclaration` for anything else.
 
-        As in SQL, a part in double quotes is taken as it stands, and any other is folded to lower case.
+        As in SQL, a part in double quotes is taken literally, and any other is folded to lower case.
         """
         match = _QUALIFIED.fullmatch(text)
         if match is None:
@@ -40,7 +40,7 @@ class QualifiedName:
         return cls(schema=DEFAULT_SCHEMA if schema is None else _unquote(schema), name=_unquote(name))
 
     def __str__(self) -> str:
-        """Return ``schema.table`` such that :meth:`parse` reads it back."""
+        """Return ``schema.table`` in the form that :meth:`parse` reads."""
         return f"{quote_if_needed(self.schema)}.{quote_if_needed(self.name)}"
 
     @property

@@ -1,4 +1,4 @@
-"""Replication slots of ours, as the server has them: one for each hydration that replays a log."""
+"""Our replication slots, as the server has them: one for each hydration that replays a log."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +32,7 @@ def lsn(at: int) -> LogPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """One slot, and where the server's log stands."""
+    """One slot, and the position of the server's log."""
 
     name: str
     database: str
@@ -49,7 +49,7 @@ class Slot:
     held_bytes: int
     """Log that the server keeps for the slot."""
     flushed: LogPosition
-    """Where the log stands that is safe on the server's disk."""
+    """The position up to which the log is safe on the server's disk."""
 
     def endangers(self, most: int | None) -> bool:
         """Whether it keeps as much as ``most``, or the server is about to give it up, or has done so."""
@@ -76,7 +76,7 @@ def publications_of_ours(session: Session) -> list[str]:
 
 
 def drop_slot(connection: Connection, name: str) -> None:
-    """Remove a slot, whoever reads it; nothing where there is none."""
+    """Remove a slot, also from under its reader; do nothing where there is none."""
     connection.execute(_END_READER, (name,))
     connection.execute(_DROP, (name,))
 

@@ -36,7 +36,7 @@ def lock_statement(session: Session, table: QualifiedName, kind: str, columns: S
 def read_storage(session: Session, table: QualifiedName, lock: str) -> TableStorage:
     """Return how the table is stored: after every statement whose commit is seen anywhere, in the log too.
 
-    A commit can stand in the log before readers see it, but its locks are released only afterwards.
+    A commit can be in the log before readers see it, but its locks are released only afterwards.
     """
 
     def read(connection: Connection) -> TableStorage:

@@ -37,7 +37,7 @@ class _Seen:
     note: str = ""
     trouble: str = ""
     samples: deque[tuple[float, float]] = field(default_factory=deque)
-    """Of a counter: when it stood at what, one further back than its window."""
+    """Of a counter: times and values, one further back than its window."""
 
 
 class Lookout:
@@ -99,7 +99,7 @@ class Lookout:
         self._over.set()
 
     def join(self, seconds: float) -> None:
-        """Wait until it has ended, but no longer than this: a server may be frozen. Not at all where it goes on."""
+        """Wait until it has ended, but no longer than this: a server may be frozen. Do not wait where it continues."""
         if self._over.is_set():
             self._thread.join(seconds)
 
@@ -195,7 +195,7 @@ class HealthWatch:
         self._held = [_share(health, watched, self.budget.signal_interval) for health, watched in opened]
 
     def settle(self) -> None:
-        """Wait for the first looks, so that a gate is not closed by what nobody has looked at yet."""
+        """Wait for the first looks, so that a gate is not closed by figures that are not read yet."""
         for _, lookout in self._held:
             lookout.settle(look_seconds(self.budget))
 
@@ -204,12 +204,12 @@ class HealthWatch:
         return {watched: reading for _, lookout in self._held for watched, reading in lookout.readings().items()}
 
     def close(self) -> None:
-        """End what nobody else in the process looks by; returns at once. Idempotent."""
+        """End the watches that no other user in the process shares; return at once. Idempotent."""
         while self._held:
             _leave(self._held.pop()[0])
 
     def close_and_wait(self) -> None:
-        """End, and wait a moment for connections to be given back."""
+        """End, and wait a moment for connections to be released."""
         lookouts = [lookout for _, lookout in self._held]
         self.close()
         for lookout in lookouts:

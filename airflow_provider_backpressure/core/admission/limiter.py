@@ -185,7 +185,7 @@ class Limiter:
         if reading is not None and reading.slots and reading.slots != state.slots:
             self.ledger.resize(self.hydration_id, reading.slots)
             state = self.read_gate(self.ledger, self.hydration_id)
-        # Ranges of which nothing was learned reserve nothing, and take memory all the same.
+        # Ranges of which nothing was learned reserve nothing, and take memory nevertheless.
         if reading is not None and not state.reserved_bytes and not state.in_flight:
             # Stages without a figure yet leave it unknown what strangers take: it stays as it was.
             unknown = 0 if reading.idle else self._baseline
@@ -209,7 +209,7 @@ class Limiter:
             self._warned = names
 
     def limit(self, record: RangeRecord) -> Limit:
-        """Return the law for the commit of a range, learned from it: call it once, before the ledger is told."""
+        """Return the law for the commit of a range, learned from it: call it once, before the ledger is updated."""
         limit = limit_for(self.budget.law)
         self._pace.learn_commit(record.seq, now=self.clock.monotonic())
         if self._pace.seconds is None or self.last is None:

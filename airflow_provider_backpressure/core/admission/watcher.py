@@ -28,7 +28,7 @@ class Watch(StrEnum):
     GATE = "gate"
     """All of them, as for a lane."""
     COMMIT = "commit"
-    """The sink's commits, the credits, a person's hand, and the declared health of source and sink."""
+    """The sink's commits, the credits, a manual pause, and the declared health of source and sink."""
     MEMORY = "memory"
     """The executors' memory, predicted and live."""
     QUEUE = "queue"
@@ -60,7 +60,7 @@ class Why(StrEnum):
     SETTLED = "settled"
     """There is nothing left to wait for: committed, failed or held by this very lane."""
     ABANDONED = "abandoned"
-    """A lane fell silent and its lease ran out: somebody has to settle what it left."""
+    """A lane fell silent and its lease ran out: another lane has to settle its ranges."""
 
 
 @dataclass(kw_only=True)
@@ -112,7 +112,7 @@ class Watcher:
 
     def _look_at_the_queue(self) -> Why | None:
         state = self.ledger.gate(self.hydration_id)
-        # A pause is for the gate to tell, which also waits for the turn; who is paused gives way to those behind it.
+        # The gate reports a pause, which also waits for the turn; a paused hydration lets later ones pass.
         place = NOT_QUEUED if state.paused_by else self.ledger.enqueue(self.hydration_id, run=self.lane or "")
         whole = gate_decision(replace(state, place=place), None, self.budget)
         self.last = part(whole, Watch.QUEUE, in_flight=state.in_flight)

@@ -65,7 +65,7 @@ class Timed(Limiter):
 
 
 def spread(ranges: Iterable[PlannedRange], *, most: int, seed: int) -> list[PlannedRange]:
-    """Return a sample of the ranges in random order, numbered anew: as many as there are, or ``most``."""
+    """Return a sample of the ranges in random order, renumbered: as many as there are, or ``most``."""
     chance, kept = random.Random(seed), list[PlannedRange]()
     for number, one in enumerate(ranges):
         if number < most:
@@ -91,7 +91,7 @@ class Prober:
     sizes: Sequence[float] = SIZES
     """Sizes of ranges that are tried at the knee, as multiples of those planned."""
     tell: Callable[[str], None] = log.info
-    """Told of each step as it ends."""
+    """Called with each step as it ends."""
 
     def run(self, *, most: int | None = None, range_rows: int | None = None) -> Curve:
         """Measure over credits, then over sizes of ranges, and keep the curve in the ledger.
@@ -215,7 +215,7 @@ class Prober:
         try:
             return lane.run()
         except BaseException:
-            # Also where a person interrupts: what is in flight would go on writing.
+            # Also where a person interrupts: ranges in flight would continue to write.
             lane.cancel()
             raise
 

@@ -46,7 +46,7 @@ class Bound(StrEnum):
     GATE = "gate"
     """Another of the gate's signals."""
     UNKNOWN = "unknown"
-    """The runner tells no times, or ranges of another size brought more."""
+    """The runner reports no times, or ranges of another size brought more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Step:
     """What reader, transform and sink did over ``flow_rows``."""
     flow_rows: int = 0
     slots: int | None = None
-    """Tasks that the cluster runs at once; ``None`` where it does not tell."""
+    """Tasks that the cluster runs at once; ``None`` where it does not say."""
     held: str | None = None
     """The signal by which the gate refused most, if it did."""
 
@@ -81,9 +81,9 @@ class Step:
 
     @property
     def way(self) -> tuple[float, float, float, float] | None:
-        """Seconds that a row spends with reader, transform and sink, and waiting; ``None`` where no times are told.
+        """Seconds that a row spends with reader, transform and sink, and waiting; ``None`` where no times are reported.
 
-        Where reader and transform are told together, both are the reader's.
+        Where reader and transform are measured together, both are the reader's.
         """
         stages = (Stage.READ, Stage.READ_AND_TRANSFORM, Stage.TRANSFORM, Stage.SINK)
         read, both, transform, sink = (self.flow.get(stage, StageTime()) for stage in stages)
@@ -103,7 +103,7 @@ class Step:
 def measure_step(
     records: Sequence[RangeRecord], *, credits: int, range_rows: int, flow: Flow, slots: int | None, held: str | None
 ) -> Step | None:
-    """Return the step that these committed ranges make; ``None`` where they are too few to tell.
+    """Return the step that these committed ranges make; ``None`` where they are too few.
 
     Not counted are the first ranges, one for each credit, in which workers start, and those that were committed after
     the last one was admitted: fewer and fewer are in flight then.
@@ -256,7 +256,7 @@ class Curve:
             case Bound.GATE:
                 return f"The gate is the bound: {step.held} held ranges back at {step.in_flight:.1f} in flight."
             case Bound.UNKNOWN:
-                return "What bounds it cannot be told: the runner tells no times of source and sink."
+                return "What bounds it is unknown: the runner reports no times of source and sink."
         return "More credits may bring more: try a higher --most."
 
     def _size(self) -> str:

@@ -110,7 +110,7 @@ class Hydrator:
     on_commit: Callable[[], None] | None = None
     """Called after each commit in the ledger, for progress lines."""
     push: Push | None = None
-    """Tells when a closed gate is worth another look; without it the clock does."""
+    """Says when a closed gate is worth another look; without it the clock does."""
     waiting: Waiting = field(init=False)
     """Where it waits at a closed gate."""
     _keeper: Keeper | None = None
@@ -256,7 +256,7 @@ class Hydrator:
         return again or isinstance(error, OutOfMemory)
 
     def _halve(self, record: RangeRecord) -> bool:
-        """Cut a range whose attempt has failed, where that can be done now: else it counts as any failure."""
+        """Cut a range whose attempt has failed, where that can be done now: otherwise it counts as any failure."""
         try:
             return not self._alone and self._open_splitter.cut(record, 2, tried=True)
         except (SinkUnavailable, PlanSuperseded) as error:
@@ -343,7 +343,7 @@ class Hydrator:
 
     def _step_aside(self, record: RangeRecord) -> None:
         """Give a newer plan's range back to that plan's lanes, settle what is in flight, and stop this lane."""
-        error = f"Plan {self.plan.plan_id} was replaced by plan {record.plan_id}: this lane must not go on."
+        error = f"Plan {self.plan.plan_id} was replaced by plan {record.plan_id}: this lane must not continue."
         self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=error)
         self._drain()
         raise PlanSuperseded(error)
@@ -370,7 +370,7 @@ class Hydrator:
     def _settle(self, future: "Future[RangeResult]") -> Exception | None:
         """Write down what became of a job; return the error that must stop the lane, if any."""
         record, error = self._jobs[future], future.exception()
-        # An application whose driver runs elsewhere tells nothing, which is no measure of 0.
+        # An application whose driver runs elsewhere reports nothing, which is not a measured 0.
         memory = (future.result().peak_memory_bytes or None) if error is None else None
         marker: Marker | None = None
         try:

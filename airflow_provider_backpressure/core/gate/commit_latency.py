@@ -1,7 +1,7 @@
 """What each range in flight adds to the time until the sink's commit: latency related to how many shared the sink.
 
-Latency alone comes late. When it is high the ranges that made it so are in already, and a law that steps by it goes on
-shrinking long after the credits are few enough. What one range costs the others is known sooner, and what the latency
+Latency alone comes late. When it is high the ranges that made it so are in already, and a law that steps by it
+shrinks on long after the credits are few enough. What one range costs the others is known sooner, and what the latency
 will be at another number of credits follows from it.
 """
 

@@ -1,4 +1,4 @@
-"""A numbered change of a hydration's gate, on its way from whoever wrote the ledger to those that wait at the gate.
+"""A numbered change of a hydration's gate, on its way from the ledger's writer to the tasks that wait at the gate.
 
 Nothing depends on its arrival: it says that looking is worth while, and the ledger decides.
 """
@@ -29,7 +29,7 @@ CHANGED = tuple(_TYPES)
 
 
 class Unreadable(InvalidDeclaration):
-    """A frame that is not one of ours, or is broken."""
+    """A frame of another program, or a broken one."""
 
 
 class UnknownFormat(Unreadable):
@@ -46,7 +46,7 @@ class Diff:
     moment: float
     """When it was written, in seconds since 1970 by the clock of its writer."""
     changes: Mapping[str, Any] | None = field(default_factory=dict)
-    """New values of fields among :data:`CHANGED`; ``None`` where they are not told and have to be read."""
+    """New values of fields among :data:`CHANGED`; ``None`` where they are not sent and have to be read."""
     in_flight: int = 0
     """How many more ranges hold a credit than before; negative where credits came back."""
     seq: int | None = None
@@ -56,7 +56,7 @@ class Diff:
 
 
 def encode(diff: Diff, *, limit: int | None = None) -> bytes:
-    """Return the frame of a diff. One that would not fit into ``limit`` bytes tells its number only."""
+    """Return the frame of a diff. One that would not fit into ``limit`` bytes has its number only."""
     body: dict[str, Any] = {"v": FORMAT, "h": diff.hydration_id, "n": diff.number, "t": diff.moment, "o": diff.origin}
     if diff.changes is not None:
         changes = {name: value.value if isinstance(value, Phase) else value for name, value in diff.changes.items()}
@@ -76,7 +76,7 @@ def decode(frame: bytes) -> Diff:
         body = json.loads(frame)
         version = body["v"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Unreadable("A message on the channel is none of ours, or was cut off.") from error
+        raise Unreadable("A message on the channel is not one of this package, or was cut off.") from error
     if version != FORMAT:
         raise UnknownFormat(
             f"A message on the channel has the format {version!r:.20}, and this software knows {FORMAT}."

@@ -67,7 +67,7 @@ class GateState:
     in_flight: int
     """Ranges that hold a credit."""
     waiting: int
-    """1 where a planned range is left, else 0: a million of them need not be counted."""
+    """1 where a planned range is left, otherwise 0: a million of them need not be counted."""
     reserved_bytes: int
     """Executor memory reserved by every range in flight on the cluster, whosever it is."""
     largest_bytes: int = 0

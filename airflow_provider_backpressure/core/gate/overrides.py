@@ -1,4 +1,4 @@
-"""A person's hand: what may be changed while a hydration runs, and the trace that it leaves."""
+"""Manual control: what may be changed while a hydration runs, and the history of it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -76,7 +76,7 @@ class Steering(Protocol):
     """Steering in the ledger. Each act leaves who, when and why, and binds at the next look at the gate."""
 
     def pause(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
-        """Close the gate by hand; what is in flight goes on to its commit."""
+        """Close the gate manually; ranges in flight are still committed."""
         ...
 
     def resume(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
@@ -88,7 +88,7 @@ class Steering(Protocol):
         ...
 
     def share(self, kind: Shared, name: str, most: int, *, who: str, why: str | None = None) -> None:
-        """Limit what several hydrations share; what runs above a lowered limit goes on to its end."""
+        """Limit what several hydrations share; what runs above a lowered limit continues to its end."""
         ...
 
     def get_shared(self, kind: Shared, name: str) -> int | None:
@@ -96,7 +96,7 @@ class Steering(Protocol):
         ...
 
     def resize(self, hydration_id: str, slots: int) -> None:
-        """Write down how many tasks the cluster runs at once by now; credits follow. Nobody's act, so no trace."""
+        """Record how many tasks the cluster runs at once now; credits follow. No person did it: not in the history."""
         ...
 
     def skip(self, plan_id: str, seq: int, *, who: str, why: str) -> bool:

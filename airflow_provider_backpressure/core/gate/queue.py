@@ -1,4 +1,4 @@
-"""The queue in front of a Spark cluster: how many sources hydrate there at once, and whose turn it is.
+"""The queue in front of a Spark cluster: how many sources hydrate there at once, and which one is next.
 
 Only a hydration or a rehydration needs a **token** of its cluster; increments and repaired ranges pass without one.
 """
@@ -16,7 +16,7 @@ STAND_BY_SECONDS = 60.0
 """How long a hydration that waits for a connection is waited for without a sign of life. A task that has given its
 worker slot back needs some seconds until it has one again."""
 REMEMBERED_SECONDS = 120.0
-"""How long after its end a place is remembered: who asks again by then comes where it stood."""
+"""How long after its end a place is remembered: a hydration that asks again by then gets it back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class QueueEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class QueuePlace:
-    """Where a hydration stands in its cluster's queue."""
+    """The place of a hydration in its cluster's queue."""
 
     granted: bool
     """Its ranges may go: it has a token, or needs none."""
@@ -63,9 +63,9 @@ def by_turn(entries: Iterable[QueueEntry]) -> list[QueueEntry]:
 
 
 def place(entries: Sequence[QueueEntry], hydration_id: str, *, concurrency: int | None, cluster: str) -> QueuePlace:
-    """Return where a hydration stands among a cluster's entries; one that is not among them comes last.
+    """Return the place of a hydration among a cluster's entries; one that is not among them comes last.
 
-    ``concurrency``: ``None`` where nobody has said otherwise.
+    ``concurrency``: ``None`` for the default.
     """
     running = [entry.hydration_id for entry in entries if entry.running]
     waiting = [entry.hydration_id for entry in in_order(entries)]
@@ -88,7 +88,7 @@ def may_start(place: QueuePlace) -> bool:
 def estimate_starts(
     entries: Sequence[QueueEntry], seconds_left: Mapping[str, float | None], *, concurrency: int
 ) -> dict[str, float | None]:
-    """Return seconds until each waiting hydration starts, by its id; ``None`` where nobody can say.
+    """Return seconds until each waiting hydration starts, by its id; ``None`` where unknown.
 
     ``seconds_left``: until each running one is complete. Each end lets the next one in, after those that have to end
     without a successor because fewer are wanted than run.

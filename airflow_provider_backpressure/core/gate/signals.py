@@ -30,7 +30,7 @@ class Signal:
     learned: bool = False
     """Known only from finished work: neutral while idle, so it cannot lock the gate shut."""
     measured: bool = True
-    """Counts as pressure. A person's hand and spent credits close the gate but measure nothing."""
+    """Counts as pressure. A manual pause and spent credits close the gate but measure nothing."""
 
     declared: bool = False
     """One of the budget's own: the health of source or sink, or a query."""
@@ -113,7 +113,7 @@ class MemoryReading:
     """How long ago an executor reported it; without a figure, how long stages have run without one."""
     executor: str = "driver"
     slots: int | None = None
-    """Tasks that the cluster runs at once; ``None`` where it does not tell."""
+    """Tasks that the cluster runs at once; ``None`` where it does not say."""
     slots_each: int | None = None
     """Most of them on one executor."""
     isolated: bool = False
@@ -169,7 +169,7 @@ def predict_memory(
     """Return the first line: would baseline, what is in flight and the next range fit the budget?
 
     ``next_bytes`` is what finished ranges of that size took, ``None`` before the first; ``limit_bytes`` is one
-    executor's heap and overhead, ``None`` where the cluster does not tell. ``shared``: others' ranges are in flight on
+    executor's heap and overhead, ``None`` where the cluster does not say. ``shared``: others' ranges are in flight on
     the cluster, so its memory is not kept for a hydration that has none itself.
     """
     name = "predicted memory"
@@ -219,7 +219,7 @@ def health(watched: Watched, reading: HealthReading, *, deadline: float) -> Sign
     """Return a declared signal: its value over its threshold, and 1.0 where it was not seen for ``deadline`` seconds.
 
     One that counts down is the threshold over what is left. One that only warns is 0 where it is not seen: it has
-    nothing to tell.
+    nothing to report.
     """
     facts: dict[str, Any] = {
         "name": watched.name,
@@ -250,7 +250,7 @@ def _count_down(watched: Watched, left: float, told: str, facts: dict[str, Any])
 
 
 def manual_pause(paused_by: str | None, why: str | None = None) -> Signal:
-    """Return a person's hand on the tap."""
+    """Return the signal of a manual pause."""
     if paused_by is None:
         return Signal(name="hand", utilisation=0.0, sentence="not paused", measured=False)
     sentence = f"paused by {paused_by}" + (f": {why}" if why else "")
@@ -258,7 +258,7 @@ def manual_pause(paused_by: str | None, why: str | None = None) -> Signal:
 
 
 def credits_taken(in_flight: int, credits: int) -> Signal:
-    """Return the credits as a reason. It tells whether one is left; it is no measure of pressure below that."""
+    """Return the credits as a reason. It says whether one is left; it is no measure of pressure below that."""
     taken = in_flight >= credits
     return Signal(
         name=CREDITS,

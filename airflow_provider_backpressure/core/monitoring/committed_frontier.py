@@ -25,8 +25,8 @@ def complete(hydration: Hydration, ledger: LedgerReader) -> bool:
 def read_committed_frontier(hydration: Hydration, ledger: LedgerReader, *, before: Frontier | None) -> Frontier | None:
     """Return how far the sink has committed; ``None`` where that is not known, never 0 for that.
 
-    Of a topic that is known offset by offset, of a log that is replayed window by window. Of a table it is the place
-    where the log stood when a plan was made, from that plan's completion on; while an increment goes in, it is where it
+    Of a topic that is known offset by offset, of a log that is replayed window by window. Of a table it is the
+    position of the log when a plan was made, from that plan's completion on; while an increment goes in, it is where it
     was ``before``.
     """
     plan = hydration.plan
@@ -53,7 +53,7 @@ def find_replayed_position(plan: Plan, ledger: LedgerReader) -> LogPosition:
 
 
 def at_position(plan: Plan, position: LogPosition) -> Frontier | None:
-    """Return the frontier at a position. Behind a GTID set may stand where in the binlog's files to look."""
+    """Return the frontier at a position. A GTID set may be followed by a place in the binlog's files."""
     return from_position(_kind(plan), position.label)
 
 

@@ -1,4 +1,4 @@
-"""What has come to a source that its sink does not have, and when to say so once."""
+"""New data of a source that its sink does not have, and when to report it once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Unread:
 
 @dataclass(kw_only=True)
 class Debounce:
-    """Says once that something has come, and not again before a run has brought it."""
+    """Reports new data once, and not again before a run has brought it."""
 
     again: float = AGAIN_SECONDS
     _told: Unread | None = None

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 10.0
 """Least seconds between two questions to a source, of all who look at it."""
 MOMENT = timedelta(microseconds=1)
-"""By how much a sight is newer that only tells of the sink: one counts where it is newer."""
+"""By how much a sight is newer that has only the sink's figures: one counts where it is newer."""
 PRUNE_SECONDS = 600.0
 """Seconds between two times that old samples are looked for."""
 
@@ -155,7 +155,7 @@ def prune(ledger: Ledger, hydration_id: str, kept: Kept) -> None:
 
 @contextmanager
 def nobodys_error(what: str) -> Iterator[None]:
-    """Log what fails, and go on: statistics are no reason for anything else to fail."""
+    """Log what fails, and continue: statistics are no reason for anything else to fail."""
     try:
         yield
     except BackpressureError as error:

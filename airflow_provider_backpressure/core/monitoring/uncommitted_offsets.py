@@ -11,9 +11,9 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, Rang
 
 STILL = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)
 MOST = 1000
-"""Ranges that are asked for at a time: the first open ones tell of every partition before the last of them.
+"""Ranges that are asked for at a time: the first open ones cover every partition before the last of them.
 
-More than that of those that were cut later tell of none: then nothing counts as committed."""
+More than that of those that were cut later cover none: then nothing counts as committed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ class Stand:
     end: LogPosition
     """Where its last window ends; of a plan of ranges where the log was kept from."""
     goal: LogPosition
-    """What has to be reached: the latest position at which anything that stands in the target was read."""
+    """The position to reach: the latest one at which any row of the target was read."""
 
     @property
     def reached(self) -> bool:
@@ -110,7 +110,7 @@ def next_windows(
 
 
 def check_replayable(snapshot: Snapshot, write: WriteSpec, *, mode: Mode, transformed: bool) -> None:
-    """Raise what stands against replaying a log into a target."""
+    """Raise for every obstacle to replaying a log into a target."""
     if write.kind not in REPLAYED_INTO:
         raise SinkRefused(f"No log can be replayed into {write.fence}: a {write.kind} sink does not take deletes.")
     if mode is not Mode.UPSERT:
@@ -122,6 +122,6 @@ def check_replayable(snapshot: Snapshot, write: WriteSpec, *, mode: Mode, transf
     if set(write.key) not in map(set, snapshot.log_keys):
         keys = " or ".join(f"({', '.join(key)})" for key in snapshot.log_keys)
         raise SourceRefused(
-            f"The log of {snapshot.source_identity} does not tell which row of {write.fence} was deleted by "
+            f"The log of {snapshot.source_identity} does not show which row of {write.fence} was deleted by "
             f"({', '.join(write.key)}), by which that is upserted: upsert by {keys}."
         )

@@ -50,7 +50,7 @@ class Verdict(Enum):
     PLANNED = "planned"
     """A new plan was made."""
     RESUMED = "resumed"
-    """The plan of an earlier run is not complete: its ranges go on."""
+    """The plan of an earlier run is not complete: its ranges continue."""
     UNCHANGED = "unchanged"
     """Everything is committed and the source has not moved: nothing to do."""
     MOVED = "moved"
@@ -115,8 +115,8 @@ class Planner:
     def preview(self, *, after: str | None = None, plan: Plan | None = None, counted: bool = True) -> Preview:
         """Check source, executors and sink. Raises the ``Terminal`` error of the first that refuses.
 
-        ``after``: of what lies above this value of the source's rising column. ``plan``: what is to go on, with its own
-        columns. ``counted``: whether it matters how much there is.
+        ``after``: of what lies above this value of the source's rising column. ``plan``: the plan to continue, with its
+        own columns. ``counted``: whether it matters how much there is.
         """
         check_mode(self.mode, self.source, self.sink)
         self.check_signals()
@@ -145,7 +145,7 @@ class Planner:
         )
 
     def plan(self, *, restart: bool = False) -> Planned:
-        """Plan anew, resume what is open, or find nothing to do. ``restart`` asks for a new plan in any case."""
+        """Plan again, resume what is open, or find nothing to do. ``restart`` asks for a new plan in any case."""
         hydration = self.register()
         planner = self._with_overrides(hydration)
         if restart:
@@ -163,7 +163,7 @@ class Planner:
     ) -> Planned | None:
         """Let a ledger that was lost, or is older than the sink, follow the sink; ``None`` where they agree.
 
-        ``within_plan``: only where both are at the same plan, as a lane that goes on with its own needs it.
+        ``within_plan``: only where both are at the same plan, as a lane that continues its own needs it.
 
         What was committed is not read again, and the source is not asked where all of it was. Raises ``LedgerRefused``
         where the sink is the older one and that is not accepted.
@@ -179,7 +179,7 @@ class Planner:
             planner = replace(self, mode=found.plan.mode, consistency=found.plan.consistency)
             planned = planner.close(self.ledger.hydration(hydration.id), found.plan)
             return replace(
-                planned, note=f"{note} in a snapshot that is gone, so the whole is read anew; {planned.note}"
+                planned, note=f"{note} in a snapshot that is gone, so the whole is read again; {planned.note}"
             )
         return Planned(
             verdict=Verdict.RESUMED,
@@ -243,7 +243,7 @@ class Planner:
         return plan.read.window if plan is not None else None
 
     def close(self, hydration: Hydration, plan: Plan) -> Planned:
-        """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan anew."""
+        """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan again."""
         return self._begin(hydration, self.preview(), clears=plan.plan_id)
 
     def _with_overrides(self, hydration: Hydration) -> "Planner":
@@ -257,7 +257,7 @@ class Planner:
         return found
 
     def _begin(self, hydration: Hydration, preview: Preview, *, clears: str | None = None) -> Planned:
-        """Plan anew: first in the ledger, then in the sink, so that a kill in between leaves a plan that can go on."""
+        """Plan again: first in the ledger, then in the sink, so that after a kill in between the plan can continue."""
         snapshot = preview.snapshot
         catches_up = snapshot.consistency is Consistency.CATCH_UP
         draft = Plan(
@@ -336,13 +336,13 @@ class Planner:
         For a plan that the ledger has and the sink does not know yet (its epoch is 0).
         """
         if plan.increment:
-            # Otherwise a target that is gone would be made anew, and hold nothing but what follows.
+            # Otherwise a target that is gone would be created again, and hold only what follows.
             self.sink.check_history()
         self.sink.prepare(plan.write)
         check_empty(plan, self.sink)
         plan = replace(plan, ranges=self.ledger.counts(plan.plan_id).total)
         plan = replace(plan, epoch=self.sink.begin(plan, clear=plan.clears))
-        # Until the fence stood, a late attempt of the plan before may have come in.
+        # Until the fence was set, a late attempt of the earlier plan may have committed.
         check_empty(plan, self.sink)
         self.ledger.take_over(hydration.id, plan)
         return plan
@@ -380,7 +380,7 @@ class Planner:
         return Planned(verdict=verdict, hydration=hydration, plan=plan, ranges=counts.total, note=note)
 
     def _catch_up(self, hydration: Hydration, plan: Plan, counts: RangeCounts) -> Planned:
-        """Go on with open ranges, or plan the windows that follow, or find that nothing was written since."""
+        """Continue with open ranges, or plan the windows that follow, or find that nothing was written since."""
         check_same_key(plan, self.preview(plan=plan, counted=False).write)
         check_held(plan, self.sink)
         if not counts.open:
@@ -432,7 +432,7 @@ class Planner:
         return replace(draft, read=replace(draft.read, storage=now))
 
     def _grown(self, plan: Plan, draft: Plan, log: ChangeLog) -> Plan:
-        """Return a plan of windows with what has come to the source's columns, which the target is given first.
+        """Return a plan of windows with the source's new columns, which the target is given first.
 
         By the source as it is once the windows' end is known: what comes later is in none of them.
         """
@@ -459,7 +459,7 @@ class Planner:
         )
 
     def _increment(self, hydration: Hydration, plan: Plan, ranges: int) -> Planned:
-        """Plan what has come since the committed window, or find that nothing has."""
+        """Plan the rows after the committed window, or find that there are none."""
         check_increment(plan, self.source.increment_column)
         after = plan.read.window.upto if plan.read.window else None
         self._widen(plan, after=after)
@@ -471,12 +471,12 @@ class Planner:
         window = preview.snapshot.window
         # Where rows are estimated there is a total even of an empty window.
         if window is None or window.upto == after or preview.snapshot.total == 0:
-            note = f"nothing has come above {shorten(after)}" if after is not None else "the source is still empty"
+            note = f"nothing is new above {shorten(after)}" if after is not None else "the source is still empty"
             return Planned(verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=ranges, note=note)
         return self._begin(hydration, preview)
 
     def _widen(self, plan: Plan, *, after: str | None) -> None:
-        """Add what has come to the source since the plan to the target, as the policy allows; refuse other changes."""
+        """Add the source's new columns since the plan to the target, as the policy allows; refuse other changes."""
         now = self.source.snapshot(self.consistency, after=after, counted=False).columns
         if fingerprint(now) == plan.fingerprint:
             return

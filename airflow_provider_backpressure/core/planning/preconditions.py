@@ -45,11 +45,11 @@ def check_modules(found: ExecutorEnvironment, cluster: str) -> None:
 
 
 def check_mode(mode: Mode, source: Source, sink: Sink) -> None:
-    """Raise where only what has come since would take the place of all rows."""
+    """Raise where only new rows would take the place of all rows."""
     if mode is Mode.REPLACE and source.increments:
         others = " or ".join(each.value for each in sink.modes if each is not Mode.REPLACE)
         raise InvalidDeclaration(
-            "mode='replace' takes all rows anew each time, and this source brings what has come since: "
+            "mode='replace' takes all rows again each time, and this source brings only new rows: "
             f"use {others}, or leave increment_column out where that is what asks for it."
         )
 
@@ -60,7 +60,7 @@ def check_consistency(wanted: Consistency | None, plan: Plan) -> None:
     if wanted is not plan.consistency and Consistency.CATCH_UP in (wanted, plan.consistency):
         raise InvalidDeclaration(
             f"The hydration was planned with consistency={plan.consistency.value!r}, not {wanted.value!r}: name "
-            'that, or trigger the DAG with {"backpressure": "restart"} to plan anew.'
+            'that, or trigger the DAG with {"backpressure": "restart"} to plan again.'
         )
 
 

@@ -22,7 +22,7 @@ MOST_SHRINK = 0.5
 LATEST = 64
 """Ranges at the end of a plan that are looked at."""
 TELLING = 10.0
-"""A range that took less than so many times the runner's overhead tells nothing about its rows."""
+"""A range that took less than so many times the runner's overhead says nothing about its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Measures:
     rows: int
     """Most rows planned into one of them."""
     rows_per_second: float | None
-    """Of one range, from admission to commit beside the others, without the runner's overhead; ``None``: no telling."""
+    """Of one range, from admission to commit beside the others, without the runner's overhead; ``None``: unknown."""
     memory_bytes: int | None
     """What one took of an executor; ``None`` where unknown."""
     memory: MemoryReading | None
@@ -80,7 +80,7 @@ def measure_plan(ledger: LedgerReader, hydration: Hydration, runner: Runner) -> 
 
 
 def pace_of(records: Sequence[RangeRecord], *, overhead_seconds: float) -> float | None:
-    """Return the median of rows per second of committed ranges; ``None`` where none took long enough to tell."""
+    """Return the median of rows per second of committed ranges; ``None`` where none took long enough."""
     paces = []
     for record in records:
         if record.admitted_at is None or record.committed_at is None or record.attempt != 1 or not record.rows:

@@ -48,7 +48,7 @@ class Marker:
     quarantined: int = 0
     """Rows that went into the quarantine table instead of the target."""
     read_at: str = ""
-    """Where the source's log stood after the rows were read, a ``LogPosition``; empty where that was not asked."""
+    """The position of the source's log after the rows were read, a ``LogPosition``; empty where that was not asked."""
 
     @property
     def rows_read(self) -> int:
@@ -123,7 +123,7 @@ class ChangeLog(Protocol):
     def begin(self) -> LogPosition:
         """Let the source keep its log, and return from where on: what the ranges will not see lies behind it.
 
-        What an earlier life of the hydration has left in the source is made anew. Whatever was committed before the
+        What an earlier life of the hydration has left in the source is created again. Whatever was committed before the
         position is seen by every query that begins after this call.
         """
         ...
@@ -132,7 +132,7 @@ class ChangeLog(Protocol):
         """Return pieces of at most ``bytes`` bytes that cover the log from ``start`` to where it is safe now.
 
         None where nothing was written since. ``LogLost`` where the source no longer has all of it, ``SnapshotLost``
-        where that was given up, so that all is to be read anew, as declared.
+        where that was given up, so that all is to be read again, as declared.
         """
         ...
 
@@ -155,7 +155,7 @@ class ChangeLog(Protocol):
 
         ``replaying``: ``None`` where no run is under way. ``SourceRefused`` where the work is to stop and the log to be
         kept, or nobody replays it; nothing of the kind while it is being replayed, which frees the log.
-        ``SnapshotLost`` where the log was given up, so that all is to be read anew. ``LogLost`` where it is lost
+        ``SnapshotLost`` where the log was given up, so that all is to be read again. ``LogLost`` where it is lost
         already, and nobody has declared that.
         """
         ...
@@ -176,7 +176,7 @@ class Source(Protocol):
     modules: tuple[str, ...]
     """Python modules that a task imports to read from it."""
     increments: bool
-    """Whether later runs read what has come since the committed window."""
+    """Whether later runs read only rows after the committed window."""
     increment_column: str | None
     """The declared rising column; ``None`` where there is none, and for a log, which is read by offsets."""
 
@@ -193,7 +193,7 @@ class Source(Protocol):
         ``consistency``: ``None`` for the source's own default. ``after``: only what lies above this value of the rising
         column; of a source with versions the one that was read, which is the answer's too where rows are the same.
         ``previous``: the window of the plan whose place a new one takes; a source that begins at its end begins
-        where that plan's hydration began. ``counted``: whether it matters how much there is; else ``total`` may be
+        where that plan's hydration began. ``counted``: whether it matters how much there is; otherwise ``total`` may be
         ``None``, and what would have to look through the rows for it does not.
         """
         ...
@@ -250,7 +250,7 @@ class Source(Protocol):
         ...
 
     def upstream(self) -> Upstream:
-        """Return how far the source itself has come. It costs the source one cheap question, and reads no rows."""
+        """Return the source's own position. It costs the source one cheap question, and reads no rows."""
         ...
 
     def close(self) -> None:
@@ -305,7 +305,7 @@ class Sink(Protocol):
         ...
 
     def epoch(self, plan_id: str) -> int | None:
-        """Return the epoch of this plan if it still holds the target's plan row, else ``None``."""
+        """Return the epoch of this plan if it still holds the target's plan row, otherwise ``None``."""
         ...
 
     def held(self) -> PlanRow | None:
@@ -337,7 +337,7 @@ class Sink(Protocol):
 
         Nothing is said of what comparing the plan's ranges, or the target as a whole, finds by itself; nor where a
         mode lets others write too (``upsert``). A target that earlier plans have filled before an increment is judged
-        as far as their rows can be told from others.
+        as far as their rows can be distinguished from others.
         """
         ...
 
@@ -349,10 +349,10 @@ class Sink(Protocol):
         ...
 
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
-        """Remove a slice's rows and its marker in one step, so that it can be written anew; return the rows removed.
+        """Remove a slice's rows and its marker in one step, so that it can be written again; return the rows removed.
 
         Rows may stay where writing them again replaces them by key. Idempotent. ``SinkRefused`` where the slice's rows
-        cannot be told from others, ``PlanSuperseded`` for a plan that no longer holds the target.
+        cannot be distinguished from others, ``PlanSuperseded`` for a plan that no longer holds the target.
         """
         ...
 
@@ -364,10 +364,10 @@ class Sink(Protocol):
         ...
 
     def complete(self, plan: Plan) -> None:
-        """Finish what the rows have come into, once every range is committed. Idempotent.
+        """Finish the table that holds the rows, once every range is committed. Idempotent.
 
         Under ``replace`` that is the shadow, which gets its indexes and keys. A target into which a log is replayed is
-        marked as consistent. Else there is nothing to do. ``SinkRefused`` where the new rows break one of them.
+        marked as consistent. Otherwise there is nothing to do. ``SinkRefused`` where the new rows break one of them.
         """
         ...
 
@@ -432,7 +432,7 @@ class Runner(Protocol):
     """The way to Spark. Errors: ``RunnerRefused``, ``RunnerUnavailable``, ``RangeFailed``."""
 
     session_id: str
-    """Stands in the ledger before each submission, so that another process can find and end the job."""
+    """Is in the ledger before each submission, so that another process can find and end the job."""
     overhead_seconds: float
     """What a job takes beside its rows, as measured; ranges are planned so long that it is a small part of them."""
 
@@ -469,7 +469,7 @@ class Runner(Protocol):
 
 
 class Receiver(Protocol):
-    """Whoever a channel's messages are for. Called from threads of the channel's own; nothing here may block."""
+    """The receiver of a channel's messages. Called from threads of the channel's own; nothing here may block."""
 
     def on_subscribed(self, hydration_id: str) -> None:
         """Every message on this hydration that is published from now on will be heard; what was before may be lost.

@@ -1,4 +1,4 @@
-"""The ledger's port: what the domain asks of the tables in which everything that happened stands."""
+"""The ledger's port: what the domain asks of the tables that record everything that happened."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -77,7 +77,7 @@ class LedgerReader(ObservedReader, Protocol):
         ...
 
     def spans(self, hydration_id: str) -> list[Span]:
-        """Return the phases that a hydration has been in, in order; the last one goes on."""
+        """Return the phases that a hydration has been in, in order; the last one is still open."""
         ...
 
     def push_counts(self) -> list[str]:
@@ -122,11 +122,11 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         ...
 
     def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
-        """Store a new plan with its ranges and return their number. Statistics begin anew with the plan's total."""
+        """Store a new plan with its ranges and return their number. Statistics begin again with the plan's total."""
         ...
 
     def restore(self, hydration_id: str, plan: Plan, records: Iterable[RangeRecord], *, who: str, why: str) -> None:
-        """Take a plan with its ranges over from the sink, in the place of whatever stands here of that plan.
+        """Take a plan with its ranges over from the sink, in the place of all that the ledger holds of that plan.
 
         The hydration goes to rehydration, and statistics begin with what is committed. Who and why stay in the control
         table. ``LedgerRefused`` while a range of the hydration is in flight under a lease that has not run out.
@@ -134,7 +134,7 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         ...
 
     def take_over(self, hydration_id: str, plan: Plan) -> None:
-        """Write down the newer epoch under which a new life of the lane goes on with the same plan.
+        """Write down the newer epoch under which a new life of the lane continues the same plan.
 
         Nothing where another plan is the current one by now.
         """
@@ -195,8 +195,9 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
     def recut(self, plan_id: str, seq: int, *, attempt: int, pieces: Sequence[Bounds]) -> list[int]:
         """Put planned ranges of these bounds in the place of one, which is revoked, and return their numbers.
 
-        For a range of the current plan that is planned, or that ``attempt`` holds, whose credit is back then; else
-        nothing is changed and nothing returned. Their numbers follow the plan's last; they share what was expected.
+        For a range of the current plan that is planned, or that ``attempt`` holds, whose credit is released then;
+        otherwise nothing is changed and nothing returned. Their numbers follow the plan's last; they share what was
+        expected.
         """
         ...
 

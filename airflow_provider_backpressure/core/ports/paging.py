@@ -23,7 +23,7 @@ def every_range(
 
 
 def every_glance(ledger: Views) -> Iterator[HydrationSummary]:
-    """Yield how every hydration stands: those that hydrate first."""
+    """Yield the state of every hydration: those that hydrate first."""
     offset = 0
     while page := ledger.glances(limit=GLANCES, offset=offset):
         yield from page

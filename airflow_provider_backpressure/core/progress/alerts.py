@@ -1,4 +1,4 @@
-"""What somebody should hear of: each event once, when it has lasted long enough, and again after it was over."""
+"""Alerts: each event once, when it has lasted long enough, and again after it was over."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 
 KEY = "backpressure_event"
-"""Under which the event stands in the context that a notifier is given."""
+"""Key of the event in the context that a notifier is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def of_course(course: Course | None) -> dict[Kind, str]:
 
 
 def _explain_closed(hydration: Hydration, gate: GateState, seconds: float) -> str:
-    """Return why nothing goes on; empty where something does: a full gate whose ranges come through is no event."""
+    """Return why nothing moves; empty where something does: a full gate whose ranges are committed is no event."""
     stuck = not gate.in_flight or (gate.oldest_seconds or 0.0) >= seconds
     if not gate.waiting or not stuck:
         return ""
@@ -97,23 +97,23 @@ def _explain_closed(hydration: Hydration, gate: GateState, seconds: float) -> st
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """What to tell now, and what may have to be told later."""
+    """What to report now, and what may be due later."""
 
     due: tuple[str, ...] = ()
     later: float | None = None
-    """Seconds until the next of what goes on already is due, if it goes on."""
+    """Seconds until the next condition that lasts already is due, if it lasts."""
 
 
 Occurring = Mapping[str, Mapping[str, Any]]
-"""What goes on, by kind: ``{"since": time, "told": bool}``."""
+"""Conditions that last, by kind: ``{"since": time, "told": bool}``."""
 
 
 def note_alerts(
     occurring: Occurring, present: Mapping[str, float], looked: frozenset[str], now: datetime
 ) -> tuple[Occurring, Notice]:
-    """Return what goes on from now on, and what is to be told.
+    """Return the conditions that last from now on, and what is to be reported.
 
-    ``present``: seconds for which each kind has to go on, of those that hold; ``looked``: those looked for, of which
+    ``present``: seconds for which each kind has to last, of those that hold; ``looked``: those looked for, of which
     what does not hold is over.
     """
     after = {kind: dict(each) for kind, each in occurring.items() if kind in present or kind not in looked}
@@ -137,6 +137,6 @@ def to_json(occurring: Occurring) -> str:
 
 
 def from_json(text: str | None) -> Occurring:
-    """Read what :func:`to_json` wrote; nothing goes on where nothing was written."""
+    """Read what :func:`to_json` wrote; nothing lasts where nothing was written."""
     value: Occurring = json.loads(text or "{}")
     return value

@@ -25,7 +25,7 @@ class Verdict(StrEnum):
     KEEPING_UP = "keeping up"
     NOT_KEEPING_UP = "not keeping up"
     IDLE = "idle"
-    """No run is under way, and something has come since the last one."""
+    """No run is under way, and there is new data since the last one."""
     CAUGHT_UP = "caught up"
     """Everything that the source has is committed."""
 
@@ -37,11 +37,11 @@ class Sight:
     at: datetime
     unit: Unit
     known: Frontier
-    """How far the source has come."""
+    """The source's position."""
     committed: Frontier | None
     """How far the sink has committed; ``None`` while that is not known."""
     open: int = 0
-    """Of what is known, what nobody can read yet: transactions that are not over."""
+    """Of the known positions, those that cannot be read yet: transactions that are not over."""
     working: bool = False
     """Whether a run of the hydration is under way."""
     settled: bool = True
@@ -110,7 +110,7 @@ class Course:
 
     @property
     def catch_up_seconds(self) -> float | None:
-        """Seconds until everything is committed at these rates; infinite for never, ``None`` where nobody can say."""
+        """Seconds until everything is committed at these rates; infinite for never, ``None`` where unknown."""
         if self.lag is None or not self.latest.follows:
             return None
         if self.lag == 0:
@@ -158,14 +158,14 @@ def _measure(course: Course, sight: Sight, seconds: float) -> Course:
     if sight.committed is not None and base.committed is not None:
         process = rate(sight.committed, base.committed, seconds)
     behind = course.behind
-    # Between two runs nothing is expected to move: that tells neither way.
+    # Between two runs nothing is expected to move: that proves nothing.
     if process is not None and (sight.working or process > 0):
         behind = behind + 1 if process < upstream else 0
     return Course(latest=sight, base=sight, upstream_rate=upstream, process_rate=process, behind=behind)
 
 
 def went_back(before: Sight, now: Sight) -> str:
-    """Return the sentence for a source that has less than it had, or less than was committed; else an empty text.
+    """Return the sentence for a source that has less than it had, or less than was committed; otherwise an empty text.
 
     What was committed is compared as of the sight before: it was there when the source was asked this time.
     """
@@ -180,16 +180,16 @@ def _gone(unit: Unit, key: str, what: str, before: int, now: int) -> str:
     if unit is Unit.OFFSETS:
         return (
             f"Partition {key} {what} offset {before} and ends at offset {now} now: the log was cut off, or the topic "
-            'made anew. Trigger the DAG with {"backpressure": "restart"} to read it from the start.'
+            'was created again. Trigger the DAG with {"backpressure": "restart"} to read it from the start.'
         )
     if unit is Unit.BYTES:
         return (
             f"The source's log {what} {_lsn(before)} and is at {_lsn(now)} now: the server was restored, or is another "
-            'one. Trigger the DAG with {"backpressure": "restart"} to read it anew.'
+            'one. Trigger the DAG with {"backpressure": "restart"} to read it again.'
         )
     return (
         f"The source {what} {before} {unit} of {key} and has {now} now: the server was restored, or is another one. "
-        'Trigger the DAG with {"backpressure": "restart"} to read it anew.'
+        'Trigger the DAG with {"backpressure": "restart"} to read it again.'
     )
 
 

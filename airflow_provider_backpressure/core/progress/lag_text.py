@@ -24,7 +24,7 @@ def format_rate(rate: float, unit: Unit) -> str:
 
 
 def catch_up(seconds: float | None) -> str | None:
-    """Return the time until everything is committed, or ``never``; ``None`` where nobody can say."""
+    """Return the time until everything is committed, or ``never``; ``None`` where unknown."""
     if seconds is None:
         return None
     return "never" if math.isinf(seconds) else duration(seconds)

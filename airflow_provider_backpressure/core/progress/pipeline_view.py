@@ -32,7 +32,7 @@ class Pipe:
     source: Part
     gate: Part
     read: Part
-    """With the transform in one where nobody can tell the two apart."""
+    """With the transform in one where the two cannot be separated."""
     transform: Part | None = None
     """``None`` where rows stay as they are read."""
     sink: Part
@@ -50,7 +50,7 @@ class Pipe:
 
 
 def pipe(now: HydrationSummary) -> Pipe:
-    """Return the pipe; figures that nobody knows are called so, never 0."""
+    """Return the pipe; unknown figures are called so, never 0."""
     read, *others = (_describe_work(now, name, stage) for name, stage in _apart(now).items())
     return Pipe(
         source=_source(now), gate=_gate(now), read=read, transform=others[0] if others else None, sink=_sink(now)
@@ -98,7 +98,7 @@ def _gate(now: HydrationSummary) -> Part:
 
 
 def _apart(now: HydrationSummary) -> dict[str, Stage]:
-    """Return the stages between gate and sink by name: read and transform, or both in one where they are told so."""
+    """Return the stages between gate and sink by name: read and transform, or both in one if measured so."""
     plan = now.hydration.plan
     if plan is None or plan.transform is None:
         return {Stage.READ.value: Stage.READ}
@@ -106,7 +106,7 @@ def _apart(now: HydrationSummary) -> dict[str, Stage]:
     if Stage.READ_AND_TRANSFORM in told:
         return {Stage.READ_AND_TRANSFORM.value: Stage.READ_AND_TRANSFORM}
     if Stage.READ in told and Stage.TRANSFORM not in told:
-        # An earlier release has told it.
+        # An earlier release has recorded it.
         return {Stage.READ_AND_TRANSFORM.value: Stage.READ}
     return {Stage.READ.value: Stage.READ, Stage.TRANSFORM.value: Stage.TRANSFORM}
 

@@ -23,7 +23,7 @@ def duration(seconds: float) -> str:
 
 
 def arrival(found: Eta) -> str:
-    """Return the time that is left, with its interval where recent rates tell one: ``2:10 (1:50 to 3:00)``."""
+    """Return the time that is left, with its interval where recent rates give one: ``2:10 (1:50 to 3:00)``."""
     if found.soonest is None or found.latest is None:
         return duration(found.seconds)
     latest = "never" if math.isinf(found.latest) else duration(found.latest)

@@ -12,7 +12,7 @@ STEP_SECONDS = 10
 RECENT_SECONDS = 300.0
 """How far back recent rates go: over minutes one sees how far they spread."""
 LEAST_STEPS = 3
-"""Recent rates that it takes to tell how they spread."""
+"""Recent rates that an interval needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,14 @@ class Eta:
 
 
 def step_of(at: datetime) -> int:
-    """Return the number of the step that a moment is in, the same for everybody who counts."""
+    """Return the number of the step that a moment is in, the same in every process."""
     return math.floor(at.timestamp()) // STEP_SECONDS
 
 
 def recent_rates(samples: Sequence[Sample]) -> list[float]:
     """Return rows per second over successive steps; samples ascend in time.
 
-    The first sample of each step is enough: a ledger gives only those where it tells of many hydrations.
+    The first sample of each step is enough: a ledger gives only those where it reports on many hydrations.
     """
     firsts: dict[int, Sample] = {}
     for sample in samples:
@@ -71,7 +71,7 @@ def recent_rates(samples: Sequence[Sample]) -> list[float]:
 
 
 def eta(progress: Progress, rate: float | None, recent: Sequence[float]) -> Eta | None:
-    """Return when the total is committed, at ``rate`` rows per second; ``None`` where nobody can say."""
+    """Return when the total is committed, at ``rate`` rows per second; ``None`` where unknown."""
     if progress.total is None or not rate or rate <= 0:
         return None
     left = max(0, progress.total - progress.committed)

@@ -1,4 +1,4 @@
-"""How far a source itself has come: its frontier, with the unit in which it is counted."""
+"""The position of a source itself: its frontier, with the unit in which it is counted."""
 
 import json
 import re
@@ -48,7 +48,7 @@ class Upstream:
     unit: Unit
     at: Frontier
     open: int = 0
-    """Of these, what belongs to transactions that are not over or stands behind such: nobody can read it yet."""
+    """Of these, what belongs to open transactions or follows such: it cannot be read yet."""
 
     def to_json(self) -> str:
         """Return it as JSON."""

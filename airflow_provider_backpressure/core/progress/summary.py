@@ -21,7 +21,7 @@ class HydrationSummary:
     hydration: Hydration
     progress: Progress
     speed: float | None = None
-    """Rows (or offsets) per second; ``None`` where nobody can say."""
+    """Rows (or offsets) per second; ``None`` where unknown."""
     recent: Sequence[float] = ()
     """The same over successive steps of the last minutes: how far it spreads."""
     memory_used: int | None = None
@@ -65,7 +65,7 @@ class HydrationSummary:
 
     @property
     def eta(self) -> Eta | None:
-        """When the snapshot is complete, with an interval by recent rates; ``None`` where nobody can say."""
+        """When the snapshot is complete, with an interval by recent rates; ``None`` where unknown."""
         return eta(self.progress, self.speed, self.recent) if self.running and self.state is not State.FAILED else None
 
     @property
@@ -87,7 +87,7 @@ class HydrationSummary:
 
     @property
     def paused_by(self) -> str | None:
-        """Who has closed the gate by hand."""
+        """Who has closed the gate manually."""
         return self.hydration.paused_by
 
     @property
@@ -107,7 +107,7 @@ def summarize(
     flow: Flow | None = None,
     course: Course | None = None,
 ) -> HydrationSummary:
-    """Return how a hydration stands by its gate."""
+    """Return the state of a hydration by its gate."""
     return HydrationSummary(
         hydration=hydration,
         progress=progress,

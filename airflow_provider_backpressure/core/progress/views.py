@@ -38,7 +38,7 @@ class FlowAt:
 def stretches(looks: Sequence[tuple[datetime, Flow]], *, seconds: float, most: int) -> list[FlowAt]:
     """Put looks of the last ``seconds``, which ascend in time, together in at most ``most`` stretches of equal length.
 
-    Stretches in which nobody looked are left out.
+    Stretches without samples are left out.
     """
     if not looks:
         return []
@@ -67,7 +67,7 @@ class Views(Protocol):
     def glances(
         self, *, owners: Collection[str] | None = None, ids: Collection[str] | None = None, limit: int, offset: int = 0
     ) -> list[HydrationSummary]:
-        """Return how hydrations stand: all, those of some owners, or those of some ids.
+        """Return the state of hydrations: all, those of some owners, or those of some ids.
 
         Those that hydrate come first, and of these the latest made.
         """

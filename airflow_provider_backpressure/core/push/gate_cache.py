@@ -8,7 +8,7 @@ from airflow_provider_backpressure.core.gate.hydration import GateState
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Where a mirror stood when a read of the ledger began."""
+    """The position of a mirror when a read of the ledger began."""
 
     losses: int
     number: int
@@ -21,7 +21,7 @@ class Mirror:
     A diff with the next number is applied. Every other one makes the copy **stale**, until the ledger has been read
     again; but for a late one that a read has overtaken.
 
-    What diffs do not tell stays as last read: the queue, memory, connections, and the age of what is in flight.
+    What diffs do not hold stays as last read: the queue, memory, connections, and the age of what is in flight.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Mirror:
 
     @property
     def may_open(self) -> bool:
-        """Whether the gate is worth a look: as far as diffs tell it is open, or nothing is known."""
+        """Whether the gate is worth a look: by the diffs it is open, or nothing is known."""
         if self.stale or self.state is None:
             return True
         return self.state.paused_by is None and self.state.in_flight < self.state.credits

@@ -25,7 +25,7 @@ from airflow_provider_backpressure.exceptions import BackpressureError
 log = logging.getLogger(__name__)
 
 PUSHED = frozenset({"hand", "credits", SINK_COMMIT})
-"""Names of the signals whose end is told by a diff."""
+"""Names of the signals whose end a diff reports."""
 DEAF_SECONDS = 30.0
 """How long push is not trusted after a message that could not be read: others may speak another format."""
 
@@ -43,7 +43,7 @@ class Paces:
 
 
 def is_pushed(decision: Decision | None) -> bool:
-    """Whether everything that closes a gate is something that diffs tell the end of."""
+    """Whether everything that closes a gate is something whose end a diff reports."""
     closed = {signal.name for signal in decision.signals if signal.closed} if decision else set()
     return bool(closed) and closed <= PUSHED
 
@@ -83,14 +83,14 @@ class Push:
     # What is published
 
     def publish(self, ledger: Ledger, hydration_id: str, diff: Diff) -> None:
-        """Tell others of a change that is in the ledger by now. Never raises."""
+        """Publish a change that is in the ledger by now. Never raises."""
         try:
             self._refresh(ledger)
             if not self.switches.publish:
                 return
             own = replace(diff, origin=self.origin)
             self.counts.add("published")
-            # At once, so that whoever gets the next turn here knows of the credit that the last one took.
+            # At once, so that the next waiter here knows of the credit that the last one took.
             self._hear(own)
             self.channel.publish(hydration_id, own)
         except Exception as error:
@@ -149,16 +149,16 @@ class Push:
                 self._desks[waiter.hydration_id].park(waiter)
 
     def unpark(self, waiter: Waiter, *, failed: bool = False) -> None:
-        """Wait by oneself, as for what nobody tells of. ``failed``: the ledger could not be read in its turn."""
+        """Wait by oneself, as for what is not pushed. ``failed``: the ledger could not be read in its turn."""
         with self._lock:
             if waiter.hydration_id in self._desks:
                 self._desks[waiter.hydration_id].unpark(waiter, pass_on=not failed)
 
     def read_gate(self, ledger: LedgerReader, hydration_id: str) -> GateState:
-        """Return a gate's state: the copy where a diff has just said that it is open, else read for all that wait here.
+        """Return a gate's state: the copy if a diff has just said that it is open, otherwise read for all waiters.
 
         The copy's figures are enough to ask for a credit, which the ledger gives or refuses. It is used once for each
-        change, so that whoever is refused reads.
+        change, so that a refused waiter reads.
         """
         with self._lock:
             desk = self._desks.get(hydration_id)
@@ -174,7 +174,7 @@ class Push:
         return state
 
     def healthy(self, hydration_id: str) -> bool:
-        """Whether changes of a hydration that somebody waits for here are being heard."""
+        """Whether changes of a hydration with waiters here arrive."""
         with self._lock:
             desk = self._desks.get(hydration_id)
             return desk is not None and self._healthy(desk)

@@ -23,7 +23,7 @@ NAMES = (
 """``dropped``: never sent, as the queue was full or the channel down. ``ignored``: broken, or of an unknown format.
 ``fallbacks``: looks made because push was not to be trusted. ``connected``, ``lost``: of the listening connection."""
 HISTOGRAMS = ("observed", "broadcast")
-"""``observed``: from a write in the ledger until it was heard of. ``broadcast``: handing messages to the server."""
+"""``observed``: from a write in the ledger until its arrival. ``broadcast``: passing messages to the server."""
 
 
 class Histogram:
@@ -59,12 +59,12 @@ class PushCounts:
             self._numbers[name] += number
 
     def count_delay(self, seconds: float) -> None:
-        """Count the time from a write in the ledger until it was heard of here."""
+        """Count the time from a write in the ledger until its arrival here."""
         with self._lock:
             self._observed.add(seconds)
 
     def broadcast(self, seconds: float) -> None:
-        """Count the time that it took to hand messages to the channel's server."""
+        """Count the time that it took to pass messages to the channel's server."""
         with self._lock:
             self._broadcast.add(seconds)
 

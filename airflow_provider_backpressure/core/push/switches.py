@@ -18,7 +18,7 @@ class Switch(StrEnum):
 
 
 def is_on(ledger: Steering, switch: Switch) -> bool:
-    """Return how a switch stands in the ledger; one that nobody has touched is on."""
+    """Return the state of a switch in the ledger; one that was never set is on."""
     return ledger.get_shared(Shared.PUSH, switch) != 0
 
 
@@ -28,7 +28,7 @@ def turn(ledger: Steering, switch: Switch, *, on: bool, who: str, why: str | Non
 
 
 class Switches:
-    """How the switches stand, as last read."""
+    """The state of the switches, as last read."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self.publish = True

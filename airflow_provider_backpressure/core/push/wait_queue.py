@@ -20,7 +20,7 @@ class Waiter:
     seq: int | None = None
     """The range that it stands for."""
     every: bool = False
-    """Wants to hear of every change, and takes nobody's turn: one that only shows what is."""
+    """Gets every change, and takes no turn: a waiter that only displays."""
     tried: int = field(default=-1, init=False)
     """The desk's version at its latest turn."""
 
@@ -50,11 +50,11 @@ class WaitQueue:
 
     @property
     def waited_for(self) -> bool:
-        """Whether somebody waits for a turn."""
+        """Whether there is a waiter for a turn."""
         return bool(self._parked)
 
     def enter(self, waiter: Waiter) -> None:
-        """Begin to hear of changes."""
+        """Subscribe to changes."""
         self.waiters[waiter] = None
 
     def leave(self, waiter: Waiter) -> None:
@@ -64,7 +64,7 @@ class WaitQueue:
         self._give_back(waiter)
 
     def park(self, waiter: Waiter) -> None:
-        """Wait for the next turn behind the others; whoever had the turn is done with it."""
+        """Wait for the next turn after the others; a waiter that had the turn is done with it."""
         if waiter in self.waiters:
             self._parked[waiter] = None
         self._give_back(waiter)
@@ -76,7 +76,7 @@ class WaitQueue:
         self._give_back(waiter, pass_on=pass_on)
 
     def hear(self, diff: Diff) -> bool:
-        """Take a diff in, tell those that stand for its range, and return whether it went in cleanly."""
+        """Apply a diff, notify the waiters for its range, and return whether it applied cleanly."""
         clean = self.mirror.hear(diff)
         self.wake_next()
         if diff.seq is not None:
@@ -105,7 +105,7 @@ class WaitQueue:
         self.wake_next()
 
     def wake_next(self) -> None:
-        """Let somebody look, if it is worth it."""
+        """Let one waiter read, if it is worth it."""
         self._version += 1
         for waiter in self.waiters:
             if waiter.every:
@@ -113,7 +113,7 @@ class WaitQueue:
         self.offer()
 
     def offer(self) -> None:
-        """Give the turn to whoever waits longest, unless somebody has it or everybody had it since the last change."""
+        """Give the turn to the longest waiter, unless one has it or all had it since the last change."""
         first = next(iter(self._parked), None)
         if self._turn is not None or first is None or first.tried == self._version:
             return
@@ -123,7 +123,7 @@ class WaitQueue:
             first.wake()
 
     def poll(self) -> None:
-        """Let somebody read the ledger, whatever the copy says."""
+        """Let one waiter read the ledger, whatever the copy says."""
         if self._turn is self._slow:
             self._turn = None
         self._slow, self._due = self._turn, True

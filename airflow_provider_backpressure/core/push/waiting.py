@@ -21,12 +21,12 @@ class Waiting(Protocol):
     def wait(self, decision: Decision | None, *, pause: float, most: float) -> None:
         """Return when it is time for another look; ``decision`` is what the last one gave.
 
-        ``pause``: seconds until then, where nobody tells. ``most``: seconds in any case.
+        ``pause``: seconds until then, where nothing is pushed. ``most``: seconds in any case.
         """
         ...
 
     def done(self) -> None:
-        """Wait no longer: what was waited for has come, or is given up. Idempotent."""
+        """Wait no longer: the event has arrived, or is given up. Idempotent."""
         ...
 
 
@@ -96,7 +96,7 @@ class Changes:
     _waiters: dict[str, Waiter] = field(default_factory=dict)
 
     def wait(self, hydration_ids: Collection[str]) -> None:
-        """Return when one of them has changed, or it is time to look all the same."""
+        """Return when one of them has changed, or when the next poll is due."""
         if self.push is None:
             self._changed.wait(self.pause)
             return
@@ -117,7 +117,7 @@ class Changes:
             self._follow(self.push, ())
 
     def _follow(self, push: Push, hydration_ids: Collection[str]) -> bool:
-        """Hear of these and no others; return whether any of them is new."""
+        """Subscribe to these and no others; return whether any of them is new."""
         for each in set(self._waiters) - set(hydration_ids):
             push.leave(self._waiters.pop(each))
         new = set(hydration_ids) - set(self._waiters)

@@ -10,19 +10,19 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 
 
 class Standing(Enum):
-    """How the ledger stands to the sink."""
+    """The relation of the ledger to the sink."""
 
     AGREED = "agreed"
     """They are of each other; or neither knows a plan that the other would have to."""
     LEDGER_BEHIND = "ledger_behind"
     """The sink knows more of this very hydration: the ledger was lost or restored, and follows."""
     SINK_BEHIND = "sink_behind"
-    """The ledger knows more: the target was restored, emptied or taken. Nobody goes on by himself."""
+    """The ledger knows more: the target was restored, emptied or taken. A person decides how to continue."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A standing, and one sentence about it, which says what to do where nothing is done by itself."""
+    """A relation, and one sentence about it, which says what to do where nothing is done by itself."""
 
     standing: Standing
     sentence: str = ""
@@ -47,13 +47,13 @@ class Comparison:
     environment: str
 
     def find(self) -> Finding:
-        """Return how they stand."""
+        """Return how they compare."""
         if self.plan is None:
             return self._lost()
         if not self.plan.epoch:
             return self._of_new_plan(self.plan, self.row)
         if self.row is None:
-            return self._stop(f"{self.target} holds no plan any more", "it was restored, emptied or made anew")
+            return self._stop(f"{self.target} holds no plan any more", "it was restored, emptied or created again")
         if self.row.plan_id == self.plan.plan_id:
             return self._of_one_plan(self.plan, self.row)
         return self._of_two_plans(self.plan, self.row)

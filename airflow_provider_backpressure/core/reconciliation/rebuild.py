@@ -74,7 +74,7 @@ class Rebuilt:
         return [self._as_marked(record) for record in records]
 
     def complete(self) -> bool:
-        """Whether the markers alone tell that nothing is missing, whatever the source says."""
+        """Whether the markers alone prove that nothing is missing, whatever the source says."""
         window, there = LogWindow.from_window(self.plan.read.window), self.list_committed()
         if window is not None:
             return not list(find_missing(window, _select_kind(there, OffsetBounds)))
@@ -93,7 +93,7 @@ class Rebuilt:
         return starts == ends and None in starts and (not nulls or self.plan.ranges - 1 in numbers)
 
     def windows(self, log: ChangeLog) -> list[RangeRecord]:
-        """Return all windows of a plan that replays a log, those anew that no marker is about.
+        """Return all windows of a plan that replays a log; those without a marker are planned again.
 
         They went in one after another, so what is missing lies behind the last of them. ``LogLost`` where the source
         no longer has that.
@@ -109,7 +109,7 @@ class Rebuilt:
         return [*there, *(self._plan_range(seq, bounds, there) for seq, bounds in enumerate([*inner, last], first))]
 
     def rebuild_all(self, source: Source, columns: tuple[str, ...], *, nulls: bool) -> list[RangeRecord]:
-        """Return all ranges, those anew that no marker is about.
+        """Return all ranges; those without a marker are planned again.
 
         ``columns``: those of the key; ``nulls``: whether rows without a key are a range of their own.
         """
@@ -192,7 +192,7 @@ class Rebuilt:
 
 
 def _same(record: RangeRecord | None, marker: Marker) -> bool:
-    """Whether a ledger's range is the marker's: it may have been cut since, or be of numbers given out anew."""
+    """Whether a ledger's range is the marker's: it may have been cut since, or its number may have been used again."""
     if record is None or record.bounds != bounds_from_json(dict(marker.bounds)):
         return False
     return not marker.revoked or record.state is RangeState.REVOKED

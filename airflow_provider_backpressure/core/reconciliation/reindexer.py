@@ -46,7 +46,7 @@ class Reindexer:
     environment: str
 
     def compare(self, hydration: Hydration) -> Finding:
-        """Return how they stand; asks the sink two questions, and the source none."""
+        """Return how they compare; ask the sink two questions, and the source none."""
         return self._comparison(hydration)[0]
 
     def follow(

@@ -1,4 +1,4 @@
-"""Increments: whether what lies above the value that was committed last is what has come since."""
+"""Increments: whether the rows above the value that was committed last are all the new ones."""
 
 import logging
 

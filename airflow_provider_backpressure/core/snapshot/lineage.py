@@ -31,7 +31,7 @@ class Lineage:
     """Committed by this task, or read back by it; ``None`` where it does not know."""
     bytes: int | None = None
     moved: bool = True
-    """Whether rows went into the sink; else it was compared."""
+    """Whether rows went into the sink; otherwise it was compared."""
     equal: bool | None = None
     """What the comparison found; ``None`` where there was none."""
 
@@ -65,7 +65,7 @@ class Lineage:
 
 
 def dataset(identity: str) -> Dataset:
-    """Return the dataset that an identity of ours means; a part of a table is of the table's."""
+    """Return the dataset of one of our identities; a part of a table is of the table's."""
     kind, _, rest = _PART.sub("", identity.removeprefix(LANDED)).partition("://")
     if kind in FILES:
         return _files(rest)

@@ -85,7 +85,7 @@ class ReadSpec:
     snapshot: str | None = None
     """The exported snapshot in which every range is read; known only while the lane that keeps it lives."""
     tells_position: bool = False
-    """Whether each range tells where the source's log stood after its rows were read."""
+    """Whether each range records the position of the source's log after its rows were read."""
     keep_bad: bool = False
     """Whether a record that cannot be taken apart is handed on with the reason, instead of failing its range."""
     trusts: bool = False
@@ -131,7 +131,7 @@ class WriteSpec:
     most_bad: int = 0
     """Most rows of one plan that it takes."""
     frontier_table: str = ""
-    """Where the sink keeps how far each stream of a log has come: a table of its own, or the target itself. Empty for a
+    """Where the sink keeps the position of each stream of a log: a table of its own, or the target itself. Empty for a
     sink that has no such place."""
     ordered: bool = False
     """Whether later rows win over earlier ones: ranges go in one after another, and a row without values deletes."""
@@ -191,8 +191,8 @@ class RangeSpec:
 class ChecksumSpec:
     """A piece of a table to be counted and hashed where the executors are. ``query`` selects it, ordered as written.
 
-    With ``read`` the rows are read as a source's slice is, and their values are hashed; else the target of this kind
-    hashes them as its markers have it.
+    With ``read`` the rows are read as a source's slice is, and their values are hashed; otherwise the target of this
+    kind hashes them as its markers have it.
     """
 
     kind: str
@@ -220,7 +220,7 @@ class SliceResult:
     quarantined: int = 0
     """Rows that went into the quarantine table instead."""
     read_at: str = ""
-    """Where the source's log stood after the rows were read (a ``LogPosition``); empty where that was not asked."""
+    """The position of the source's log after the rows were read (a ``LogPosition``); empty where that was not asked."""
     times: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     """Seconds that reader, transform and sink were busy, idle and held back, by stage; empty: nothing was copied."""
     peak_memory_bytes: int = 0

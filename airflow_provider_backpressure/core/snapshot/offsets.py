@@ -13,7 +13,7 @@ from airflow_provider_backpressure.exceptions import SinkRefused
 COLUMN = "partition, offset"
 """What stands for the rising column in a :class:`Window` of offsets."""
 PLACE = ("partition", "offset")
-"""Columns that say where in a log a row stands."""
+"""Columns with the position of a row in a log."""
 MOST_PIECES = 256
 """Most partitions in one range: each costs its reader a place in every request."""
 
@@ -28,7 +28,7 @@ class LogWindow:
 
     topic: str
     topic_id: str
-    """Tells a topic from one of the same name that was made after it was deleted."""
+    """Distinguishes a topic from one of the same name that was created after a deletion."""
     start: Offsets
     end: Offsets
     marks: Mapping[int, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class LogWindow:
         return Window(column=COLUMN, after=after, upto=self.to_text())
 
     def stream(self, partition: int) -> str:
-        """Return the name of a partition, under which a sink keeps how far it has come."""
+        """Return the name of a partition, under which a sink keeps its position."""
         return f"{self.topic}/{partition}"
 
     def to_text(self) -> str:
@@ -153,8 +153,8 @@ def unread_offsets(
     """Return from which offset on each partition has not been committed yet.
 
     ``still``: the first ranges that are not committed, in the plan's order; ``whole``: these are all of them. As ranges
-    are cut partition by partition, one that is not among them and stands before their last is committed. ``cut``: all
-    open ones that took the place of another one later, and so stand in no order.
+    are cut partition by partition, one that is not among them and is before their last is committed. ``cut``: all
+    open ones that took the place of another one later, and so have no order.
     """
     first: dict[int, int] = {}
     for partition, start, _ in (piece for bounds in (*still, *cut) for piece in bounds.pieces):
@@ -167,7 +167,7 @@ def unread_offsets(
 
 
 def lag(unread: Offsets, high: Offsets) -> dict[int, int]:
-    """Return how many offsets of each partition stand between what was committed and the log's end."""
+    """Return how many offsets of each partition lie between what was committed and the log's end."""
     return {partition: max(0, end - unread.get(partition, 0)) for partition, end in high.items()}
 
 

@@ -20,6 +20,6 @@ def copies(source: str, sink: str) -> bool:
 
 
 def choose_path(read: ReadSpec, write: WriteSpec, transform: Transform | None) -> str:
-    """Return ``copy`` where rows may pass undecoded: same columns, identical types, no transform; else ``frame``."""
+    """Return ``copy`` if rows may pass undecoded: same columns and types, no transform; otherwise ``frame``."""
     same = [(each.name, each.type) for each in read.columns] == [(each.name, each.type) for each in write.columns]
     return COPY if same and transform is None and copies(read.kind, write.kind) else FRAME

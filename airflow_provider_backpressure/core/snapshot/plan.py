@@ -49,7 +49,7 @@ class Snapshot:
     window: Window | None = None
     """What of a rising column this snapshot is about; ``None`` where there is none."""
     log_keys: tuple[tuple[str, ...], ...] = ()
-    """Under ``catch_up``: unique keys by which the source's log tells which row was deleted."""
+    """Under ``catch_up``: unique keys by which the source's log identifies a deleted row."""
     defaults: tuple[str, ...] = ()
     """Columns with a default: once they are added, rows have a value that nobody wrote."""
     loose: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Snapshot:
     coarse: tuple[str, ...] = ()
     """Columns of dates, and of times with so few digits that many rows have one value."""
     position: str | None = None
-    """Where the source's log stood before anything was read (an LSN, or a GTID set); ``None`` where none is kept."""
+    """The position of the source's log before anything was read (LSN or GTID set); ``None`` where none is kept."""
     version: str = ""
     """Identifies the rows that the source holds, where it has versions of its content; empty where it has none."""
 
@@ -95,11 +95,11 @@ class Plan:
     clears: str | None = None
     """Id of the plan before, which was closed unfinished: what it wrote is removed when this one takes the target."""
     position: str | None = None
-    """Where the source's log stood before anything was read, so that what came later can be replayed.
+    """The position of the source's log before anything was read, so that what came later can be replayed.
 
     Under ``catch_up`` a ``LogPosition``, the same in all plans of windows that follow."""
     environment: str = ""
-    """The environment whose hydration it is, by which the target's plan row tells it from another one's."""
+    """The environment whose hydration it is, by which the target's plan row distinguishes it from another one's."""
     ranges: int | None = None
     """How many ranges it has; ``None`` before they are counted."""
     counted: bool = False
@@ -122,7 +122,7 @@ class Plan:
         return "offsets" if self.consistency is Consistency.OFFSETS else "rows"
 
     def takes_over(self, other: "Plan | None") -> bool:
-        """Whether this is the same plan, and its epoch not older: of two lives that go on with it the later counts."""
+        """Whether this is the same plan, and its epoch not older: of two lives that continue it the later counts."""
         return other is not None and other.plan_id == self.plan_id and other.epoch <= self.epoch
 
     def check_turn(self, holder: str | None) -> None:
@@ -145,7 +145,7 @@ class Plan:
 
     @property
     def increment(self) -> bool:
-        """Whether it brings what has come since an earlier plan, and nothing of what that one brought."""
+        """Whether it brings only rows that are newer than an earlier plan."""
         return self.read.window is not None and self.read.window.after is not None
 
     def to_json(self) -> str:

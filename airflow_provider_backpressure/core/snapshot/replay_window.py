@@ -1,8 +1,8 @@
 """Replaying a database's log (``catch_up``): what one plan replays of it, and when a target has caught up.
 
 A hydration's first plan reads the table's ranges, each at its own time, after the log was kept from a position on
-(``Plan.position``). Each range says where the log stood after its rows were read (``Marker.read_at``). What follows are
-plans of windows: half-open pieces of the log by the positions of commits, ``[start, end)``, one after another, each
+(``Plan.position``). Each range records the log's position after its rows were read (``Marker.read_at``). What follows
+are plans of windows: half-open pieces of the log by the positions of commits, ``[start, end)``, one after another, each
 written as upserts and deletes by key in one transaction with the frontier's move. The target is consistent once the
 frontier has reached its goal, the latest of those positions.
 
@@ -38,10 +38,10 @@ class ReplayWindow:
     """What one plan replays: ``[start, end)`` of a stream."""
 
     stream: str
-    """Names the log's reader, under which the sink keeps how far it has come: a slot, or the origin of a binlog."""
+    """Names the log's reader, under which the sink keeps its position: a slot, or the origin of a binlog."""
     start: LogPosition
     end: LogPosition
-    """Where the log stood when the plan was made: everything before it is safe on the source's disk."""
+    """The log's position when the plan was made: everything before it is safe on the source's disk."""
     goal: LogPosition
     """What the frontier has to reach for the target to be consistent, as known when the plan was made."""
     first: bool = False
@@ -85,7 +85,7 @@ class ReplayWindow:
 
 
 def goal(start: LogPosition, read_at: Iterable[str]) -> LogPosition:
-    """Return the latest of the positions that markers tell; ``start`` where none tells any."""
+    """Return the latest of the positions in the markers; ``start`` where none has one."""
     return max([start, *(LogPosition.parse(text) for text in read_at if text)])
 
 

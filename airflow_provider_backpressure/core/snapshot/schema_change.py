@@ -1,4 +1,4 @@
-"""Schema change: how a source's columns differ from those of a plan, and what may go on in spite of it."""
+"""Schema change: how a source's columns differ from those of a plan, and what may continue in spite of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ class SchemaChange:
 
     @property
     def added(self) -> tuple[Column, ...]:
-        """Columns that have come."""
+        """Columns that are new."""
         known = {column.name for column in self.before}
         return tuple(column for column in self.now if column.name not in known)
 
@@ -38,7 +38,7 @@ class SchemaChange:
         return [*gone, *retyped, *(["its columns come in another order"] if moved else [])]
 
     def check_logged(self, snapshot: Snapshot, plan_id: str) -> None:
-        """Raise ``SourceRefused`` where rows got a value of a new column that no log tells of."""
+        """Raise ``SourceRefused`` where rows got a value of a new column that is in no log."""
         names = [column.name for column in self.added if column.name in snapshot.defaults]
         if names:
             raise SourceRefused(
@@ -72,6 +72,6 @@ def check_columns(plan: Plan, types: Mapping[str, str], identity: str) -> None:
 
 
 def keep_planned_columns(snapshot: Snapshot, plan: Plan, policy: NewColumn) -> Snapshot:
-    """Return what a plan that is not complete goes on with: its own columns, whatever was added since."""
+    """Return what a plan that is not complete continues with: its own columns, whatever was added since."""
     SchemaChange(before=plan.read.columns, now=snapshot.columns).check(snapshot.source_identity, plan.plan_id, policy)
     return replace(snapshot, columns=plan.read.columns)

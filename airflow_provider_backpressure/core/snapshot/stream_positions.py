@@ -1,4 +1,4 @@
-"""How far each stream of a log has come in a target that keeps its order: where plans begin, what ranges move.
+"""Positions of each stream of a log in a target that keeps its order: where plans begin, what ranges move.
 
 A stream is a partition of a topic, or a database's log as one hydration replays it.
 """
@@ -18,7 +18,7 @@ GIVEN = ("topic", "partition", "offset", "timestamp", "key", "headers")
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """One stream's way through a range: from where the target has to stand, to where it stands then."""
+    """One stream's way through a range: from the position that the target must have, to its next one."""
 
     stream: str
     start: int
@@ -27,9 +27,9 @@ class Move:
     """How people call the start: ``offset 7 of partition 0``."""
 
     def refusal(self, target: str) -> RangeFailed:
-        """Return the error of a target that does not stand at the start."""
+        """Return the error of a target that is not at the start."""
         return RangeFailed(
-            f"{target} does not stand at {self.where}: the range before this one is not in, or this one is in already."
+            f"{target} is not at {self.where}: the range before this one is not in, or this one is in already."
         )
 
 
@@ -56,7 +56,7 @@ def moves(bounds: Mapping[str, Any], window: Window | None) -> tuple[Move, ...]:
 
 
 def move_streams(there: Mapping[str, int], steps: tuple[Move, ...], target: str) -> dict[str, int]:
-    """Return where the streams stand behind a range; ``RangeFailed`` where one of its own is not at its start."""
+    """Return the positions of the streams after a range; ``RangeFailed`` where one of its own is not at its start."""
     late = next((step for step in steps if there.get(step.stream) != step.start), None)
     if late is not None:
         raise late.refusal(target)
@@ -76,6 +76,6 @@ def find_start_positions(
         if increment and at > start:
             raise SinkRefused(
                 f"{target} has partition {partition} up to offset {at}, and the plan would begin again at {start}: the "
-                'ledger was restored. Trigger the DAG with {"backpressure": "restart"} to read the topic anew.'
+                'ledger was restored. Trigger the DAG with {"backpressure": "restart"} to read the topic again.'
             )
     return {window.stream(partition): start for partition, start in sorted(window.start.items())}

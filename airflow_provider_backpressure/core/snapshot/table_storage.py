@@ -39,7 +39,7 @@ class TableStorage:
     columns: tuple[StoredColumn, ...] = ()
     """Of the table itself; empty in plans of earlier releases."""
     keys: tuple[int, ...] = ()
-    """Numbers of the unique indexes by which the log may tell rows apart."""
+    """Numbers of the unique indexes by which the log may identify rows."""
     number: int | None = None
     """The table's own; ``None`` for a view, which may be made again over the same rows, and in earlier releases."""
     highest: int | None = None

@@ -10,7 +10,7 @@ RENEWED_BELOW = 0.75
 
 
 def stands_by(figures: Figures, now: datetime, seconds: float) -> Figures:
-    """Return the figures of a hydration that waits for a connection, and goes on to do so; not renewed at every look.
+    """Return the figures of a hydration that waits for a connection, and still does; not renewed at every look.
 
     One whose wait has run out begins behind the others.
     """

@@ -36,7 +36,7 @@ class Figures:
     credits_set: int | None
     """The same as a person has it, which goes before."""
     slots: int | None
-    """Tasks that the cluster runs at once; ``None`` where it does not tell."""
+    """Tasks that the cluster runs at once; ``None`` where it does not say."""
     cluster: str
     sink_server: str
     paused_by: str | None
@@ -58,7 +58,7 @@ class Figures:
 
     @property
     def queues(self) -> bool:
-        """Whether its ranges need a token of the cluster: it hydrates, or does so anew."""
+        """Whether its ranges need a token of the cluster: it hydrates, or does so again."""
         return self.phase is not Phase.STEADY_STATE
 
     @property
@@ -144,7 +144,7 @@ def after_commit(
 
 
 def _commit_seconds(mean: float | None, record: RangeRecord, attempt: int, now: datetime) -> float | None:
-    """Learn from a commit that its lane has waited for. One found later tells when it was found, not when it was."""
+    """Learn from a commit that its lane has waited for. One found later has the time when it was found, not its own."""
     if record.attempt != attempt or record.admitted_at is None or not lease_runs(record, now):
         return mean
     seconds = max(0.0, (now - record.admitted_at).total_seconds())
@@ -164,7 +164,7 @@ def reopen_range(figures: Figures, seq: int) -> Figures:
 
 
 def start_plan(figures: Figures, plan: Plan) -> Figures:
-    """Return the figures under a new plan: a hydrated target is rebuilt, or goes on from where it is."""
+    """Return the figures under a new plan: a hydrated target is rebuilt, or continues from where it is."""
     anew = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None)
     if figures.phase is Phase.STEADY_STATE and plan.increment:
         return anew
@@ -201,10 +201,10 @@ def number_change(
     known: bool = True,
     **changes: Any,
 ) -> tuple[Figures, Diff]:
-    """Return the figures with the number of this change of the gate, and what others are told of it.
+    """Return the figures with the number of this change of the gate, and the diff for others.
 
     ``in_flight``: how many more ranges hold a credit. ``changes``: what else of the gate's state is known to be new.
-    ``known``: whether that is all; else others have to read it.
+    ``known``: whether that is all; otherwise others have to read it.
     """
     new = {name: getattr(after, name) for name in TOLD if getattr(after, name) != getattr(before, name)}
     numbered = replace(after, number=before.number + 1)

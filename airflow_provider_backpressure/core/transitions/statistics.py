@@ -19,7 +19,7 @@ REINDEX_WORKER = "reindex"
 
 
 def totals(hydration_id: str, plan: Plan, before: list[WorkerStatistics]) -> WorkerStatistics:
-    """Return the row that holds the plan's total, and what goes on from the plan ``before``: counters and frontiers."""
+    """Return the row of the plan's total, with what continues from the plan ``before``: counters and frontiers."""
     earlier = total_progress(before)
     return WorkerStatistics(
         hydration_id=hydration_id,
@@ -38,7 +38,7 @@ def totals(hydration_id: str, plan: Plan, before: list[WorkerStatistics]) -> Wor
 
 
 def before_restored(figures: Figures, plan: Plan, workers: list[WorkerStatistics]) -> list[WorkerStatistics]:
-    """Return what goes on from when a plan is taken over from the sink, which tells itself what that plan received."""
+    """Return what continues when a plan is taken over from the sink, which itself knows what that plan received."""
     if figures.plan_id != plan.plan_id:
         return workers
     return [worker for worker in workers if worker.worker_id == PLAN_WORKER]
@@ -117,7 +117,7 @@ def sample(
     pressure: float | None = None,
     memory: MemoryReading | None = None,
 ) -> Sample:
-    """Return the sample of what stands in the tables."""
+    """Return the sample of the current tables."""
     progress = total_progress(workers)
     return Sample(
         at=now,

@@ -34,7 +34,7 @@ class Coverage:
     _open: dict[Line, Counter[Hashable]] = field(default_factory=dict)
     """By line and value: how many more pieces start there than end there."""
     _alone: Counter[str] = field(default_factory=Counter)
-    """Pieces that stand on no line, by their text: the rows without a key, files."""
+    """Pieces that are on no line, by their text: the rows without a key, files."""
 
     def add(self, bounds: Bounds) -> None:
         """Take one piece in."""

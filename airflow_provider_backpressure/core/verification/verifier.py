@@ -81,7 +81,7 @@ class Verifier:
     runner: Runner
 
     def verify(self, ranges: Iterable[RangeRecord], how: Verify) -> Report:
-        """Compare each range by itself; the whole target at once where its rows cannot be told apart by range.
+        """Compare each range by itself; the whole target at once where its rows cannot be separated by range.
 
         That is so after a transform, which may move keys, and where the target lacks the key or orders it otherwise.
         """

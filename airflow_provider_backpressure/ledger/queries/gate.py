@@ -71,7 +71,7 @@ _GATE: sa.Select[Any] = (
         _LARGEST.label("largest_bytes"),
         _CONNECTIONS.label("connections"),
         _MOST_CONNECTIONS.label("connections_max"),
-        # Where there is no limit nobody waits, and the rows of hydrations are not looked through once more.
+        # Without a limit nothing waits, and the rows of hydrations are not read once more.
         sa.case((_MOST_CONNECTIONS.is_not(None), count_before()), else_=0).label("connections_before"),
         utc_now().label("now"),
     )

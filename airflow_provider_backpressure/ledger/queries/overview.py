@@ -1,4 +1,4 @@
-"""How many hydrations stand, in a number of statements that does not depend on how many they are."""
+"""Reads the state of many hydrations, in a fixed number of statements."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ RECENT_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Queues:
-    """What a place in a queue is told from."""
+    """What a place in a queue is computed from."""
 
     entries: Mapping[str, Sequence[QueueEntry]]
     """By cluster."""
@@ -37,7 +37,7 @@ class _Queues:
     """Hydrations that have one."""
 
     def place(self, one: Hydration) -> QueuePlace:
-        """Return where a hydration stands."""
+        """Return the place of a hydration."""
         if one.phase is Phase.STEADY_STATE or one.id in self.tokens:
             return NOT_QUEUED
         entries, most = self.entries.get(one.cluster, ()), self.limits.get(one.cluster)
@@ -45,7 +45,7 @@ class _Queues:
 
 
 def read_summaries(connection: Connection, hydrations: Sequence[Hydration]) -> list[HydrationSummary]:
-    """Return how each of them stands, in the same order."""
+    """Return the state of each of them, in the same order."""
     if not hydrations:
         return []
     ids = [one.id for one in hydrations]
@@ -81,7 +81,7 @@ def read_summaries(connection: Connection, hydrations: Sequence[Hydration]) -> l
 def _recent(
     connection: Connection, hydrations: Sequence[Hydration], sampled: Mapping[str, samples.Latest]
 ) -> dict[str, list[float]]:
-    """Return the recent rates of those whose end can be told."""
+    """Return the recent rates of the hydrations whose end can be estimated."""
     rated = {
         one.id: one.plan.plan_id
         for one in hydrations

@@ -151,7 +151,7 @@ def add(
 ) -> None:
     """Add a hydration in its first phase; ``IntegrityError`` where another process was quicker.
 
-    ``had``: its id in a ledger that was lost, if nobody else has that here.
+    ``had``: its id in a ledger that was lost, if no other hydration has that here.
     """
     taken = had is not None and connection.execute(_TAKEN, {"id": had}).first() is not None
     figures = hydrating.create(
@@ -195,7 +195,7 @@ def lock_by_range(connection: Connection, plan_id: str, seq: int) -> Figures:
 
 
 def lock_by_plan(connection: Connection, plan_id: str) -> Figures | None:
-    """Lock the hydration whose current plan this is; ``None`` where it is nobody's."""
+    """Lock the hydration whose current plan this is; ``None`` where there is none."""
     row = connection.execute(_LOCK_BY_PLAN, {"plan": plan_id}).one_or_none()
     return None if row is None else _figures(row)
 
@@ -276,12 +276,12 @@ def course(connection: Connection, hydration_id: str) -> Course | None:
 
 
 def keep_course(connection: Connection, hydration_id: str, course: Course) -> None:
-    """Keep the course. What nobody has changed is not called changed."""
+    """Keep the course; an unchanged one does not count as a change."""
     connection.execute(_UPDATE, {"key": hydration_id, "course": course.to_json()})
 
 
 def read_alerts(connection: Connection, hydration_id: str) -> events.Occurring:
-    """Return what goes on that somebody should hear of, or has heard of."""
+    """Return the alerts that last, whether reported already or not."""
     text = connection.execute(sa.select(hydration.c.occurring).where(hydration.c.id == hydration_id)).scalar_one()
     return events.from_json(text)
 
@@ -292,7 +292,7 @@ def keep_occurring(connection: Connection, hydration_id: str, found: events.Occu
 
 
 def keep_wait(connection: Connection, figures: Figures) -> None:
-    """Keep since when it waits for a connection. What nobody has changed is not called changed."""
+    """Keep since when it waits for a connection; an unchanged time does not count as a change."""
     wait = {"waits_since": figures.waits_since, "waits_until": figures.waits_until}
     connection.execute(_UPDATE, {"key": figures.id, **wait})
 

@@ -12,7 +12,7 @@ KEPT = timedelta(hours=1)
 
 
 def keep(connection: Connection, process: str, counts: str) -> None:
-    """Keep a process's counts in the place of those before, and nobody's for longer than an hour."""
+    """Replace a process's counts, and remove all that are older than an hour."""
     at = now(connection)
     connection.execute(sa.delete(push).where(sa.or_(push.c.process == process, push.c.at < at - KEPT)))
     connection.execute(sa.insert(push), {"process": process, "at": at, "counts": counts})

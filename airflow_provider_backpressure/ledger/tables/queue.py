@@ -1,6 +1,6 @@
 """Statements on ``backpressure_queue`` and ``backpressure_limit``: turns of a cluster, and what hydrations share.
 
-Whoever gives something shared away has locked its own hydration first and then the row of what is shared, of one kind
+A transaction that grants a shared resource locks its own hydration first and then the resource's row, one kind
 after the other in the order of :class:`Shared`: no two can wait for each other.
 """
 
@@ -74,13 +74,13 @@ def entries(connection: Connection, cluster: str | None) -> list[QueueEntry]:
 
 def _counts(connection: Connection, row: Any) -> bool:
     """Whether a place counts: a token is in use while there is something to do with it. What only waits for its
-    verification holds nobody up.
+    verification does not block others.
     """
     return row.started_at is None or row.plan_id is None or any_open(connection, row.hydration_id) is not None
 
 
 def stands(connection: Connection, hydration_id: str, cluster: str) -> QueuePlace:
-    """Return a hydration's place as it is now; nothing is changed. Who has the token is not told how many others do."""
+    """Return a hydration's place as it is now; change nothing. The holder of a token gets no count of the others."""
     if _Mine.read(connection, hydration_id).has_token:
         return NOT_QUEUED
     most = read_limit(connection, Shared.HYDRATIONS, cluster)
@@ -104,7 +104,7 @@ def take_turn(connection: Connection, figures: Figures, *, seconds: float, run: 
 
 
 def leave(connection: Connection, hydration_id: str) -> None:
-    """Give the token back, and let the place end with it: who only might come again holds nobody up."""
+    """Release the token, and end the place with it: one that only might come again must not block others."""
     ended = sa.update(queue).where(_MINE, queue.c.started_at.is_not(None))
     connection.execute(ended.values(started_at=None, lease_until=utc_now()), {"id": hydration_id})
 
@@ -231,7 +231,7 @@ class _Mine:
         return self.started and self.left > 0
 
     def renew(self, connection: Connection, hydration_id: str, *, seconds: float, run: str | None) -> None:
-        """Let it last for so long; one that was lost for good, or never taken, begins behind the others."""
+        """Renew it for so long; one that is forgotten, or was never taken, begins after the others."""
         until = self.now + timedelta(seconds=seconds)
         if not self.left:
             forget(connection, hydration_id)

@@ -93,7 +93,7 @@ class Candidate:
 
 
 def candidate(connection: Connection, figures: Figures, *, seq: int | None) -> Candidate | None:
-    """Return the range ``seq``, or else the first planned one, with the credits that are taken."""
+    """Return the range ``seq``, or without it the first planned one, with the credits that are taken."""
     values = {"hydration_id": figures.id, "plan_id": figures.plan_id}
     if seq is None:
         row = connection.execute(_NEXT, {**values, "next_seq": figures.next_seq}).one_or_none()

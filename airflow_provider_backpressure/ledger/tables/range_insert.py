@@ -36,7 +36,7 @@ def check_stored(connection: Connection, plan_id: str, number: int) -> None:
     """Raise ``LedgerUnavailable`` where ranges are missing. The hydration is locked, so none goes after that."""
     there = connection.scalar(sa.select(sa.func.count()).where(range_.c.plan_id == plan_id))
     if there != number:
-        raise LedgerUnavailable(f"{there} of {number} ranges of plan {plan_id} are left: it has to be made anew.")
+        raise LedgerUnavailable(f"{there} of {number} ranges of plan {plan_id} are left: it has to be planned again.")
 
 
 def add_ranges(connection: Connection, ranges: Iterable[PlannedRange], *, hydration_id: str, plan_id: str) -> int:

@@ -46,7 +46,7 @@ def latest(connection: Connection, hydration_id: str, *, seconds: float) -> list
 def rate(connection: Connection, hydration_id: str, *, seconds: float) -> float | None:
     """Return rows per second of the current plan over its latest samples; ``None`` with fewer than two.
 
-    From the latest sample back to the newest one that is ``seconds`` older, or else to the plan's first.
+    From the latest sample back to the newest one that is ``seconds`` older; without one, to the plan's first.
     """
     newest = _one(connection, hydration_id, order=sample.c.at.desc())
     if newest is None:
@@ -74,7 +74,7 @@ def prune(connection: Connection, hydration_id: str, *, seconds: float, rows: in
 
 @dataclass(frozen=True, kw_only=True)
 class Latest:
-    """What the latest samples of a hydration tell."""
+    """What the latest samples of a hydration show."""
 
     now: datetime
     """On the ledger's clock, when they were read."""
@@ -84,7 +84,7 @@ class Latest:
 
 
 def latest_of_many(connection: Connection, hydration_ids: Sequence[str], *, seconds: float) -> dict[str, Latest]:
-    """Return what the latest samples tell, by hydration, in one statement; the rate as :func:`rate` gives it."""
+    """Return what the latest samples show, by hydration, in one statement; the rate as :func:`rate` gives it."""
     rows = connection.execute(_LATEST, {"ids": list(hydration_ids), "seconds": seconds})
     return {
         row.id: Latest(
@@ -149,7 +149,7 @@ def _latest() -> Any:
         )
         .where(hydration.c.id.in_(sa.bindparam("ids", expanding=True)))
         .cte("late")
-        # Else it is found anew for each sample that is compared with it.
+        # Otherwise it is computed again for each sample that is compared with it.
         .prefix_with("MATERIALIZED", dialect="postgresql")
     )
     apart = seconds_between(sample.c.at, late.c.at) >= sa.bindparam("seconds")

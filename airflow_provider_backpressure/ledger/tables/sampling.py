@@ -1,4 +1,4 @@
-"""Taking a sample of what stands in the tables, at some point of a transaction."""
+"""Takes a sample of the tables, at some point of a transaction."""
 
 from dataclasses import replace
 from datetime import datetime

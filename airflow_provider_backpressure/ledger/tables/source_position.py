@@ -1,4 +1,4 @@
-"""Statements on ``backpressure_upstream``: how far each source was seen to be, whoever asked it."""
+"""Statements on ``backpressure_upstream``: the last known position of each source."""
 
 import hashlib
 from datetime import timedelta
@@ -18,7 +18,7 @@ def _digest(source_identity: str) -> str:
 
 
 def claim(connection: Connection, source_identity: str, *, seconds: float) -> bool:
-    """Whether nobody has set out to ask the source in the last seconds; the caller has from now on."""
+    """Claim the source's next poll; ``False`` where another process has claimed it in the last seconds."""
     source, at = _digest(source_identity), now(connection)
     stale = upstream.c.asked_at <= at - timedelta(seconds=seconds)
     mine = sa.update(upstream).where(upstream.c.source == source, stale).values(asked_at=utc_now())
@@ -49,7 +49,7 @@ def forget(connection: Connection, source_identity: str) -> None:
 
 
 def strays(connection: Connection, *, seconds: float) -> int:
-    """Remove sources that no hydration reads and nobody has asked lately; return how many there were."""
+    """Remove sources that no hydration reads and no process has polled lately; return how many there were."""
     read = sa.exists().where(hydration.c.source_identity == upstream.c.source_identity)
     old = upstream.c.asked_at <= now(connection) - timedelta(seconds=seconds)
     return connection.execute(sa.delete(upstream).where(~read, old)).rowcount

@@ -54,7 +54,7 @@ def worker(connection: Connection, hydration_id: str, worker_id: str) -> WorkerS
 
 
 def begin(connection: Connection, totals: WorkerStatistics) -> None:
-    """Begin a hydration's statistics anew with the row of its plan."""
+    """Restart a hydration's statistics with the row of its plan."""
     connection.execute(sa.delete(statistics).where(statistics.c.hydration_id == totals.hydration_id))
     save(connection, totals)
 

@@ -24,7 +24,7 @@ router = APIRouter(prefix="/api", dependencies=[Depends(from_here)])
 
 @router.post("/hydrations/{hydration_id}/pause")
 def pause(now: Steered, because: answers.Because, ledger: Opened, user: User) -> answers.Detail:
-    """Close the gate by hand: what is in flight goes on to its commit, nothing more is admitted."""
+    """Close the gate manually: ranges in flight are still committed, no more are admitted."""
     ledger.pause(now.hydration.id, who=user.get_name(), why=because.why)
     return _anew(now.hydration.id, ledger, user)
 
@@ -51,7 +51,7 @@ def set_(now: Steered, setting: answers.Setting, ledger: Opened, user: User) -> 
 def retry(now: Steered, seq: Seq, because: answers.Because, ledger: Opened, user: User) -> answers.RangeTold:
     """Plan a range again that failed, or is wrong in the target: its rows are removed there if the source has them.
 
-    A run under way reads it, or else the DAG's next one.
+    A run under way reads it; without one, the DAG's next run.
     """
     record, who = range_of(now, seq, ledger), user.get_name()
     with answer_refusals():
@@ -83,7 +83,7 @@ def set_queue(queue: answers.QueueSetting, ledger: Opened, user: User) -> answer
     """
     owners = ledger.clusters().get(queue.cluster, set())
     if not owners or not owners <= steerable(user, owners):
-        # Whether there is such a cluster is not for everybody to know.
+        # Not every user may know whether there is such a cluster.
         raise HTTPException(
             status.HTTP_403_FORBIDDEN, f"You may not edit every DAG with a hydration on {queue.cluster}."
         )

@@ -15,7 +15,7 @@ MOST_ACTS, SHOWN_ACTS = 100, 3
 def queues(ledger: Ledger, user: User) -> answers.Queues:
     """Return the queues of the clusters on which the person sees a hydration, or something waits.
 
-    Of hydrations that the person may not see only their number is told.
+    Hydrations that the person may not see are only counted.
     """
     entries, clusters = ledger.queue(), ledger.clusters()
     owners = set().union(*clusters.values())

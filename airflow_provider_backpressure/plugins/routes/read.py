@@ -61,7 +61,7 @@ def hydrations(
     limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 100,
     offset: Annotated[int, Query(ge=0, le=MOST_NUMBER)] = 0,
 ) -> answers.Overview:
-    """Return how hydrations stand: those of the DAGs that the person may see."""
+    """Return the state of hydrations: those of the DAGs that the person may see."""
     owners = readable(user, {dag_id} if dag_id is not None else ledger.owners())
     found = ledger.glances(owners=owners, limit=limit, offset=offset)
     mine = {owner: may_steer(user, owner) for owner in {one.hydration.owner for one in found}}
@@ -90,7 +90,7 @@ async def changes(
 
 @router.get("/hydrations/{hydration_id}")
 def detail(now: Seen, ledger: Opened, user: User) -> answers.Detail:
-    """Return how one hydration stands, with the gate's whole decision."""
+    """Return the state of one hydration, with the gate's whole decision."""
     one, gate = now.hydration, ledger.gate(now.hydration.id)
     decision = one.decision or {}
     found: answers.Detail = answers.Detail.from_value(

@@ -34,5 +34,5 @@ const send = (address, body) =>
 
 export const get = (path, options) => ask(`api/${path}`, options);
 export const post = (path, body) => send(`api/${path}`, body);
-// Airflow's own API, which asks for the person's rights by itself. This page stands one step below it.
+// Airflow's own API, which asks for the person's rights by itself. This page is one step below it.
 export const trigger = (dag, body) => send(`../api/v2/dags/${encodeURIComponent(dag)}/dagRuns`, body);

@@ -55,7 +55,7 @@ function layout(more = {}) {
   };
 }
 
-// The library takes a name for markup, links and all; whoever names a table must not write on this page.
+// The library reads a name as markup, with links; the name of a table must not add markup to this page.
 const plain = (name) => name.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 
 const line = (name, x, y, tone, more = {}) => ({ type: "scatter", mode: x.length < 3 ? "lines+markers" : "lines", name: plain(name), meta: name, x, y, line: { color: colour(tone), width: 2, shape: more.shape }, connectgaps: true, ...more.trace });

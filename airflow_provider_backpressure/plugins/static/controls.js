@@ -1,4 +1,4 @@
-// A hand on the tap: each act is confirmed, with a reason that stays in the history.
+// Manual control of the gate: each act is confirmed, with a reason that stays in the history.
 
 import { post, Refused } from "./api.js";
 import { el, named, put, show, whole } from "./dom.js";
@@ -45,7 +45,7 @@ export function controls(id, changed) {
   const act = async (name, body) => { await post(`hydrations/${id}/${name}`, body); changed(); };
 
   const pause = () => ask(
-    { title: `Pause ${named(one.target).name}?`, text: `${one.in_flight} ranges in flight go on to their commit; nothing more is admitted.`, yes: "Pause" },
+    { title: `Pause ${named(one.target).name}?`, text: `${one.in_flight} ranges in flight will still be committed; no more are admitted.`, yes: "Pause" },
     (why) => act("pause", { why }));
   const resume = () => ask(
     { title: `Resume ${named(one.target).name}?`, text: `Paused by ${one.paused_by}${one.paused_why ? `: ${one.paused_why}` : ""}.`, yes: "Resume" },

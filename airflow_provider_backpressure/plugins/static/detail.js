@@ -173,7 +173,7 @@ function answer(question) {
   };
 }
 
-// The verdict stands above already: what follows it are the figures.
+// The verdict is shown above already: what follows it are the figures.
 const figures = (sentence) => sentence.replace(/^(NO|yes[^:]*|no run is under way): /, "").replace(/^./, (first) => first.toUpperCase());
 
 function what(act) {
@@ -215,8 +215,8 @@ function gateCard() {
       keep(signals, one.signals, () => one.signals.map(signal));
       const pairs = [
         ["Ranges", one.ranges ? `${whole(one.ranges.committed)} of ${whole(one.ranges.total)} committed, ${whole(one.ranges.admitted)} in flight, ${whole(one.ranges.failed)} failed` : DASH],
-        ["Credits", `${one.credits} now, ${one.credits_max} at most${one.credits_set ? ` (set by hand; declared ${one.credits_declared})` : ""}`],
-        ["Rows per range", one.range_rows_set ? `${whole(one.range_rows_set)} (set by hand)` : "as declared"],
+        ["Credits", `${one.credits} now, ${one.credits_max} at most${one.credits_set ? ` (set manually; declared ${one.credits_declared})` : ""}`],
+        ["Rows per range", one.range_rows_set ? `${whole(one.range_rows_set)} (set manually)` : "as declared"],
         ["Priority", one.queue_position ? `${one.priority}; number ${one.queue_position} in the queue` : one.priority],
         ["Admission to commit", duration(one.commit_seconds)],
         ["Memory of a range", bytes(one.range_memory_bytes)],

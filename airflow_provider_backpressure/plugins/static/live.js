@@ -12,7 +12,7 @@ const pause = (time, signal) => new Promise((done) => {
   signal.addEventListener("abort", () => { clearTimeout(timer); done(); }, { once: true });
 });
 
-// `view` gives what is shown, `look` draws it anew, `said` is told whether changes are heard.
+// `view` returns what is shown, `look` draws it again, `said` receives whether changes arrive.
 export function live(view, look, said) {
   const numbers = {};
   let timer = null;

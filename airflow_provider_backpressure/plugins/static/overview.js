@@ -211,7 +211,7 @@ function queue(one, again) {
 const change = (one, again) => ask(
   {
     title: `Change the queue of ${one.cluster}`,
-    text: "So many sources hydrate at once there. Raised, the next one starts within a second; lowered, what is under way goes on.",
+    text: "So many sources hydrate at once there. If you raise it, the next one starts within a second; if you lower it, running ones continue.",
     yes: "Change",
     fields: [{ id: "queue-most", name: "at_once", label: "At once", hint: `now ${one.at_once}; 0 lets none begin`, value: one.at_once, min: 0, max: 10000, required: true }],
   },

@@ -25,7 +25,7 @@ function box(kind, title) {
   };
 }
 
-// The stages between gate and sink: read and transform, or both in one where they are told so (also by an earlier release).
+// The stages between gate and sink: read and transform, or both in one where they were measured together (also by an earlier release).
 function apart(one, stages) {
   if (!one.plan?.transform) return ["read"];
   if (stages.transform) return ["read", "transform"];

@@ -14,7 +14,7 @@ export function planning(changed) {
   function confirm() {
     ask({
       title: `What would ${dag} plan?`,
-      text: "A run of the DAG is triggered in which hydrations only plan: they ask source, target and executors, and write nothing there. Tasks that stand before a hydration run as in any run; those behind it are skipped.",
+      text: "A run of the DAG is triggered in which hydrations only plan: they ask source, target and executors, and write nothing there. Tasks before a hydration run as in any run; those after it are skipped.",
       yes: "Trigger it",
     }, async (why) => {
       const made = await trigger(dag, { logical_date: null, conf: { backpressure: "plan" }, note: why });

@@ -1,4 +1,4 @@
-// One range: what became of it, where it leads to, and a hand on it alone.
+// One range: its history, its links, and manual control of it alone.
 
 import { get, post } from "./api.js";
 import { ask } from "./controls.js";
@@ -74,8 +74,8 @@ export function oneRange(id, changed) {
   const again = () => ask({
     title: `Try range ${seq} again?`,
     text: one.state === "committed"
-      ? `Its rows are removed from the target first; then a run of ${owner} that is under way reads it, or else the next.`
-      : `A run of ${owner} that is under way reads it, or else the next.`,
+      ? `Its rows are removed from the target first; then a run of ${owner} that is under way reads it; without one, the next run.`
+      : `A run of ${owner} that is under way reads it; without one, the next run.`,
     yes: "Try again",
   }, send("retry"));
   const leaveOut = () => ask({

@@ -1,4 +1,4 @@
-// Light and dark as Airflow's own page has it. In a frame of the same origin its element tells; alone, its stored choice.
+// Light and dark as Airflow's own page has it. In a frame of the same origin its element decides; alone, its stored choice.
 
 function outer() {
   try {

@@ -13,7 +13,7 @@ from tests.support.kafka import Topic
 from tests.support.postgres import run
 
 Place = tuple[int, int, int]
-"""How often the topic was made anew before, a partition, an offset."""
+"""How often the topic was made again before, a partition, an offset."""
 
 
 @dataclass(kw_only=True)
@@ -139,13 +139,13 @@ class KafkaSubject:
         return self._send(self.draw.randint(1, 10), tombstones=True)
 
     def _anew(self) -> str:
-        """Delete the topic and make it anew; what was in it before the first plan is nobody's loss."""
+        """Delete the topic and make it again; what was in it before the first plan is nobody's loss."""
         if not self._planned:
             self._sent.clear()
         self.topic.delete()
         self.topic.create(self.partitions, **({"cleanup_policy": "compact"} if self.compacted else {}))
         more = [self._send(self.draw.randint(10, 150)) for _ in range(self.draw.randint(0, 4))]
-        return f"the topic was deleted and made anew, with {more}"
+        return f"the topic was deleted and made again, with {more}"
 
     def _grow(self) -> str:
         self.partitions += 1

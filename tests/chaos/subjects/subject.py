@@ -22,7 +22,7 @@ class Subject(Protocol):
     history: list[str]
     """How it was made."""
     restarts: bool
-    """Whether a later run only does something when it is told to begin anew."""
+    """Whether a later run only does something when it is told to begin again."""
 
     def composed(self) -> Composed:
         """Make source and target."""

@@ -92,7 +92,7 @@ def test_memory_is_sampled_on_the_same_axis_as_progress(ledger):
 
 @pytest.mark.statement("M11")
 def test_counters_never_go_back_when_a_plan_follows(ledger):
-    """M11: rows and bytes received add up over plans; progress begins anew."""
+    """M11: rows and bytes received add up over plans; progress begins again."""
     hydration_id, plan_id = planned(ledger, 1)
     take(ledger, hydration_id)
     commit(ledger, plan_id, 0, rows=10, bytes=99)

@@ -140,7 +140,7 @@ def test_a_plan_is_saved_once(ledger):
 
 
 def test_a_second_plan_takes_the_place_of_the_first(ledger):
-    """Statistics begin anew; the earlier plan's ranges stay, and what is in flight of them still holds its credit."""
+    """Statistics begin again; the earlier plan's ranges stay, and what is in flight of them still holds its credit."""
     hydration_id, first = planned(ledger, 5)
     take(ledger, hydration_id)
     held = take(ledger, hydration_id)

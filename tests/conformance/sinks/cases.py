@@ -35,7 +35,7 @@ class Case(Protocol):
     replaces: bool
 
     def open(self) -> Sink:
-        """Open the port anew, as another process would."""
+        """Open the port again, as another process would."""
         ...
 
     def write(self, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult:
@@ -173,7 +173,7 @@ class IcebergCase(RealCase):
     catalog: dict[str, str]
 
     def table(self) -> Table:
-        """The table, loaded anew."""
+        """The table, loaded again."""
         with closing(load_catalog(**self.catalog)) as catalog:
             return catalog.load_table("raw.t")
 

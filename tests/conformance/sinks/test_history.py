@@ -1,4 +1,4 @@
-"""A table of files that was set back or made anew may have all our marks, and not the rows: it is refused."""
+"""A table of files that was set back or made again may have all our marks, and not the rows: it is refused."""
 
 import shutil
 from collections.abc import Callable

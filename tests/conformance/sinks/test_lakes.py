@@ -112,7 +112,7 @@ def test_a_range_of_a_log_that_was_overtaken_is_refused(case: Case, monkeypatch:
     """X1: it had seen that the log stands where it begins, and then another moved it; nothing of it is left behind."""
     begun = log(case, {0: 0}, {0: 9})
     between(monkeypatch, lambda: begun.write({0: (0, 2)}, [(0, 1, 1, "faster")], seq=1))
-    with pytest.raises(RangeFailed, match="does not stand at offset 0"):
+    with pytest.raises(RangeFailed, match="is not at offset 0"):
         begun.write({0: (0, 2)}, [(0, 1, 1, "slower")])
     assert case.rows() == [(1, "faster")]
     assert set(begun.begun.markers()) == {"1.0"}
@@ -512,7 +512,7 @@ def root(case: Any) -> Path:
 
 
 def compact(case: Any) -> None:
-    """Write all rows anew into one file, as a maintenance job does."""
+    """Write all rows again into one file, as a maintenance job does."""
     if isinstance(case, DeltaCase):
         from deltalake import DeltaTable
 

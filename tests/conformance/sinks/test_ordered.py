@@ -102,7 +102,7 @@ def test_places_decide_and_not_the_order_of_arrival(case: Case) -> None:
 def test_an_older_or_doubled_range_is_refused_by_the_sink(case: Case) -> None:
     """X1: whatever the gate does, each partition is taken from where it stands, and once."""
     begun = log(case, {0: 0}, {0: 9})
-    with pytest.raises(RangeFailed, match=r"does not stand at offset 2 of partition 0"):
+    with pytest.raises(RangeFailed, match=r"is not at offset 2 of partition 0"):
         begun.write({0: (2, 4)}, [(0, 2, 1, "early")], seq=1)
     assert case.rows() == []
     begun.write({0: (0, 2)}, [(0, 0, 1, "first")])
@@ -110,7 +110,7 @@ def test_an_older_or_doubled_range_is_refused_by_the_sink(case: Case) -> None:
     again = begun.write({0: (0, 2)}, [(0, 0, 1, "first")], attempt=2)
     assert again.checksum == begun.begun.markers()["0.0"].checksum
     for late in ((0, 2), (1, 4), (3, 5)):
-        with pytest.raises(RangeFailed, match="does not stand at"):
+        with pytest.raises(RangeFailed, match="is not at"):
             begun.write({0: late}, [(0, late[0], 1, "zombie")], seq=2)
     assert case.rows() == [(1, "second")]
     assert set(begun.begun.markers()) == {"0.0", "1.0"}
@@ -130,7 +130,7 @@ def test_tombstones_of_unknown_keys_and_empty_ranges_move_the_log_too(case: Case
 
 @pytest.mark.statement("X1")
 def test_a_zombie_of_an_older_plan_moves_nothing(case: Case) -> None:
-    """X1: a plan that reads the log anew begins where it says, and fences what was before it."""
+    """X1: a plan that reads the log again begins where it says, and fences what was before it."""
     old = log(case, {0: 0}, {0: 9})
     old.write({0: (0, 4)}, [(0, 0, 1, "old")])
     new = log(case, {0: 0}, {0: 9})

@@ -266,7 +266,7 @@ class Tables:
             turn.end(self.now())
 
     def free_token(self, entry: Entry) -> None:
-        """Let a hydration that is to get ranges take its turn anew where it had none left."""
+        """Let a hydration that is to get ranges take its turn again where it had none left."""
         if not self._any_open(entry):
             self.leave(entry.figures.id)
 

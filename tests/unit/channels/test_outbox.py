@@ -72,7 +72,7 @@ def test_a_server_that_hangs_costs_memory_for_a_thousand_messages(wire):
 
 @pytest.mark.statement("P9")
 def test_failures_are_told_once_and_end_by_themselves(wire, caplog, monkeypatch):
-    """P9: any error; a connection that has gone meanwhile is opened anew before anything counts as lost."""
+    """P9: any error; a connection that has gone meanwhile is opened again before anything counts as lost."""
     monkeypatch.setattr(sending, "BACKOFF", (0.05, 0.05))
     counts = PushCounts()
     sender = Sender(wire.open, counts, name="test")

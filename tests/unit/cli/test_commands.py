@@ -283,7 +283,7 @@ def test_a_probe_is_shown_kept_and_shown_again(world, airflow, monkeypatch):
     code, out, err = airflow("probe", "sink", "--seconds", "0.5", "--range-rows", "1", "--most", "2")
     assert code == 0
     assert "1 credits, ranges of 1 rows:" in err
-    assert "What bounds it cannot be told" in out or "No knee up to 2 credits" in out
+    assert "What bounds it is unknown" in out or "No knee up to 2 credits" in out
     assert (world.sink.rows, world.sink.beside) == ([], {})
     code, out, _ = airflow("probe", "sink", "--last", "--output", "json")
     first = json.loads(out)[0]

@@ -100,7 +100,7 @@ def test_the_recorded_submission(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Argument by argument (RECORD=1 records them anew). X5: neither they, environment nor log hold the password."""
+    """Argument by argument (RECORD=1 records them again). X5: neither they, environment nor log hold the password."""
     monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.kube_client", object(), raising=False)
     monkeypatch.setattr("airflow_provider_backpressure.runners.spark_master.Target.knock", lambda target: None)
     monkeypatch.setenv("AIRFLOW_CONN_SOURCE", f"postgres://u:{PASSWORD}@db/d")

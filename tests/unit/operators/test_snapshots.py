@@ -244,9 +244,9 @@ def test_later_runs_bring_what_has_come(world: World, rising: MemorySource) -> N
         assert world.hydration.phase is Phase.STEADY_STATE
         begin = upto
     assert world.plan.increment
-    with pytest.raises(AirflowSkipException, match="nothing has come above 137"):
+    with pytest.raises(AirflowSkipException, match="nothing is new above 137"):
         plan(world)
-    with pytest.raises(AirflowFailException, match="mode='replace' takes all rows anew"):
+    with pytest.raises(AirflowFailException, match="mode='replace' takes all rows again"):
         plan(world, mode="replace")
 
 

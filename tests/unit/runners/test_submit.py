@@ -210,8 +210,8 @@ def test_an_unreachable_master_is_one_sentence_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"master": "yarn", "deploy_mode": "cluster"}, "no way to hand a password to the driver"),
-        ({"master": "k8s://https://k", "deploy_mode": "cluster"}, "no way to hand a password to the driver"),
+        ({"master": "yarn", "deploy_mode": "cluster"}, "no way to pass a password to the driver"),
+        ({"master": "k8s://https://k", "deploy_mode": "cluster"}, "no way to pass a password to the driver"),
         ({"master": "spark://m:7077", "deploy_mode": "cluster", "secrets_file": "/s"}, "no Python application in clu"),
         ({"master": "local", "deploy_mode": "cluster", "secrets_file": "/s"}, "no Python application in cluster mode"),
         ({"master": "yarn", "deploy_mode": "both"}, "must be client or cluster, not 'both'"),

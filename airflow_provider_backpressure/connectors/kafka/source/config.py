@@ -21,7 +21,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSource:
-    """A topic, read by offsets; later runs bring the offsets that have come since. Raises :class:`InvalidDeclaration`.
+    """A topic, read by offsets; later runs bring the offsets that are new. Raises :class:`InvalidDeclaration`.
 
     Columns: ``topic``, ``partition``, ``offset``, ``timestamp``, ``key``, ``headers``, and ``value`` or the fields.
     """
@@ -45,7 +45,7 @@ class KafkaSource:
     """Where the first run begins: ``earliest``, ``latest``, an aware time (a datetime or ISO text), or offsets by
     partition, of which those not named begin at their earliest."""
     accept_loss: bool = False
-    """Go on where the log no longer holds what was to be read. Else the run stops and names what is lost."""
+    """Continue where the log no longer holds what was to be read. Otherwise the run stops and names the loss."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant; templates are looked at when they are known."""

@@ -113,7 +113,7 @@ class TopicHealth:
         left, found, until = dict(starts), {}, time.monotonic() + self._seconds
         if not left:
             return {}
-        # Retention deletes what was not committed too, and behind it may stand what will be.
+        # Retention deletes uncommitted records too, and records that will be committed may follow them.
         settings = {"isolation_level": "read_uncommitted", "max_partition_fetch_bytes": FETCHED}
         with consumer(self._log.endpoint, CONTROL, **settings) as (client, _):
             client.assign([TopicPartition(self._log.topic, partition, start) for partition, start in left.items()])

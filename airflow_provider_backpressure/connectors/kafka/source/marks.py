@@ -96,7 +96,7 @@ class Marks:
         places = {partition: _Place(start=mark.offset, end=mark.offset + 1) for partition, mark in marks.items()}
         records, _ = self._fetch(places)
         others = {at for at, record in records.items() if not Mark.from_record(record).is_of(marks[at])}
-        # Where the record is gone, the leader epochs say whether the log behind it goes on from it.
+        # Where the record is gone, the leader epochs say whether the log after it continues from it.
         gone = {at: mark for at, mark in marks.items() if at not in records and mark.epoch != UNKNOWN_EPOCH}
         behind = {at: _Place(start=mark.offset + 1, end=mark.offset + 1, epoch=mark.epoch) for at, mark in gone.items()}
         return sorted(others | self._fetch(behind)[1])

@@ -36,7 +36,7 @@ class Log:
 
     @property
     def open_offsets(self) -> int:
-        """Offsets behind the end, which belong to transactions that are not over, or stand behind such."""
+        """Offsets after the end, which belong to open transactions, or follow such."""
         return sum(self.high[partition] - self.end[partition] for partition in self.end)
 
 
@@ -67,7 +67,7 @@ class TopicLog:
     def at(self, time: datetime, log: Log) -> dict[int, int]:
         """Return the first offset from a time on, by partition; where there is none, the one behind all records.
 
-        It may lie behind the end: earlier records of open transactions stand before it.
+        It may lie behind the end: earlier records of open transactions are before it.
         """
         from confluent_kafka import IsolationLevel
         from confluent_kafka.admin import OffsetSpec

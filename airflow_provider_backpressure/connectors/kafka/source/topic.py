@@ -251,7 +251,7 @@ class KafkaTopic:
         return known | {at: str(mark) for at, mark in self._marks.read(now.beginning, ends).items()}
 
     def _held(self, starts: dict[int, int], now: Log) -> dict[int, int]:
-        """Return the places, each moved to the log's beginning where the loss is accepted; else refuse, and name it."""
+        """Return the places, moved to the log's beginning where the loss is accepted; otherwise refuse and name it."""
         topic = self._declared.topic
         behind = [partition for partition, start in starts.items() if start > now.high[partition]]
         if behind:
@@ -261,8 +261,8 @@ class KafkaTopic:
         for partition in lost:
             sentence = loss(topic, partition, starts[partition], now.beginning[partition])
             if not self._declared.accept_loss:
-                raise SourceRefused(f"{sentence} Set accept_loss=True on the source to go on without them.")
-            log.warning("%s Going on without them, as accepted.", sentence)
+                raise SourceRefused(f"{sentence} Set accept_loss=True on the source to continue without them.")
+            log.warning("%s Continuing without them, as accepted.", sentence)
         return {partition: max(start, now.beginning[partition]) for partition, start in starts.items()}
 
     def _part(self) -> str:

@@ -19,7 +19,7 @@ _PARSE = json.ParseOptions(
     unexpected_field_behavior="ignore",
 )
 _BEYOND = re.compile(b"NaN|Inf")
-"""What Arrow's parser takes and JSON does not have. Within a text it would be well, but who looks closer can tell."""
+"""What Arrow's parser accepts and JSON does not have. Within a text it is allowed, which a closer check decides."""
 _LINE_END = of_bytes([b"\n"], pyarrow.binary())[0]
 _INITIALS = (b"N", b"I")
 """Most batches have none of them, which takes no time to see."""

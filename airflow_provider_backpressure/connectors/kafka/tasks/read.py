@@ -1,7 +1,7 @@
 """Records of a topic as typed Arrow batches: exactly the offsets of a range, and done by position.
 
 Markers of transactions, aborted records and compacted ones leave offsets without a record. So a partition is done when
-a record at or behind its end was seen, or when the client says that it has come to the end of what is committed.
+a record at or behind its end was seen, or when the client reports the end of the committed records.
 """
 
 import gc
@@ -157,7 +157,7 @@ class _Reading:
         return records
 
     def _all_within(self, found: "list[Message]") -> bool:
-        """Note where partitions stand if all these are records that belong to the slice, and none is the last of it.
+        """Note the partitions' positions if all these are records that belong to the slice, and none is the last of it.
 
         That is what nearly all batches are, so it is found out without a step of Python's for each.
         """
@@ -185,13 +185,13 @@ class _Reading:
                 raise translate_error(error, self.endpoint, heard=self.heard, about=f"topic {self.topic}")
 
     def _lost(self, partition: int) -> None:
-        """Refuse a partition that no longer holds what was to be read, or go on behind it where that is accepted."""
+        """Refuse a partition that no longer holds what was to be read, or continue after it where that is accepted."""
         first, last = self.client.get_watermark_offsets(self._place(partition), timeout=PATIENCE, cached=False)
         start, end = self.at[partition], self.ends[partition]
         if last < end:
             raise SourceRefused(
                 f"Partition {partition} of topic {self.topic} ends at offset {last}, before offset {end} of the plan: "
-                "the log was cut off, or the topic was made anew."
+                "the log was cut off, or the topic was created again."
             )
         if first <= start:
             raise SourceUnavailable(
@@ -200,13 +200,13 @@ class _Reading:
             )
         sentence = loss(self.topic, partition, start, min(first, end))
         if not self.accept_loss:
-            raise SourceRefused(f"{sentence} Set accept_loss=True on the source to go on without them.")
-        log.warning("%s Going on without them, as accepted.", sentence)
+            raise SourceRefused(f"{sentence} Set accept_loss=True on the source to continue without them.")
+        log.warning("%s Continuing without them, as accepted.", sentence)
         self.at[partition] = first
         if first >= end:
             self._done(partition)
         else:
-            # After such an error the client has given the partition up: it cannot be sought, only taken anew.
+            # After such an error the client has given the partition up: a seek fails, only a new assignment works.
             self.client.incremental_unassign([self._place(partition)])
             self.client.incremental_assign([self._place(partition, first)])
 

@@ -192,7 +192,7 @@ def _parse_value(record: "Message") -> tuple[str | None, Any]:
 
 
 def _json_texts(records: Records, *, trusts: bool) -> pyarrow.Array:
-    """Return the values as text: as they are where all are plainly objects, else each looked at by itself."""
+    """Return the values as text: as they are where all are plainly objects, otherwise each is checked by itself."""
     values = _bytes(records, "value")
     if trusts or are_objects(values):
         with suppress(pyarrow.ArrowInvalid):

@@ -50,4 +50,4 @@ def check_names(schema: pyarrow.Schema, name: str) -> None:
     folded = [column.lower() for column in schema.names]
     twice = sorted({column for column in schema.names if folded.count(column.lower()) > 1})
     if twice:
-        raise SinkRefused(f"Delta cannot tell the columns {', '.join(twice)} of {name} apart.")
+        raise SinkRefused(f"Delta cannot distinguish the columns {', '.join(twice)} of {name}.")

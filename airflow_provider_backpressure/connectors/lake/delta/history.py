@@ -14,10 +14,11 @@ from airflow_provider_backpressure.exceptions import SinkRefused
 
 
 def check_unreverted(table: DeltaTable, ours: str, since: int, name: str) -> None:
-    """Raise ``SinkRefused`` where a RESTORE took away an entry of ours.
+    """Raise ``SinkRefused`` where a RESTORE removed one of our entries.
 
-    ``ours``: the key under which our entries say what they are. ``since``: the version that the plan began with. What
-    stands is found from the last version backwards: an entry stands on the one before it, a RESTORE on its target.
+    ``ours``: the key under which our entries say what they are. ``since``: the version that the plan began with. The
+    valid entries are found from the last version backwards: an entry builds on its predecessor, a RESTORE on its
+    target.
     """
     head = table.version()
     entries = {entry["version"]: entry for entry in table.history(head - since + 1) if entry["version"] >= since}

@@ -37,14 +37,14 @@ from airflow_provider_backpressure.core.snapshot.stream_positions import find_st
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
 FENCE = "backpressure"
-"""App id of the fence, whose version is the epoch. Every commit of ours writes it: no two can pass each other."""
+"""App id of the fence, whose version is the epoch. Each of our commits writes it: no two can pass each other."""
 
 
 class DeltaLakeTable:
     """Implements :class:`..connectors.lake.table.LakeTable`.
 
-    A commit names the version of the log that it was decided on, and fails where another entry has come since; it is
-    decided anew then. So what was true of fence and marks when it was decided is true when it becomes visible.
+    A commit names the version of the log that it was decided on, and fails where another entry was added since; it is
+    decided again then. So what was true of fence and marks when it was decided is true when it becomes visible.
     """
 
     merges = True
@@ -222,7 +222,7 @@ class DeltaLakeTable:
     def content(self) -> Content:
         """See :meth:`..connectors.lake.table.LakeTable.content`.
 
-        A file whose rows the log does not tell is asked itself.
+        Where the log has no row count of a file, the file itself is read.
         """
         table = self._load()
         delta_fit.check_features(table, self.name)
@@ -244,7 +244,7 @@ class DeltaLakeTable:
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows.
 
-        So has one that the log no longer names: whoever asks for files by name knows how many rows they hold.
+        So has one that the log no longer names: a caller that names files knows how many rows they hold.
         """
         table = self._load()
         delta_fit.check_features(table, self.name)
@@ -331,7 +331,7 @@ class DeltaLakeTable:
         return find_start_positions(window, there, target=self.name, increment=plan.increment)
 
     def _there(self, table: DeltaTable, streams: Sequence[str]) -> dict[str, int]:
-        """Return where these streams stand, those that are not known left out."""
+        """Return the positions of these streams; unknown ones are left out."""
         found = {stream: table.transaction_version(_stream(stream)) for stream in streams}
         return {stream: at for stream, at in found.items() if at is not None}
 
@@ -342,7 +342,7 @@ class DeltaLakeTable:
     def _commit(
         self, table: DeltaTable, attempt: Attempt, mark: Mark, merged: WriteSpec | None, settled: Settled | None
     ) -> bool:
-        """Add one entry to the log; ``False`` where another has come since the table was looked at."""
+        """Add one entry to the log; ``False`` where another was added since the table was read."""
         there = self._there(table, [step.stream for step in attempt.moves])
         entry = [
             Transaction(FENCE, attempt.epoch),
@@ -419,7 +419,7 @@ class DeltaLakeTable:
         if others:
             raise SinkRefused(
                 f"{self.name} holds files that the closed plan {plan_id} did not write, such as {others[0]}: it cannot "
-                "be cleared, empty it by hand."
+                "be cleared. Empty it manually."
             )
         return delta_files.removals(list(active), active)
 

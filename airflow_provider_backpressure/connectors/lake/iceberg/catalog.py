@@ -77,7 +77,7 @@ def list_modules(catalog: Mapping[str, str], endpoint: Endpoint) -> tuple[str, .
 
 
 def place_of(catalog: Mapping[str, str], endpoint: Endpoint) -> str:
-    """Return what tells a catalog from others, without secrets."""
+    """Return what identifies a catalog, without secrets."""
     uri = endpoint.options.get(CATALOG) or (endpoint.address if endpoint.host else catalog.get("uri"))
     place = uri or catalog.get("warehouse") or catalog.get("type", "")
     return f"{place.rpartition('://')[2].strip('/')}/{catalog.get('name', 'default')}"

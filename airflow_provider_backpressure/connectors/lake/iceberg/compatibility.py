@@ -9,7 +9,7 @@ PROPERTIES = {
     # Old metadata files go as new ones come: each commit writes one, with all snapshots and slices in it.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    # Else every commit leaves a manifest of its own, and readers open them all.
+    # Otherwise every commit leaves a manifest of its own, and readers open them all.
     "commit.manifest-merge.enabled": "true",
 }
 """Of a table that is created here."""

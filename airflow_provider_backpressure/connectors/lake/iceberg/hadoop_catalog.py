@@ -26,7 +26,7 @@ from airflow_provider_backpressure.connectors.lake.storage import sync
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 
 IMPLEMENTATION = f"{__name__}.HadoopCatalog"
-"""How pyiceberg is told of it, which has none of its own."""
+"""The name by which pyiceberg loads it; pyiceberg has none of its own."""
 HINT = "version-hint.text"
 """Where other readers begin to look; what counts is the highest number."""
 _FORMAT: Final = 2
@@ -120,7 +120,7 @@ class HadoopCatalog(NoopCatalog):
         if not self._take(folder, number, metadata):
             raise CommitFailedException(f"Version {number} of {'.'.join(table.name())} was committed by another.")
         if not _path(folder, number - 1).exists():
-            # So many commits have come since the look that the number was free again: this one is not in their line.
+            # So many commits followed since the read that the number was free again: this one is not in their line.
             _path(folder, number).unlink()
             raise CommitFailedException(f"Version {number} of {'.'.join(table.name())} was long overtaken.")
         _write_hint(folder, number)

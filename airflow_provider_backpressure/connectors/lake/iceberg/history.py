@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 OURS = "backpressure.plan"
-"""What the summary of each snapshot of ours says."""
+"""Key in the summary of each of our snapshots."""
 _CHANGES = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
 
 

@@ -1,4 +1,4 @@
-"""Rows that take the place of those with their key: files that hold such rows are written anew without them."""
+"""Rows that take the place of those with their key: files that hold such rows are written again without them."""
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +70,7 @@ def merge(
 
 
 def _live(table: Table, data: Data, staged: StagedRows, settled: Settled) -> list[str]:
-    """Write the rows anew that stay, and name the new files."""
+    """Write the rows that stay into new files, and name these."""
     schema, names = schema_of(table, staged.table), list[str]()
     rows = (batch for batch in settled.select_live(staged.read()) if batch.num_rows)
     while (first := next(rows, None)) is not None:
@@ -95,7 +95,7 @@ def _near(keys: pyarrow.Table, key: Sequence[str]) -> BooleanExpression:
 
 
 def _without(table: Table, data: Data, task: FileScanTask, keys: pyarrow.Table, key: Sequence[str]) -> list[str] | None:
-    """Write a file's rows anew that have none of the keys, and name the new file; ``None`` where all rows stay."""
+    """Write a file's rows that have none of the keys into a new file, and name it; ``None`` where all rows stay."""
     schema = schema_of(table, ".".join(table.name()))
     name, kept, total = f"{uuid.uuid4().hex}-merged.parquet", 0, 0
     with data.output(name) as stream, pq.ParquetWriter(stream, schema, compression="zstd") as writer:

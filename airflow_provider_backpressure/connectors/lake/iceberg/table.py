@@ -1,7 +1,7 @@
 """An Iceberg table: each slice is one snapshot, which brings files, mark and fence in one swap of the metadata.
 
-The catalog refuses a commit whose branch is no longer at the snapshot that it was decided on. So every commit of ours
-makes a snapshot, that of a new plan and of an empty slice too; where another was faster, it is decided anew.
+The catalog refuses a commit whose branch is no longer at the snapshot that it was decided on. So each of our commits
+makes a snapshot, that of a new plan and of an empty slice too; where another was faster, it is decided again.
 """
 
 import json
@@ -51,12 +51,12 @@ from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailabl
 PLAN, SLICES, BEFORE = "backpressure.plan", "backpressure.slices", "backpressure.slices.before"
 """Table properties: the plan that holds the table, its committed slices, and those of the plan before it."""
 STREAMS = "backpressure.streams"
-"""Table property: how far each partition of a log has come that is upserted by its order."""
+"""Table property: the position of each partition of a log that is upserted by its order."""
 LAST = "backpressure.last"
-"""Table property: the last snapshot of ours, see :mod:`..connectors.lake.iceberg.history`."""
+"""Table property: our last snapshot, see :mod:`..connectors.lake.iceberg.history`."""
 OURS = (PLAN, SLICES, BEFORE, STREAMS, LAST)
 _ONCE = {"commit.retry.num-retries": "0"}
-"""Set on a table in memory only: a commit that was overtaken must be decided anew, not put on top of the other."""
+"""Set on a table in memory only: a commit that was overtaken must be decided again, not put on top of the other."""
 
 Change = Callable[[Transaction, dict[str, str]], None]
 """What makes the snapshot of a commit, given the snapshot's summary."""
@@ -375,7 +375,7 @@ class IcebergTable:
         return SinkUnavailable(f"{self.name} is written by so many that no commit came through.")
 
     def _check_history(self, table: Table | None) -> None:
-        """Also before each snapshot of ours: once one is made on top, nothing says that those before it are gone."""
+        """Also before each of our snapshots: once one is made on top, nothing says that those before it are gone."""
         holder = None if table is None else _holder(table)
         if table is None or holder is None:
             raise SinkRefused(format_missing_table(self.name))
@@ -400,7 +400,7 @@ class IcebergTable:
         if others:
             raise SinkRefused(
                 f"{self.name} holds files that the closed plan {plan_id} did not write, such as {others[0]}: it cannot "
-                "be cleared, empty it by hand."
+                "be cleared. Empty it manually."
             )
         return list(active(table).values())
 

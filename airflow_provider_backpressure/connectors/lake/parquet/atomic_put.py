@@ -72,8 +72,8 @@ def open_folder(place: Place, endpoint: Endpoint) -> Folder:
 class LocalFolder:
     """Implements :class:`Folder` on a file system that has hard links and ``flock``.
 
-    Attempts hold no lock, which one that is frozen would keep for ever. Whoever moves the fence says so first and then
-    takes their files away: an attempt that has looked before that finds nothing left to be published.
+    Attempts hold no lock, which one that is frozen would keep for ever. A process that moves the fence says so first
+    and then removes their files: an attempt that has looked before that finds nothing left to be published.
     """
 
     def __init__(self, place: Place) -> None:
@@ -181,7 +181,7 @@ class BucketFolder:
         self._place.delete(name)
 
     def tidy(self, plan_id: str) -> None:
-        """See :meth:`Folder.tidy`: a task's disk is swept by whoever runs it."""
+        """See :meth:`Folder.tidy`: a task's disk is swept by its runner."""
 
     def infos(self, names: Sequence[str]) -> list[fs.FileInfo]:
         """See :meth:`Folder.infos`."""

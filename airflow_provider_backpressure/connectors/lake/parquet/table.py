@@ -79,7 +79,7 @@ class ParquetTable:
             raise SinkRefused(format_missing_table(self.name))
 
     def begin(self, plan: Plan, *, clear: str | None) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.begin`. Whoever writes a file meanwhile is refused."""
+        """See :meth:`..connectors.lake.table.LakeTable.begin`. A writer of a file is refused meanwhile."""
         with self._folder.hold_fence():
             if plan.increment:
                 self.check_history()
@@ -247,7 +247,7 @@ class ParquetTable:
         if any(footer(self._place, name).num_rows for name in others):
             raise SinkRefused(
                 f"{self.name} holds files that the closed plan {plan_id} did not write, such as {others[0]}: it cannot "
-                "be cleared, empty it by hand."
+                "be cleared. Empty it manually."
             )
 
     def _mark(self, info: fs.FileInfo) -> Mark | None:

@@ -18,7 +18,7 @@ def check_mode(table: LakeTable, mode: Mode, key: Sequence[str], columns: Sequen
     if mode is not Mode.UPSERT:
         return
     if not table.merges:
-        raise SinkRefused(f"{table.name} has no rows that could be told by a key: Parquet files take append only.")
+        raise SinkRefused(f"{table.name} has no rows that a key could identify: Parquet files take append only.")
     if not key:
         raise SinkRefused(f"{table.name} cannot be upserted without a key.")
     missing = [name for name in key if name not in {column.name for column in columns}]

@@ -92,7 +92,7 @@ class LakeTarget:
         names = ", ".join(column.name for column in columns)
         raise SinkRefused(
             f"{self._table.name} cannot be given the column {names}: its files have the columns they have. Leave it "
-            "out with columns= on the source, or land the rows anew in another table."
+            "out with columns= on the source, or land the rows again in another table."
         )
 
     def prepare(self, write: WriteSpec) -> None:
@@ -209,7 +209,7 @@ class LakeTarget:
     def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
         """See :meth:`..core.ports.Sink.revoke`: a mark belongs to files here, so there is none that only refuses."""
         raise SinkRefused(
-            f"{self._table.name} cannot refuse a range that was begun already: retry it, or plan anew with "
+            f"{self._table.name} cannot refuse a range that was begun already: retry it, or plan again with "
             '{"backpressure": "restart"}.'
         )
 
@@ -231,7 +231,7 @@ class LakeTarget:
             self._table.remove()
 
     def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
-        """Raise ``SinkRefused``: no server stands behind the files."""
+        """Raise ``SinkRefused``: files have no server."""
         raise SinkRefused(
             f"A table of files has no server whose {watched[0].kind} could be watched: leave {watched[0].name} out, or "
             "watch a database by its conn_id."

@@ -76,8 +76,8 @@ class Files:
 
         ``quarantined``: rows of the slice that are kept elsewhere.
 
-        Without rows there is an empty file where a slice is one file, else none. ``SinkRefused`` where two rows share
-        their key.
+        Without rows there is an empty file where a slice is one file, otherwise none. ``SinkRefused`` where two rows
+        share their key.
         """
         self._write_group(last=True)
         if self._keys:

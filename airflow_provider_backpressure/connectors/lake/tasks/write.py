@@ -64,7 +64,7 @@ def _written(
 ) -> SliceResult:
     """Write files that nobody sees, and commit them; they are deleted where it is certain that they never will be.
 
-    A commit that ends in an error may have come through all the same: then its files are the table's.
+    A commit that ends in an error may have succeeded all the same: then its files are the table's.
     """
     write = spec.write
     key = write.key if write.mode == Mode.UPSERT else ()
@@ -107,7 +107,7 @@ def _stage(files: Files, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]
 
 
 def _put(files: Files, batch: pyarrow.RecordBatch, aside: QuarantineWriter) -> None:
-    """Write a batch but for rows whose values the table's types cannot hold: it is halved until they stand alone."""
+    """Write a batch but for rows whose values the table's types cannot hold: it is halved until they are alone."""
     with files.table.translate_errors():
         try:
             rows = cast(batch, files.schema)

@@ -222,7 +222,7 @@ def _letters(column: LoggedColumn, charsets: Charsets, wish: Wish) -> Way:
 
 
 def _most(column: LoggedColumn) -> int:
-    """Return the most bytes of a value; of a CHAR two bits of it stand, turned round, in the number of its type."""
+    """Return the most bytes of a value; of a CHAR two bits of it are, inverted, in the number of its type."""
     if column.code != Code.STRING:
         return int.from_bytes(column.meta, "little")
     return column.meta[1] | ((column.meta[0] & 0x30) ^ 0x30) << 4

@@ -1,4 +1,4 @@
-"""What a statement that stands in the log as text means for one table."""
+"""What a statement that is in the log as text means for one table."""
 
 import re
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ def _parse_alter(tokens: list[str], table: TableName, database: str) -> Effect:
 
 
 def _split(tokens: list[str]) -> list[str]:
-    """Return the parts between commas that stand in no brackets, in capitals."""
+    """Return the parts between commas that are in no brackets, in capitals."""
     parts, depth = [""], 0
     for word in tokens:
         depth += (word == "(") - (word == ")")

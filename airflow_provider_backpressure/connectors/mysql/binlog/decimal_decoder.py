@@ -28,7 +28,7 @@ def decimal_text(raw: bytes, precision: int, scale: int) -> str:
 
 @cache
 def _groups(precision: int, scale: int) -> list[_Group]:
-    """Return how digits were packed: those that are left over stand first before the point, and last behind it."""
+    """Return how digits were packed: a remainder comes first before the point, and last after it."""
     before, after = precision - scale, scale
     numbers = [before % 9, *[9] * (before // 9), *[9] * (after // 9), after % 9]
     groups, at = [], 0

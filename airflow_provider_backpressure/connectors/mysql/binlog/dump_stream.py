@@ -19,7 +19,7 @@ _DUMP_GTID = 0x1E
 _AT_END = 1
 """Flag: end the stream where the log ends, instead of waiting for more."""
 _FIRST = 4
-"""Where the first event of every file stands."""
+"""The offset of the first event of every file."""
 _CHECKSUM = 4
 """Bytes behind an event, in files that have it."""
 _OK, _END = 0, 0xFE

@@ -58,7 +58,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement that stands in the log as text."""
+    """A statement that is in the log as text."""
 
     database: str
     text: str

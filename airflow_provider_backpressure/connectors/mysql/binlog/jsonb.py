@@ -17,7 +17,7 @@ _LITERAL, _DOUBLE, _STRING = 4, 11, 12
 _LITERALS = ("null", "true", "false")
 _NUMBERS = {5: "<h", 6: "<H", 7: "<i", 8: "<I", 9: "<q", 10: "<Q"}
 _INLINE = {2: (_LITERAL, 5, 6), 4: (_LITERAL, 5, 6, 7, 8)}
-"""What stands where others have their place, by the bytes of a place."""
+"""Types whose value is written in place of an offset, by the bytes of an offset."""
 _DATE, _TIME, _DATETIMES, _DECIMAL = 10, 11, (7, 12), 246
 _WIDTH = 350
 """Characters of a number: as many as it needs."""
@@ -50,7 +50,7 @@ def _value(kind: int, data: bytes, at: int) -> str:
 
 
 def _container(data: bytes, at: int, wide: int, named: bool) -> str:
-    """Return an object or an array. Places are counted from its beginning, at which its number of members stands."""
+    """Return an object or an array. Offsets are counted from its beginning, which holds its number of members."""
     number = _number(data, at, wide)
     names = at + 2 * wide
     values = names + number * (wide + 2) * named
@@ -99,7 +99,7 @@ def _number(data: bytes, at: int, size: int) -> int:
 
 
 def _read_sized(data: bytes, at: int) -> bytes:
-    """Return what stands behind its length, of which each byte but the last has its highest bit set."""
+    """Return the bytes that follow their length, of which each byte but the last has its highest bit set."""
     size = shift = 0
     while True:
         byte = data[at]

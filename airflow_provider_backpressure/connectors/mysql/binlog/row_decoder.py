@@ -72,7 +72,7 @@ class RowReader:
         every = (1 << width) - 1
         if width != self._width or any(bits & every != every for bits in present):
             raise SourceRefused(
-                f"A change of {self._name} stands in the binlog without all its columns: a session has set "
+                f"A change of {self._name} is in the binlog without all its columns: a session has set "
                 'binlog_row_image to another value than FULL. Trigger the DAG with {"backpressure": "restart"}.'
             )
         return head.at
@@ -97,7 +97,7 @@ class RowReader:
 def _check_names(table: LoggedTable, wanted: Wanted) -> None:
     if not table.named:
         raise SourceRefused(
-            f"Changes of {table.database}.{table.name} stand in the binlog without the names of its columns: set "
+            f"Changes of {table.database}.{table.name} are in the binlog without the names of its columns: set "
             'binlog_row_metadata to FULL, and trigger the DAG with {"backpressure": "restart"}.'
         )
     there = {column.name for column in table.columns}
@@ -105,7 +105,7 @@ def _check_names(table: LoggedTable, wanted: Wanted) -> None:
     if missing:
         raise SourceRefused(
             f"{table.database}.{table.name} had no column {join_names(missing)} when a change was logged: trigger the "
-            'DAG with {"backpressure": "restart"} to plan anew.'
+            'DAG with {"backpressure": "restart"} to plan again.'
         )
 
 
@@ -113,5 +113,5 @@ def _check_type(table: str, name: str, found: str, planned: str) -> None:
     if found != planned:
         raise SourceRefused(
             f"Column {join_names([name])} of {table} was logged as {found}, and the plan reads {planned}: trigger the "
-            'DAG with {"backpressure": "restart"} to plan anew.'
+            'DAG with {"backpressure": "restart"} to plan again.'
         )

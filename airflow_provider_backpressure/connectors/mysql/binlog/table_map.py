@@ -119,7 +119,7 @@ def table_of(body: bytes) -> LoggedTable:
 
 
 def _real(code: int, meta: bytes) -> int:
-    """Return the type itself: enums and sets stand there as strings."""
+    """Return the type itself: enums and sets are logged as strings."""
     return meta[0] if code == Code.STRING and meta[0] in _CHOICES else code
 
 

@@ -50,7 +50,7 @@ class Walk:
     start: GtidSet
     end: GtidSet
     folded: bool = False
-    """Whether the server tells no capitals in the names of tables (``lower_case_table_names``)."""
+    """Whether the server ignores case in the names of tables (``lower_case_table_names``)."""
     _left: int = field(init=False)
     _readers: dict[int, tuple[bytes, RowReader]] = field(default_factory=dict)
     _touched: bool = False
@@ -92,7 +92,7 @@ class Walk:
             return True
         if self._left:
             raise SourceRefused(
-                f"Transaction {self._gtid} stands in the binlog before {self._left} that were committed earlier: let "
+                f"Transaction {self._gtid} is in the binlog before {self._left} that were committed earlier: let "
                 "binlog_order_commits, and on a replica replica_preserve_commit_order, be ON."
             )
         return False
@@ -155,7 +155,7 @@ class Walk:
             yield Done.WRITTEN, after
 
     def _read_statement(self, event: Event) -> Iterator[Change]:
-        """Yield what a statement changed, where it can be told; ``SourceRefused`` where it cannot."""
+        """Yield what a statement changed, where that is known; ``SourceRefused`` where it is not."""
         if event.body.endswith(_USUAL):
             return
         statement = statement_of(event.body, event.kind)
@@ -168,7 +168,7 @@ class Walk:
                 raise self._cannot(f"made {self.table} another table ({statement.text[:80].strip()!r})")
             case Effect.WRITTEN:
                 raise self._cannot(
-                    f"may have changed {self.table} by a statement that stands in the log instead of its rows "
+                    f"may have changed {self.table} by a statement that is in the log instead of its rows "
                     f"({statement.text[:80].strip()!r}), since a session has set binlog_format"
                 )
 

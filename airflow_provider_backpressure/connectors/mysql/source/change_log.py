@@ -24,13 +24,13 @@ from airflow_provider_backpressure.core.snapshot.replay_window import TRANSACTIO
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
 
 ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
-RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table anew'
+RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table again'
 _HEAD = 4
-"""Where a file's first event stands."""
+"""The offset of a file's first event."""
 _FIRST_EVENTS = 5
-"""Events at the head of a file among which is the one that says which transactions stand in the files before."""
+"""Events at the head of a file among which is the one that lists the transactions in earlier files."""
 XA_SECONDS = 600
-"""Longest wait for XA transactions that were prepared before: their rows stand in the log before its start."""
+"""Longest wait for XA transactions that were prepared before: their rows are in the log before its start."""
 _DENIED = frozenset({1227, 1401})
 _NO_EVENT = 1220
 """No event begins at that place of the file, or the file ends before."""
@@ -92,7 +92,7 @@ class MySQLLog:
         """See :meth:`..core.ports.ChangeLog.storage`. The binlog has every statement that alters a table."""
 
     def release(self, upto: LogPosition) -> None:
-        """See :meth:`..core.ports.ChangeLog.release`. The server removes its files by age, whoever reads them."""
+        """See :meth:`..core.ports.ChangeLog.release`. The server removes its files by age, with or without readers."""
 
     def guard(self, *, replaying: bool | None) -> None:
         """See :meth:`..core.ports.ChangeLog.guard`. The server keeps nothing for us that could endanger it."""
@@ -134,7 +134,7 @@ class MySQLLog:
         return sizes[place.file] == place.at or self._begins_event(place)
 
     def _begins_event(self, place: Place) -> bool:
-        """Whether a file goes on at a place as it does between two transactions."""
+        """Whether a file continues at a place as it does between two transactions."""
         try:
             rows = self._session.raw(f"SHOW BINLOG EVENTS IN {literal(place.file)} FROM {place.at} LIMIT 1")
         except pymysql.Error as error:
@@ -224,7 +224,7 @@ class MySQLLog:
         return 0
 
     def _before(self, file: str) -> GtidSet:
-        """Return the transactions that stand in the files before one."""
+        """Return the transactions in the files before one."""
         events = self._session.rows(f"SHOW BINLOG EVENTS IN {literal(file)} LIMIT {_FIRST_EVENTS}")
         said = next((str(row[5]) for row in events if row[2] == "Previous_gtids"), "")
         return GtidSet.parse(said) if _GTIDS.match(said) else GtidSet({})
@@ -233,7 +233,7 @@ class MySQLLog:
 def window_slice(
     bounds: LogBounds, table: TableName, *, slice_id: str, as_text: tuple[str, ...], zero_dates: str
 ) -> Slice:
-    """Return the slice of a window: of which table, and how its columns are read. Positions stand in the bounds."""
+    """Return the slice of a window: of which table, and how its columns are read. Positions are in the bounds."""
     query = {"database": table.database, "table": table.name, "as_text": list(as_text), "zero_dates": zero_dates}
     return Slice(slice_id=slice_id, query=json.dumps(query), bounds=bounds.to_json())
 
@@ -241,7 +241,7 @@ def window_slice(
 def _within(before: Place, after: Place, done: int, length: int, size: int) -> Iterator[_Cut]:
     """Yield places within one piece of a file, by the number of its transactions, taken for equally large.
 
-    Only one server's, without a gap, are sure to stand there in their order.
+    Only one server's, without a gap, are sure to be there in their order.
     """
     new = after.gtids.minus(before.gtids)
     number = -(-length // size)

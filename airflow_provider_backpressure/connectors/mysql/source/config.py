@@ -35,7 +35,7 @@ class MySQLSource:
 
     conn_id: str
     table: str = ""
-    """``database.table``, or ``table`` in the connection's schema; what needs it stands in backticks."""
+    """``database.table``, or ``table`` in the connection's schema; a part that needs it is in backticks."""
     tables: tuple[str, ...] | str = ()
     """Several: their names, or a pattern over ``database.table`` as ``shop.order_*``, looked up in each run.
 

@@ -33,7 +33,7 @@ _ENGINE = "InnoDB"
 
 
 def replayable(session: Session, table: Relation, columns: Sequence[CatalogColumn], *, as_text: Sequence[str]) -> None:
-    """Raise ``SourceRefused`` with everything that stands against replaying the table's changes."""
+    """Raise ``SourceRefused`` with every obstacle to replaying the table's changes."""
     if session.mariadb:
         raise SourceRefused("Changes are replayed from MySQL's binlog by its GTIDs, and MariaDB has others.")
     against = [*_against_server(session), *_against_rights(session, table)]

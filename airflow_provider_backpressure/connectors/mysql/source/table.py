@@ -73,7 +73,7 @@ class MySQLTable:
         previous: Window | None = None,
         counted: bool = True,
     ) -> Snapshot:
-        """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, else estimated.
+        """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, otherwise estimated.
 
         The server's position in its log is taken before anything else, so that what is written later can be replayed.
         """
@@ -195,7 +195,7 @@ class MySQLTable:
         return self._known
 
     def _log_keys(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[tuple[str, ...], ...]:
-        """Return by what the log tells a deleted row; ``SourceRefused`` where not all changes can be replayed."""
+        """Return the keys that identify a deleted row in the log; ``SourceRefused`` if changes cannot be replayed."""
         declared = self._declared
         if self._where is not None or declared.increment_column is not None:
             what = "where" if self._where is not None else "increment_column"
@@ -232,7 +232,7 @@ class MySQLTable:
         return KeyColumn(name=name, kind=kind)
 
     def _window(self, table: Relation, after: str | None) -> Window | None:
-        """Return what of the rising column is to be read; an empty window where nothing has come."""
+        """Return what of the rising column is to be read; an empty window where there is nothing new."""
         name = self._declared.increment_column
         if name is None:
             return None

@@ -117,7 +117,7 @@ class BinlogChanges:
                 yield event
             return
         except LogLost:
-            # What stood in that file may have been replayed before it was removed.
+            # The content of that file may have been replayed before it was removed.
             if begun or not self._start.file:
                 raise
         with self._open() as another:
@@ -168,6 +168,6 @@ def _lost(error: Exception, source: Endpoint) -> Exception:
     if "same server_uuid" in words(cause):
         return SourceUnavailable(f"Another attempt reads the binlog of MySQL at {source.address} in this one's place.")
     return LogLost(
-        f"MySQL at {source.address} no longer has the binlog from where replaying is to go on, or cannot send it "
-        f'({words(cause)}): trigger the DAG with {{"backpressure": "restart"}} to read the table anew.'
+        f"MySQL at {source.address} no longer has the binlog from where replaying is to continue, or cannot send it "
+        f'({words(cause)}): trigger the DAG with {{"backpressure": "restart"}} to read the table again.'
     )

@@ -1,4 +1,4 @@
-"""How a shadow is made like its target before rows come, and how their likeness is told afterwards.
+"""Makes a shadow like its target before rows arrive, and compares the two afterwards.
 
 The catalogue itself writes the statements, with every name quoted by it. All is asked with an empty ``search_path``, so
 that names come out with their schemas.

@@ -1,4 +1,4 @@
-"""Whether rows may go into a target: everything that stands against it, in one sentence, before anything is changed."""
+"""Checks whether rows may go into a target: every obstacle in one sentence, before anything is changed."""
 
 import logging
 from collections.abc import Sequence
@@ -78,12 +78,12 @@ def _check_lengths(fitting: Fitting) -> None:
 
 
 def _against_new(session: Session, fitting: Fitting) -> list[str]:
-    """What stands against creating the target."""
+    """Return the obstacles to creating the target."""
     return [*_against_creating(session, fitting.name.schema), *_against_types(session, fitting.columns)]
 
 
 def _against(session: Session, fitting: Fitting, table: Relation) -> list[str]:
-    """What stands against writing into the target that is there."""
+    """Return the obstacles to writing into the existing target."""
     if table.kind not in (ORDINARY, PARTITIONED):
         return [f"it is {KINDS.get(table.kind, 'no table')}"]
     if fitting.mode is Mode.REPLACE:
@@ -127,7 +127,7 @@ def _against_columns(fitting: Fitting, table: Relation) -> list[str]:
 
 
 def _against_definition(column: Column, there: str | None) -> list[str]:
-    """What stands against a type of the same name: the bytes of one definition are other values of another."""
+    """Return the obstacles to a type of the same name: the bytes of one definition are other values of another."""
     if column.definition is None or column.definition == there:
         return []
     return [
@@ -171,7 +171,7 @@ def _nullable(fitting: Fitting) -> set[str]:
 
 
 def _against_replaying(session: Session, fitting: Fitting, table: Relation) -> list[str]:
-    """What stands against rows of different times, and against deleting some."""
+    """Return the obstacles to rows of different times, and to deleting some."""
     row = session.rows(_REPLAYED, {"table": table.oid, "key": list(fitting.key)})[0]
     others, foreign, may_delete, triggers, rules, loose = row
     against = []
@@ -193,7 +193,7 @@ def _against_replaying(session: Session, fitting: Fitting, table: Relation) -> l
 
 
 def _against_system(session: Session, fitting: Fitting) -> list[str]:
-    """What stands against the plan and marker tables."""
+    """Return the obstacles to the plan and marker tables."""
     against: list[str] = []
     user, absent = session.endpoint.user, []
     for wanted in fitting.system:
@@ -225,7 +225,7 @@ def _against_staging(session: Session, fitting: Fitting) -> list[str]:
 
 
 def _against_creating(session: Session, schema: str) -> list[str]:
-    """Return what stands against creating a table in a schema, which is created too where it is missing."""
+    """Return the obstacles to creating a table in a schema, which is created too where it is missing."""
     user, shown = session.endpoint.user, join_names([schema])
     there, may_create, may_create_schema = session.rows(_MAY_CREATE, {"schema": schema})[0]
     if not there:
@@ -234,7 +234,7 @@ def _against_creating(session: Session, schema: str) -> list[str]:
 
 
 def _against_types(session: Session, columns: Sequence[Column]) -> list[str]:
-    """What stands against columns of these types: they are not known there, or defined otherwise."""
+    """Return the obstacles to columns of these types: they are not known there, or defined otherwise."""
 
     def ask(connection: Connection) -> list[str]:
         connection.execute(sql.SQL("SET LOCAL search_path TO ''"))

@@ -18,7 +18,7 @@ class View:
 
 
 def against_replacing(connection: Connection, target: int) -> list[str]:
-    """Return what stands against another table taking this one's place, each as part of a sentence."""
+    """Return the obstacles to another table taking this one's place, each as part of a sentence."""
     connection.execute(sql.SQL("SET LOCAL search_path TO ''"))
     against = [words for (words,) in connection.execute(_STATES, {"target": target}).fetchall()]
     dependents = [name for (name,) in connection.execute(_DEPENDENTS, {"target": target}).fetchall()]

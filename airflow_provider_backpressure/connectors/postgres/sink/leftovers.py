@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import 
 
 
 def write_probe_comment(like: QualifiedName) -> str:
-    """Return the comment on the table that a probe fills beside a target: it tells that it may be dropped."""
+    """Return the comment on the table that a probe fills beside a target: it says that the table may be dropped."""
     return f"backpressure: filled by a probe of {like}, to be dropped"
 
 
@@ -42,7 +42,7 @@ class Traces:
         for table in there:
             at = sql.SQL(table.sql)
             connection.execute(sql.SQL("DELETE FROM {} WHERE target = ANY (%s)").format(at), (fences,))
-        # Whoever begins another plan meanwhile is waited for, so that its tables stay.
+        # A process that begins another plan meanwhile is waited for, so that its tables stay.
         for table in filter(self._find_owned(connection), there):
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.SQL(table.sql)))
         for table in self._find_unused(connection, there):

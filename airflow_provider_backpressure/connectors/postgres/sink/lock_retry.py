@@ -1,4 +1,4 @@
-"""Asking for locks without standing in the way: short waits, pauses between them, and an end."""
+"""Requests locks without blocking others for long: short waits, pauses between them, and an end."""
 
 import logging
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def patiently(session: Session, work: Callable[[Connection], T], *, about: Quali
             if pause is None:
                 raise SinkUnavailable(
                     f"{about} was locked by other transactions at each of {len(PAUSES) + 1} tries to publish its new "
-                    "rows, which must not keep its readers waiting: a retry goes on from here."
+                    "rows, which must not keep its readers waiting: a retry continues from here."
                 ) from error
         log.info("%s is in use: the next try to publish its new rows is in %g s.", about, pause)
         clock.sleep(pause)

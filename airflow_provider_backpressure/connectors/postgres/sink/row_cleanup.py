@@ -25,8 +25,8 @@ def remove_rows(connection: Connection, target: QualifiedName, commits: SystemTa
         return
     if held != written:
         raise SinkRefused(
-            f"{target} holds {held} rows and the closed plan {plan_id} wrote {written} of them: it cannot be cleared, "
-            "empty it by hand."
+            f"{target} holds {held} rows and the closed plan {plan_id} wrote {written} of them: it cannot be cleared. "
+            "Empty it manually."
         )
     log.warning("%s is cleared: its %s rows were read in a snapshot that is gone.", target, held)
     may_truncate = connection.execute("SELECT has_table_privilege(%s, 'TRUNCATE')", (target.sql,)).fetchone()

@@ -1,4 +1,4 @@
-"""Sequences that a target's columns own: they go on behind loaded rows, or the next insert would collide."""
+"""Sequences that a target's columns own: they continue after the loaded rows, or the next insert would collide."""
 
 import logging
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def advance(
     shown: QualifiedName,
     serials_of: QualifiedName | None = None,
 ) -> None:
-    """Let the sequences of these columns go on behind the table's rows; never backwards.
+    """Let the sequences of these columns continue after the table's rows; never backwards.
 
     ``shown``: what the log calls the table. ``serials_of``: the table that owns the serials, where that is another one.
     A sequence that our role may not set stays, and the log says what to run. A column that does not arrive has drawn
@@ -61,7 +61,7 @@ def advance(
                 last,
             )
         elif connection.execute(_build_advance(owned), {"sequence": owned.oid, "last": last}).fetchone() is not None:
-            log.info("The sequence of %s in %s goes on behind %s.", join_names([owned.column]), shown, last)
+            log.info("The sequence of %s in %s continues after %s.", join_names([owned.column]), shown, last)
 
 
 def _sequences(connection: Connection, table: QualifiedName, columns: Sequence[str]) -> list[Owned]:
@@ -80,7 +80,7 @@ def _last(connection: Connection, table: QualifiedName, owned: Owned) -> int | N
 
 
 def _build_advance(owned: Owned) -> sql.Composed:
-    # In one statement: whoever draws a number at this very moment is behind the last row, or draws the next after it.
+    # In one statement: a number drawn at this moment is after the last row, or the next one is.
     return sql.SQL(
         "SELECT setval(%(sequence)s::oid::regclass, %(last)s, true) FROM {} s"
         " WHERE s.last_value {} %(last)s OR s.last_value = %(last)s AND NOT s.is_called"

@@ -66,7 +66,7 @@ def publication_of(connection: Connection, name: QualifiedName) -> str | None:
 
 
 def purpose(target: QualifiedName, oid: int | None) -> str:
-    """Return the shadow's comment: whose place it is to take. It tells whether that is still the same table."""
+    """Return the shadow's comment: whose place it is to take. It shows whether that is still the same table."""
     return f"backpressure: shadow of {target}, to take the place of {'nothing' if oid is None else f'table {oid}'}"
 
 

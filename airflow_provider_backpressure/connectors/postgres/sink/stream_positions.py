@@ -1,4 +1,4 @@
-"""How far each stream of a log has come in a target, as a new plan finds it and leaves it."""
+"""Positions of each stream of a log in a target, as a new plan finds and leaves them."""
 
 from psycopg import sql
 
@@ -33,15 +33,15 @@ def place_streams(connection: Connection, plan: Plan) -> None:
 
 
 def _place_log(connection: Connection, plan: Plan, window: ReplayWindow) -> None:
-    """Set a log's stream to where it was kept from, after ranges, or see that it stands where the plan begins."""
+    """Set a log's stream to where it was kept from, after ranges, or check that it is where the plan begins."""
     table, start = sql.SQL(plan.write.frontier_table), window.start
     query = sql.SQL("SELECT pos FROM {} WHERE target = %s AND stream = %s FOR UPDATE").format(table)
     found = connection.execute(query, (plan.write.fence, window.stream)).fetchone()
     if not window.first and (found is None or found[0] != start.at):
         raise SinkRefused(
             f"The log was replayed into {plan.write.fence} up to {found[0] if found else 'no position'}, and the plan "
-            f"would go on from {start.at} ({start.label}): ledger or target was restored. Trigger the DAG with "
-            '{"backpressure": "restart"} to read the table anew.'
+            f"would continue from {start.at} ({start.label}): ledger or target was restored. Trigger the DAG with "
+            '{"backpressure": "restart"} to read the table again.'
         )
     connection.execute(sql.SQL(_PLACE).format(table), (plan.write.fence, window.stream, start.at))
 

@@ -38,7 +38,7 @@ _BROKEN: dict[type[psycopg.Error], str] = {
     psycopg.errors.UniqueViolation: "some of them have the same key",
     psycopg.errors.ForeignKeyViolation: "some of them refer to rows that are not there",
 }
-_RESTART = 'trigger the DAG with {"backpressure": "restart"} to plan anew'
+_RESTART = 'trigger the DAG with {"backpressure": "restart"} to plan again'
 
 
 @dataclass(frozen=True, kw_only=True)

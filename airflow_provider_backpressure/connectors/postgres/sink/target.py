@@ -358,7 +358,7 @@ class PostgresTarget:
         window = plan.read.window if plan.increment else None
         kept = self._kept(plan.write, bounds, window)
         if not kept:
-            raise SinkRefused(f"Range {bounds} is the whole of {self._name}: plan it anew instead.")
+            raise SinkRefused(f"Range {bounds} is the whole of {self._name}: plan it again instead.")
         self.end_attempts(plan.plan_id, slice_id)
 
         def remove(connection: Connection) -> int:
@@ -519,9 +519,9 @@ class PostgresTarget:
             case OffsetBounds():
                 return [self._offsets(write, bounds)]
             case LogBounds():
-                raise SinkRefused(f"What the log changed in {self._name} cannot be told from its other rows.")
+                raise SinkRefused(f"What the log changed in {self._name} cannot be distinguished from its other rows.")
             case FileBounds():
-                raise SinkRefused(f"Rows of {self._name} are not told apart by the files that they came from.")
+                raise SinkRefused(f"Rows of {self._name} cannot be assigned to the files that they came from.")
         return []
 
     def _offsets(self, write: WriteSpec, bounds: OffsetBounds) -> sql.Composable:
@@ -529,7 +529,7 @@ class PostgresTarget:
         lacking = [name for name in ("partition", "offset") if name not in arriving]
         if lacking:
             raise SinkRefused(
-                f"{self._name} gets no column {join_names(lacking)} to tell a topic's ranges apart by: let the "
+                f"{self._name} gets no column {join_names(lacking)} to separate a topic's ranges by: let the "
                 "transform keep partition and offset, or use verify='none'."
             )
         return within_offsets(bounds)
@@ -537,24 +537,24 @@ class PostgresTarget:
     def _cast(self, write: WriteSpec, key: str) -> str:
         arriving = next((column for column in write.columns if column.name == key), None)
         if arriving is None:
-            raise SinkRefused(f"{self._name} has no column {join_names([key])} to tell ranges apart by.")
+            raise SinkRefused(f"{self._name} has no column {join_names([key])} to separate ranges by.")
         if key not in self._key_columns:
             table = find(self._session, self._readable(write))
             there = table.column(key) if table else None
             if there is None:
-                raise SinkRefused(f"{self._name} has no column {join_names([key])} to tell ranges apart by.")
+                raise SinkRefused(f"{self._name} has no column {join_names([key])} to separate ranges by.")
             self._key_columns[key] = there
         there = self._key_columns[key]
         cast = key_cast(there.type)
         if cast is None:
             raise SinkRefused(
-                f"Column {join_names([key])} of {self._name} is {there.type}: no ranges can be told by it."
+                f"Column {join_names([key])} of {self._name} is {there.type}: ranges cannot be separated by it."
             )
         # A transformed column says nothing of its order.
         if arriving.collation is not None and there.collation != arriving.collation:
             raise SinkRefused(
                 f"Text in {join_names([key])} is ordered by {there.collation} in {self._name} and by "
-                f"{arriving.collation} in the source, so its ranges cannot be told apart there; the whole table can."
+                f"{arriving.collation} in the source, so its ranges cannot be verified there; the whole table can."
             )
         return cast
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's log, kept by a replication slot and told by a publication, both named after the hydration."""
+"""PostgreSQL's log, kept by a replication slot and described by a publication, both named after the hydration."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ SLOT_SECONDS = 600
 """Longest wait for transactions that were open before: a slot begins behind the last of them."""
 WINDOW_BYTES = 64 * 1024 * 1024
 """Most log in one window: the server decodes it from its start each time that it is read."""
-RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table anew'
+RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table again'
 MARK, SIGNED = "@", "/"
 """Before what marks the publication by which a position of the log is read, and before the position's token."""
 TOKENS = 8
@@ -72,7 +72,7 @@ class PostgresLog:
         restarts: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        """``most``: bytes that may be kept. ``restarts``: whether the log is given up there, and all is read anew."""
+        """``most``: bytes that may be kept. ``restarts``: whether the log is given up there, and all is read again."""
         self._most, self._restarts = most, restarts
         self.stream = slot_name(hydration_id)
         self._table = table
@@ -130,7 +130,7 @@ class PostgresLog:
         kept = f"The slot {self.stream} keeps {size(slot.held_bytes)} of log in {where(self._session.endpoint)}"
         if self._restarts:
             self.drop()
-            raise SnapshotLost(f"{kept}, more than it may: it was dropped, as declared, and the table is read anew.")
+            raise SnapshotLost(f"{kept}, more than it may: it was dropped, as declared, and the table is read again.")
         if replaying is None:
             raise SourceRefused(f"{kept}, more than it may, and no run replays it: trigger the DAG, or make room.")
         if not replaying:
@@ -163,8 +163,9 @@ class PostgresLog:
         self._session.close()
 
     def _there(self, gone: str, removed: str) -> Slot:
-        """Return the slot. Where the server no longer keeps the log for us: ``SnapshotLost`` if all is to be read anew
-        then, as declared, else ``LogLost``, which names what is lost: ``gone`` with the slot, or ``removed`` from it.
+        """Return the slot. Where the server no longer keeps the log for us: ``SnapshotLost`` if all is to be read again
+        then, as declared, otherwise ``LogLost``, which names what is lost: ``gone`` with the slot, or ``removed`` from
+        it.
         """
         slot, name = find_slot(self._session, self.stream), f"The replication slot {self.stream}"
         if slot is not None and not slot.lost and slot.confirmed is not None and slot.plugin == PLUGIN:
@@ -175,7 +176,7 @@ class PostgresLog:
         else:
             lost = f"{name} {at} was invalidated: the server has removed log {removed} (max_slot_wal_keep_size)"
         if self._restarts:
-            raise SnapshotLost(f"{lost}: the table is read anew, as declared (at_wal_limit).")
+            raise SnapshotLost(f"{lost}: the table is read again, as declared (at_wal_limit).")
         raise LogLost(f"{lost}: {RESTART}.")
 
     def _kept(self, start: LogPosition) -> Slot:
@@ -187,17 +188,17 @@ class PostgresLog:
         if slot.confirmed > start:
             raise LogLost(
                 f"{name} {at} was moved on to {slot.confirmed.text} by somebody else, past {where_to} where "
-                f"replaying is to go on: {RESTART}."
+                f"replaying is to continue: {RESTART}."
             )
         if slot.flushed < start:
             raise LogLost(
-                f"The log {at} ends at {slot.flushed.text}, before {where_to} where replaying is to go on: the "
+                f"The log {at} ends at {slot.flushed.text}, before {where_to} where replaying is to continue: the "
                 f"server was restored; {RESTART}."
             )
         return slot
 
     def _publication(self) -> str:
-        """Return what tells this publication of the table from a later one; ``LogLost`` where there is none."""
+        """Return what distinguishes this publication of the table from a later one; ``LogLost`` where there is none."""
         found = self._session.rows(_PUBLISHED, self._names)
         if not found:
             at = f"in {where(self._session.endpoint)}"
@@ -304,9 +305,9 @@ class PostgresLog:
             raise
 
     def _await_older(self) -> None:
-        """Wait until every transaction that the slot does not show is seen by whoever looks at the table.
+        """Wait until every transaction that the slot does not show is visible to readers of the table.
 
-        A commit may stand in the log before it is seen, and be behind the last that is over. So a number of our own is
+        A commit may be in the log before it is visible, and after the last that is over. So a number of our own is
         taken: it is behind those of all of them.
         """
         last = self._session.value(_OWN)

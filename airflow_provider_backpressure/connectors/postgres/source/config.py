@@ -49,7 +49,7 @@ class PostgresSource:
     where: str | None = None
     """A condition in SQL, evaluated by the source in UTC; rows for which it is true are read."""
     split_column: str | None = None
-    """Column by which ranges are cut; ``None`` for the primary key or another unique one, else the table's blocks.
+    """Column by which ranges are cut; ``None`` for the primary key or another unique one, otherwise the table's blocks.
 
     It may hold NULLs and need not be unique, but should have an index. A view has to name one."""
     increment_column: str | None = None
@@ -61,7 +61,7 @@ class PostgresSource:
     (``max_slot_wal_keep_size``), if it does."""
     at_wal_limit: str = STOP_AND_KEEP
     """What happens at that limit: ``stop_and_keep`` stops the reading of ranges and keeps the log for a person to
-    decide, ``drop_slot_and_restart`` gives the log up at once and reads the table anew."""
+    decide, ``drop_slot_and_restart`` gives the log up at once and reads the table again."""
     as_text: tuple[str, ...] = ()
     """Names of columns that are read as the text PostgreSQL prints for them, whatever their type."""
 

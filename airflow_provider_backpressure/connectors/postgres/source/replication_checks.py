@@ -1,7 +1,7 @@
 """Whether a table's changes can be replayed from the log, and would be all of them: looked at before anything is made.
 
 A publication is not without danger to those who write the table: PostgreSQL refuses their updates and deletes where the
-log could not tell which row they meant. And a table is never altered here, so what is missing is named.
+log could not identify the row. And a table is never altered here, so what is missing is named.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ BY_KEY, FULL = "d", "f"
 def replayable(
     session: Session, table: Relation, columns: Sequence[CatalogColumn], as_text: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the unique keys by which the log tells a row that is deleted, or whose key changes.
+    """Return the unique keys by which the log identifies a row that is deleted, or whose key changes.
 
-    A deferrable key is none: within one statement two rows may have the same. ``SourceRefused`` with everything that
-    stands against replaying the table's changes.
+    A deferrable key is none: within one statement two rows may have the same. ``SourceRefused`` with every
+    obstacle to replaying the table's changes.
     """
     against = [*_against_server(session), *_against_table(session, table)]
     identity, more = _identity(session, table)
@@ -72,7 +72,7 @@ def _against_table(session: Session, table: Relation) -> list[str]:
 
 
 def _identity(session: Session, table: Relation) -> tuple[tuple[str, ...], list[str]]:
-    """Return the columns of the replica identity, and what stands against it."""
+    """Return the columns of the replica identity, and the obstacles to it."""
     kind, names = session.rows(_IDENTITY, (table.oid,))[0]
     if kind == FULL:
         return tuple(column.name for column in table.columns), []

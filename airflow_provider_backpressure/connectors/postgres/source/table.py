@@ -105,10 +105,10 @@ class PostgresTable:
         previous: Window | None = None,
         counted: bool = True,
     ) -> Snapshot:
-        """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, else estimated.
+        """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, otherwise estimated.
 
-        The place where the server's log stands is taken before anything else: the plan brings at least what is before.
-        What has come since is read without a snapshot: a window of a rising column changes only where its rows rise
+        The position of the server's log is read before anything else: the plan brings at least what is before it.
+        Newer rows are read without a snapshot: a window of a rising column changes only where its rows rise
         out of it.
         """
         position = self._position()
@@ -250,7 +250,7 @@ class PostgresTable:
             log.close()
 
     def _log_keys(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[tuple[str, ...], ...]:
-        """Return by what the log tells a deleted row; ``SourceRefused`` where not all changes can be replayed."""
+        """Return the keys that identify a deleted row in the log; ``SourceRefused`` if changes cannot be replayed."""
         if self._where is not None or self._declared.increment_column is not None:
             what = "where" if self._where is not None else "increment_column"
             raise SourceRefused(f"The log shows every change of {self._name}: catch_up goes without {what}.")
@@ -305,7 +305,7 @@ class PostgresTable:
         return KeyColumn(name=name, cast=cast)
 
     def _window(self, table: Relation, after: str | None) -> Window | None:
-        """Return what of the rising column is to be read; an empty window where nothing has come."""
+        """Return what of the rising column is to be read; an empty window where there is nothing new."""
         name = self._declared.increment_column
         if name is None:
             return None

@@ -1,6 +1,6 @@
 """Arrow batches as rows of PostgreSQL's binary COPY, a whole column at a time.
 
-Only of types whose binary form says all of a value: what is sent is then what the table gives back, so that it can be
+Only of types whose binary form says all of a value: what is sent is then what the table returns, so that it can be
 hashed here. Every other type is the server's to make of text.
 """
 
@@ -79,7 +79,7 @@ def fits(schema: pyarrow.Schema, columns: Sequence[Target]) -> bool:
 
 
 def _zoneless(type_: pyarrow.DataType) -> pyarrow.DataType:
-    """Return a type such that times of all zones are alike: they are moments, whatever zone they are shown in."""
+    """Return a type in which times of all zones are alike: they are moments, whatever zone they are shown in."""
     if pyarrow.types.is_timestamp(type_) and type_.tz is not None:
         return pyarrow.timestamp(type_.unit, tz="UTC")
     return type_

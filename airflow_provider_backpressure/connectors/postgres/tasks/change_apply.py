@@ -1,11 +1,11 @@
 """Changes of a log into a PostgreSQL target: folded by key in the sink, upserted and deleted, in one transaction.
 
 Changes wait in a temporary table, as text. The last one of each key wins. A value that the log leaves out since it did
-not change is taken from an earlier change of the window, else it stays what it is in the target; where the target has
-no such row (it moved here from where no range has seen it), the source is asked.
+not change is taken from an earlier change of the window, otherwise it stays as it is in the target; where the target
+has no such row (it moved here from where no range has seen it), the source is asked.
 
-Of a row whose key changed, the old key's row in the target tells that only once the target is consistent: before, it
-may be another row, of a later time, that no later change would tell from this one.
+Of a row whose key changed, the old key's row in the target shows that only once the target is consistent: before, it
+may be another row, of a later time, that no later change would distinguish from this one.
 """
 
 from collections.abc import Iterable
@@ -147,7 +147,7 @@ class Fold:
 
     def _before(self, number: int, seq: int, key: list[str], *, emptied: bool) -> tuple[str | None] | None:
         """Return what a column had under a key before a move, or ``None`` where nobody here knows."""
-        # Just before the move stands the delete of the old key.
+        # The delete of the old key is just before the move.
         row = self.connection.execute(self._sql(_EARLIER, **self._build_names(number)), (*key, seq - 1)).fetchone()
         if row is not None:
             return None if row[0] else (row[1],)
@@ -160,7 +160,7 @@ class Fold:
         self._run(_FILL_IN, **self._build_names(number))
 
     def _keep(self, kept: list[int]) -> None:
-        """Let rows of the target keep what no change tells."""
+        """Let rows of the target keep the values that no change holds."""
         changed = sql.SQL(", ").join(
             sql.SQL("{name} = CASE WHEN l.kept @> ARRAY[{number}]::smallint[] THEN t.{name} ELSE {value} END").format(
                 name=self._name(number), number=sql.Literal(number), value=self._value(number)
@@ -176,7 +176,7 @@ class Fold:
         )
 
     def _ask(self, changes: Changes) -> None:
-        """Read again what can be told by nobody here. A row that is gone there will be deleted by a later window."""
+        """Read again the values that are unknown here. A row that is gone there will be deleted by a later window."""
         query = "DELETE FROM {last} WHERE op <> {delete} AND kept IS NOT NULL RETURNING {key}"
         keys = self._run(query).fetchall()
         if not keys:
@@ -266,7 +266,7 @@ _EARLIER = """
     WHERE {given} AND seq < %s AND (op <> {upsert} OR kept IS NULL OR NOT kept @> ARRAY[{number}]::smallint[])
     ORDER BY seq DESC LIMIT 1
 """
-"""The latest change that tells a column, or with which another row begins or ends: a delete, or a move without it."""
+"""The latest change that holds a column, or with which another row begins or ends: a delete, or a move without it."""
 _THERE = "SELECT {column}::text FROM {target} WHERE {given_there}"
 _FILL_IN = """
     UPDATE {last} AS l SET

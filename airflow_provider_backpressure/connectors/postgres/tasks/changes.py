@@ -31,7 +31,7 @@ FLUSH_SECONDS = 60.0
 FREE_SECONDS = 30.0
 """Longest wait for the reader before to let go of the slot."""
 VISIBLE_SECONDS = 60.0
-"""Longest wait for readers to see what stands in the log: a commit may wait there for a standby."""
+"""Longest wait for readers to see what is in the log: a commit may wait there for a standby."""
 AGAIN_ROWS = 1000
 TEXT = "text"
 _PAYLOAD = 6
@@ -42,7 +42,7 @@ def position(source: Endpoint, name: str) -> str:
     """See :class:`..changes.LogReader`. A commit that is seen may not be safe yet where it was not to be waited for.
 
     The server takes its time over what no commit waits for, up to 15 seconds, so one of a message is waited for: it
-    changes nothing, and nobody is told of it.
+    changes nothing, and nobody receives it.
     """
     with SOURCE.translate_errors(source), connect_source(source, name=reader_name(name)) as connection:
         found = _value(connection, "SELECT pg_current_wal_insert_lsn()::text")
@@ -151,7 +151,7 @@ class LogChanges:
 
         if PollPolicy().until(seen, timeout=VISIBLE_SECONDS, clock=SystemClock()) is None:
             raise SourceUnavailable(
-                f"{len(self._xids)} transactions that stand in the log of the source are not seen by its readers after "
+                f"{len(self._xids)} transactions that are in the log of the source are not seen by its readers after "
                 f"{VISIBLE_SECONDS:g} s: a commit may wait for a standby (synchronous_standby_names). A later attempt "
                 "reads the rows."
             )
@@ -204,7 +204,7 @@ class LogChanges:
         if retyped:
             raise SourceRefused(
                 f"{'.'.join(self._table)} has changed: {', '.join(retyped)}. Trigger the DAG with "
-                '{"backpressure": "restart"} to plan anew.'
+                '{"backpressure": "restart"} to plan again.'
             )
         return {name: (oid, modifier) for name, oid, modifier, _ in found if name in planned}
 

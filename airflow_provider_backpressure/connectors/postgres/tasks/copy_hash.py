@@ -91,7 +91,7 @@ class RowSum:
 
 
 def without_header(message: Buffer) -> Buffer:
-    """Return what stands behind a stream's header; ``RangeFailed`` where there is none."""
+    """Return what follows a stream's header; ``RangeFailed`` where there is none."""
     signature, _, extension = HEADER.unpack_from(message)
     if signature != SIGNATURE:
         raise RangeFailed("The server's stream does not begin as binary COPY does.")

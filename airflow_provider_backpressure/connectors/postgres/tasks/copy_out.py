@@ -23,7 +23,7 @@ from airflow_provider_backpressure.core.snapshot.table_storage import TableStora
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused
 
 Heed = Callable[[psycopg.errors.Diagnostic], None]
-ANEW = 'ranges that are committed stay; trigger the DAG with {"backpressure": "restart"} to plan anew'
+ANEW = 'ranges that are committed stay; trigger the DAG with {"backpressure": "restart"} to plan again'
 FIRST_OWN_TYPE = 16384
 """Lowest number of a type that is not PostgreSQL's own; below it, a number means the same in every database."""
 
@@ -72,7 +72,7 @@ class Reading:
 def open_copy_out(
     source: Endpoint, what: Reading, *, options: str = "FORMAT binary", heed: Heed | None = None
 ) -> Iterator[CopyOut]:
-    """Give the rows as a COPY stream. ``heed`` is told what the server remarks meanwhile.
+    """Give the rows as a COPY stream. ``heed`` is called with the server's notices meanwhile.
 
     Raises ``SourceRefused`` where the statement cannot be run, ``SourceUnavailable`` where the source does not answer
     or breaks off, ``SnapshotLost`` where the snapshot or the file is no longer there.
@@ -178,7 +178,7 @@ def own_types(connection: psycopg.Connection, query: str) -> dict[str, bool]:
 
 
 def comparable(connection: psycopg.Connection, query: str) -> str:
-    """Return the query such that its rows have the same binary form in every database.
+    """Return the query changed so that its rows have the same binary form in every database.
 
     Arrays and composites name the types they hold by this database's own numbers. So columns of types that are not
     PostgreSQL's own are taken as text.

@@ -1,7 +1,7 @@
 """COPY as two streams of blocks, on libpq's own level: one message is one row, and nothing is decoded.
 
 psycopg's ``Copy`` costs 2 µs a row; these loops cost 0.4 µs. Both ends wait in ``poll``, never inside libpq, and the
-writing end hands over one block at a time: while the sink is slow the loop stands in :meth:`CopyIn.put`, nothing is
+writing end passes one block at a time: while the sink is slow the loop waits in :meth:`CopyIn.put`, nothing is
 read, TCP fills up and the source's server waits.
 """
 
@@ -60,7 +60,7 @@ class CopyIn:
         self._wait = _Wait(self._pgconn)
 
     def put(self, block: bytes | memoryview) -> None:
-        """Hand over a block; returns when the operating system has taken all of it."""
+        """Pass a block on; return when the operating system has taken all of it."""
         while self._pgconn.put_copy_data(block) == 0:
             self._wait.writable()
         self._flush()

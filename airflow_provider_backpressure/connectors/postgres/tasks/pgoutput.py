@@ -26,14 +26,14 @@ _OWN_FIELDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where the planned columns stand in a row of the log."""
+    """The places of the planned columns in a row of the log."""
 
     places: tuple[int | None, ...]
     """``None``: the table did not have it yet."""
     plain: bool
     """They are all that there are, in their order."""
     identity: frozenset[int]
-    """Of the log's columns those that tell a row from others."""
+    """Of the log's columns those that identify a row."""
 
 
 class Decoder:
@@ -70,7 +70,7 @@ class Decoder:
         """What is kept and the old key, where there is neither."""
 
     def rows(self, messages: Iterable[bytes]) -> list[bytes]:
-        """Return the changes that the next messages tell of."""
+        """Return the changes in the next messages."""
         rows: list[bytes] = []
         for body in messages:
             kind = body[0]
@@ -142,7 +142,7 @@ class Decoder:
         """Take in what the log says of a table as it was then.
 
         Where ours was not as it is planned, its changes are refused as soon as one of them is to be replayed. Without
-        the key in its replica identity, the log does not tell which rows were deleted then.
+        the key in its replica identity, the log does not show which rows were deleted then.
         """
         schema, at = _text(body, 5)
         name, at = _text(body, at)
@@ -189,7 +189,7 @@ class Decoder:
     def _refusal(self, others: Sequence[str]) -> SourceRefused:
         return SourceRefused(
             f"{'.'.join(self._table)} {', and '.join(others)} when changes were logged that are to be replayed: "
-            'trigger the DAG with {"backpressure": "restart"} to plan anew.'
+            'trigger the DAG with {"backpressure": "restart"} to plan again.'
         )
 
 

@@ -17,11 +17,11 @@ _NUL: dict[type[psycopg.Error], str] = {
     psycopg.errors.CharacterNotInRepertoire: "\0",
     psycopg.errors.UntranslatableCharacter: "\\u0000",
 }
-"""How a NUL stands in a text and in JSON."""
+"""The form of a NUL in a text and in JSON."""
 
 
 class BadRowIsolator:
-    """Puts batches into the stage; a batch that is refused is halved until its bad rows stand alone.
+    """Puts batches into the stage; a batch that is refused is halved until its bad rows are alone.
 
     Each piece is tried under a savepoint. Its transaction is that of the range: what is kept aside is committed with
     the rows and the marker, or not at all.

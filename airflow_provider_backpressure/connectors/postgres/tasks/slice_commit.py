@@ -107,7 +107,7 @@ class SliceCommit:
     def _mark(self, connection: psycopg.Connection, result: SliceResult) -> bool:
         """Insert the marker; ``False`` where another attempt has committed its own.
 
-        Another attempt with the same number (a task that Spark ran twice) may stand between its marker and its
+        Another attempt with the same number (a task that Spark ran twice) may be between its marker and its
         commit, perhaps frozen: after a short wait it is ended.
         """
         try:

@@ -70,7 +70,7 @@ def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
 def _fill(
     spec: RangeSpec, slice_id: str, batches: Iterable[pyarrow.RecordBatch], connection: psycopg.Connection
 ) -> SliceResult:
-    """Write the rows, in the binary form where the target's types allow, else as text that the server reads.
+    """Write the rows, in the binary form where the target's types allow, otherwise as text that the server reads.
 
     The first attempt is one COPY. Where a row is refused, the next one looks for it, batch by batch: a savepoint for
     each would cost all the others, and a transaction of very many is a burden to the server.

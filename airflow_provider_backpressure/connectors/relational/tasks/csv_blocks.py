@@ -1,4 +1,4 @@
-r"""Rows as lines of CSV, whoever made them: whole rows cut into pieces, and each piece typed at once.
+r"""Rows as lines of CSV, from any server: whole rows cut into pieces, and each piece typed at once.
 
 Every text is in quotes and only NULL is nothing at all; bytes are ``\x`` and hexadecimal digits.
 """

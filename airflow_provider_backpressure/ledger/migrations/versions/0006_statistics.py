@@ -1,4 +1,4 @@
-"""How far sources have come, what follows from that over time, and events that go on."""
+"""Positions of sources, statistics over time, and events that last."""
 
 from typing import Any
 

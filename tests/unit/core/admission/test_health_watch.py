@@ -222,7 +222,7 @@ def counted(watched, *samples: tuple[float, float]) -> float | None:
 
 
 def test_counters_are_told_by_their_growth():
-    """WAL in bytes per second over ten; checkpoints in the last minute; a counter that went back begins anew."""
+    """WAL in bytes per second over ten; checkpoints in the last minute; a counter that went back begins again."""
     wal, points = WalRate(on="sink", bytes_per_second=100), Checkpoints(on="sink", per_minute=6)
     assert counted(wal, (0, 500)) is None
     assert counted(wal, (0, 500), (2, 700)) == 100

@@ -129,7 +129,7 @@ def test_without_times_nothing_is_claimed():
     curve = Model(sink=5_000).curve()
     mute = replace(curve, steps=tuple(replace(step, flow={}) for step in curve.steps))
     assert mute.bound is Bound.UNKNOWN
-    assert "cannot be told" in mute.verdict()
+    assert "is unknown" in mute.verdict()
 
 
 def test_the_gate_is_named_where_it_held_ranges_back():

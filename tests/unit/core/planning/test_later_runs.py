@@ -91,7 +91,7 @@ def test_another_increment_column_is_refused_before_the_source_is_asked(monkeypa
             runs.planner().plan()
     assert str(raised.value) == (
         "memory://source was read by increment_column='id', not 'changed_at': the value committed last, 99, says "
-        'nothing of changed_at. Name id again, or trigger the DAG with {"backpressure": "restart"} to plan anew.'
+        'nothing of changed_at. Name id again, or trigger the DAG with {"backpressure": "restart"} to plan again.'
     )
     assert runs.sink.plan == replace(first, epoch=0)
     assert runs.planner().plan(restart=True).plan.read.window == Window(column="changed_at", after=None, upto="119")
@@ -181,7 +181,7 @@ def test_an_empty_window_is_none_whatever_is_estimated() -> None:
     runs.complete()
     runs.source.keys = range(90)
     planned = runs.planner().plan()
-    assert (planned.verdict, planned.note) == (Verdict.UNCHANGED, "nothing has come above 99")
+    assert (planned.verdict, planned.note) == (Verdict.UNCHANGED, "nothing is new above 99")
     runs.source.keys = range(110)
     assert runs.complete().read.window == Window(column="id", after="99", upto="109")
     assert sorted(runs.sink.rows) == list(range(110))

@@ -179,7 +179,7 @@ def test_ranges_without_a_marker_are_planned_again(done: int):
 
 
 def test_holes_are_found_between_committed_ranges_and_again_after_a_second_loss():
-    """What is read again is cut anew, under numbers that no attempt of before can bear; found by the key's order."""
+    """What is read again is cut again, under numbers that no attempt of before can bear; found by the key's order."""
     stage = Stage().filled()
     plan = stage.hydration.plan
     for seq in (0, 4, 5, 6, 9):
@@ -281,7 +281,7 @@ def test_a_plan_that_follows_makes_no_target_anew(monkeypatch):
         stage.plan()
     assert not stage.hydration.plan.epoch
     monkeypatch.setattr(stage.sink, "check_history", Mock(side_effect=SinkRefused("it was dropped")))
-    monkeypatch.setattr(stage.sink, "prepare", Mock(side_effect=AssertionError("made anew")))
+    monkeypatch.setattr(stage.sink, "prepare", Mock(side_effect=AssertionError("made again")))
     with pytest.raises(SinkRefused, match="it was dropped"):
         stage.plan()
 
@@ -437,7 +437,7 @@ def test_an_emptied_sink_is_named():
     """There is nothing to take its word for."""
     stage = Stage().filled()
     stage.sink = stage.runner.sink = MemorySink()
-    with pytest.raises(LedgerRefused, match="holds no plan any more: it was restored, emptied or made anew"):
+    with pytest.raises(LedgerRefused, match="holds no plan any more: it was restored, emptied or created again"):
         stage.plan()
     with pytest.raises(LedgerRefused, match="holds no plan that could be followed"):
         stage.planner().reindex(stage.hydration, who="ada", accept=True)
@@ -446,7 +446,7 @@ def test_an_emptied_sink_is_named():
 
 @pytest.mark.parametrize("change", ["source", "environment", "release"])
 def test_what_is_not_of_this_hydration_is_not_followed(change: str):
-    """Another source, another environment, a row of an earlier release: then a plan is made anew, or refused."""
+    """Another source, another environment, a row of an earlier release: then a plan is made again, or refused."""
     stage = Stage().filled()
     stage.lose_ledger()
     if change == "source":
@@ -472,7 +472,7 @@ def test_a_target_taken_by_another_source_is_named():
 
 
 def test_a_plan_in_a_snapshot_that_is_gone_is_closed():
-    """Its ranges are not mixed with those of another moment: the whole is read anew, and the log says why."""
+    """Its ranges are not mixed with those of another moment: the whole is read again, and the log says why."""
     stage = Stage(consistency=Consistency.SNAPSHOT)
     first = stage.plan()
     stage.run(3)
