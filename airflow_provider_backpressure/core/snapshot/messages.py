@@ -30,12 +30,12 @@ class Column:
 
     @property
     def base_type(self) -> str:
-        """The type that a domain is of in the end, or else the type itself."""
+        """The type that a domain is of in the end, otherwise the type itself."""
         return base_type(self.type, self.definition)
 
 
 def base_type(type_: str, definition: str | None) -> str:
-    """Return the type that a domain is of in the end, or else the type itself."""
+    """Return the type that a domain is of in the end, otherwise the type itself."""
     while definition and definition.startswith(_DOMAIN):
         type_, _, inner = definition.removeprefix(_DOMAIN).partition(" (")
         definition = inner.removesuffix(")")
