@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_backpressure.connectors.kafka.tasks.json_objects import are_objects
 from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
 from airflow_provider_backpressure.spark.stream_end import BAD, bad
@@ -58,6 +59,12 @@ def to_batch(records: Records, columns: Sequence[Column], topic: str, *, trusts:
         *_values(records, columns[GIVEN:], trusts=trusts),
     ]
     return pyarrow.record_batch(arrays, names=[column.name for column in columns])
+
+
+def mark_tombstones(batch: pyarrow.RecordBatch, records: Records, *, keep_bad: bool) -> pyarrow.RecordBatch:
+    """Return the batch with :data:`TOMBSTONE` behind the columns of the records."""
+    marks = pyarrow.array([value is None for value in _each(records, "value")], pyarrow.bool_())
+    return batch.add_column(batch.num_columns - keep_bad, TOMBSTONE, marks)
 
 
 def to_batch_with_bad(records: Records, columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
