@@ -59,7 +59,13 @@ def check_consistency(wanted: Consistency | None, plan: Plan) -> None:
 
 
 def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, *, increments: bool) -> None:
-    """Raise where one key of the source may be two of the target: a later row would come beside the one it replaces."""
+    """Raise where one key of the source may be two of the target, or have several rows in no order."""
+    if not set(snapshot.versions) <= set(write.key):
+        raise SourceRefused(
+            f"{write.fence} cannot be upserted by {', '.join(write.key)} from {snapshot.source_identity}: a log or "
+            "increments were appended there, so it holds several versions of a row, in no order. Hydrate the lake with "
+            "mode='upsert' from its upstream first, or use mode='append' here."
+        )
     if not increments or snapshot.consistency is Consistency.CATCH_UP:
         return
     folded = {column.name for column in write.columns if column.type == "citext"}

@@ -6,7 +6,7 @@ from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.planning.preconditions import check_key
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
-from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
 
 
 def check(
@@ -17,6 +17,7 @@ def check(
     consistency: Consistency = Consistency.STATIC,
     increments: bool = True,
     there: str = "text",
+    versions: tuple[str, ...] = (),
 ) -> None:
     columns = (Column(name="k", type=type_), Column(name="other", type="numeric"))
     snapshot = Snapshot(
@@ -31,6 +32,7 @@ def check(
         row_bytes=1.0,
         consistency=consistency,
         loose=("k",) if loose else (),
+        versions=versions,
     )
     write = WriteSpec(
         kind=kind,
@@ -83,3 +85,10 @@ def test_a_key_that_files_keep_as_text_is_refused_where_a_value_has_several(
         return
     with pytest.raises(SinkRefused, match=r"keep a [^\n]* as text, and a value has several[^\n]*Upsert by another key"):
         check(type_, "iceberg", consistency=consistency)
+
+
+def test_versions_of_a_row_in_no_order_are_refused_unless_the_key_distinguishes_them() -> None:
+    """A lake to which a topic was appended: any of them could win."""
+    with pytest.raises(SourceRefused, match=r"raw\.t cannot be upserted by k from s: [^\n]*several versions of a row"):
+        check("bigint", "postgres", increments=False, versions=("offset",))
+    check("bigint", "postgres", increments=False, versions=("k",))
