@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow
 from pyspark.sql import functions
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import (
@@ -32,7 +32,7 @@ from airflow_provider_backpressure.spark.reader_timings import ReaderTimings, Sl
 from airflow_provider_backpressure.spark.registry import reader, writer
 from airflow_provider_backpressure.spark.result_rows import RESULT
 from airflow_provider_backpressure.spark.stage_timer import Across
-from airflow_provider_backpressure.spark.stream_end import BAD, END, append_end
+from airflow_provider_backpressure.spark.stream_end import END, append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import measure, outcome, report_errors
 from airflow_provider_backpressure.spark.transforms import Function, apply_transform
 from airflow_provider_backpressure.spark.types import carrier, postgres_type
@@ -71,7 +71,7 @@ def _straight(session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: 
         trusting = replace(spec, read=replace(spec.read, trusts=_target_looks(spec)))
         rows = (batch for piece in spec.slices for batch in _read(trusting, piece, source))
         told = partial(_position, spec, source) if spec.read.tells_position else None
-        given = append_end(rows, spec.read.columns, keep_bad=spec.read.keep_bad)
+        given = append_end(rows, spec.read.columns, hidden_columns(spec.read))
         return writer(spec.write.kind).write(sink, spec, given, told)
 
     def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -145,8 +145,8 @@ def _source(
     """
     if len({column.name.lower() for column in what.columns}) < len(what.columns):
         session.conf.set("spark.sql.caseSensitive", "true")
-    fields = [StructField(column.name, carrier(column.type)[1], column.nullable) for column in what.columns]
-    schema = StructType([*fields, *([StructField(BAD, StringType())] if what.keep_bad else [])])
+    columns = (*what.columns, *hidden_columns(what))
+    schema = StructType([StructField(column.name, carrier(column.type)[1], column.nullable) for column in columns])
 
     def read(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in batches:

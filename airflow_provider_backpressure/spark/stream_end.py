@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow
 import pyarrow.compute
 
-from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
 from airflow_provider_backpressure.spark.arrow_buffers import FALSE, TRUE
 from airflow_provider_backpressure.spark.types import carrier
@@ -45,8 +46,18 @@ def apart(
         if text is not None:
             said = json.loads(text)
             reason = said.pop("reason")
-            found.append(({**{name: value for name, value in row.items() if value is not None}, **said}, reason))
+            kept = {name: value for name, value in row.items() if value is not None and name != TOMBSTONE}
+            found.append(({**kept, **said}, reason))
     return rows.filter(pyarrow.compute.is_null(marks)), found
+
+
+def split_tombstones(batch: pyarrow.RecordBatch) -> tuple[pyarrow.RecordBatch, pyarrow.BooleanArray]:
+    """Return the rows of an ordered plan, and by row whether it is a tombstone; ``RunnerRefused`` without the mark."""
+    at = batch.schema.get_field_index(TOMBSTONE)
+    if at < 0:
+        raise RunnerRefused(f"The transform does not give {TOMBSTONE}, without which no row of a log can be upserted.")
+    rest = batch.select([index for index in range(batch.num_columns) if index != at])
+    return rest, pyarrow.compute.fill_null(batch.column(at), False)
 
 
 def complete(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -65,15 +76,23 @@ def complete(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordB
         raise RangeFailed("The rows broke off before the end of their range.")
 
 
+def hidden_columns(read: ReadSpec) -> tuple[Column, ...]:
+    """Return the columns that a reader adds behind those of the source, for the writer alone."""
+    return (
+        *([Column(name=TOMBSTONE, type="boolean", nullable=False)] if read.marks_tombstones else []),
+        *([Column(name=BAD, type="text")] if read.keep_bad else []),
+    )
+
+
 def append_end(
-    batches: Iterable[pyarrow.RecordBatch], columns: Sequence[Column], *, keep_bad: bool = False
+    batches: Iterable[pyarrow.RecordBatch], columns: Sequence[Column], hidden: Sequence[Column] = ()
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield the batches with the last column, and behind them the row that :func:`complete` looks for.
 
-    ``keep_bad``: the batches have :data:`BAD` behind these columns.
+    ``hidden``: what the batches have behind these columns, see :func:`hidden_columns`.
     """
-    types = [carrier(column.type)[0] for column in columns] + [pyarrow.string()] * keep_bad
-    names = [*(column.name for column in columns), *([BAD] if keep_bad else []), END]
+    types = [carrier(column.type)[0] for column in (*columns, *hidden)]
+    names = [*(column.name for column in (*columns, *hidden)), END]
     for batch in batches:
         going_on = pyarrow.repeat(FALSE, batch.num_rows)
         yield pyarrow.record_batch([*batch.columns, going_on], names=names)

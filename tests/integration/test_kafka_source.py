@@ -851,6 +851,32 @@ def test_the_last_record_of_each_key_wins_and_a_tombstone_deletes(stage: Stage) 
     assert found == [(f"{topic.name}/0", 200), (f"{topic.name}/1", 200)]
 
 
+@pytest.mark.statement("X1", "X6")
+@pytest.mark.parametrize("query", ["SELECT *, now() AS loaded FROM source", None])
+def test_a_tombstone_deletes_under_a_transform_and_null_fields_do_not(stage: Stage, query: str | None) -> None:
+    """X1, X6: whether a record has a value decides, not which columns are NULL."""
+    topic = stage.topic()
+    topic.send(0, {"name": "a"}, key=b"gone")
+    topic.send(0, {"name": "b"}, key=b"lives")
+    hydration = stage.hydration(topic, mode="upsert", reading={"fields": {"name": "text"}}, transform=query)
+    hydration.go()
+    with topic.producing() as producer:
+        producer.produce(topic.name, None, b"gone", 0)
+    topic.send(0, {"name": None}, {"other": 1}, key=b"lives")
+    hydration.go()
+    assert hydration.rows("key, name") == [(b"lives", None)]
+    assert hydration.verify().equal
+
+
+def test_a_transform_that_drops_the_mark_of_tombstones_is_refused(stage: Stage) -> None:
+    """Otherwise no row could be deleted; the sentence comes before anything is planned."""
+    topic = stage.topic()
+    topic.send(0, 1, key=b"k")
+    query = "SELECT key, `partition`, `offset`, value FROM source"
+    with pytest.raises(SinkRefused, match="let the transform keep this column"):
+        stage.hydration(topic, mode="upsert", transform=query).plan()
+
+
 @pytest.mark.statement("X1")
 def test_a_range_before_its_turn_is_refused_by_the_target(stage: Stage) -> None:
     """X1: whatever the gate does, the target takes ranges of a partition in their order only, each once."""

@@ -29,7 +29,7 @@ from airflow_provider_backpressure.core.snapshot.paths import COPY, REPLAY
 from airflow_provider_backpressure.spark import checksum_path as checksum
 from airflow_provider_backpressure.spark import frame_path as frame
 from airflow_provider_backpressure.spark.registry import writer
-from airflow_provider_backpressure.spark.stream_end import append_end
+from airflow_provider_backpressure.spark.stream_end import append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import measure
 
 START_SECONDS = 240.0
@@ -124,7 +124,7 @@ def _framed(spec: RangeSpec, source: Endpoint, sink: Endpoint) -> SliceResult:
     trusting = replace(spec, read=replace(spec.read, trusts=frame._target_looks(spec)))
     rows = (batch for piece in spec.slices for batch in frame._read(trusting, piece, source))
     told = partial(frame._position, spec, source) if spec.read.tells_position else None
-    given = append_end(rows, spec.read.columns, keep_bad=spec.read.keep_bad)
+    given = append_end(rows, spec.read.columns, hidden_columns(spec.read))
     return writer(spec.write.kind).write(sink, spec, given, told)
 
 

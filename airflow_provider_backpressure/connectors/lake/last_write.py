@@ -1,4 +1,4 @@
-"""Rows of a log by key, in the log's order: the last one wins, and one without values takes its key's row away."""
+"""Rows of a log by key, in the log's order: the last one wins, and a tombstone takes its key's row away."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.compute as pc
 
 from airflow_provider_backpressure.core.snapshot.offsets import PLACE
-from airflow_provider_backpressure.core.snapshot.stream_positions import GIVEN, keyless
+from airflow_provider_backpressure.core.snapshot.stream_positions import keyless
 
 GONE = "backpressure_gone"
 """Column that distinguishes a deleted key from a row."""
@@ -65,13 +65,16 @@ class Order:
     """How sentences call the table."""
     _held: list[pyarrow.RecordBatch] = field(default_factory=list)
 
-    def add(self, rows: pyarrow.RecordBatch) -> None:
-        """Add rows. ``SinkRefused`` names one without a key: it could be no row's successor, and have none."""
+    def add(self, rows: pyarrow.RecordBatch, gone: pyarrow.BooleanArray | None) -> None:
+        """Add rows, and by row whether it is a tombstone.
+
+        ``SinkRefused`` names one without a key: it could be no row's successor, and have none.
+        """
         keys = rows.select(list(self.key))
         self._check(keys, rows)
         names = [*keys.schema.names, *_AT, GONE]
         places = [rows.column(name).cast(pyarrow.int64()) for name in PLACE]
-        self._held.append(pyarrow.record_batch([*keys.columns, *places, _tombstones(rows, self.key)], names=names))
+        self._held.append(pyarrow.record_batch([*keys.columns, *places, gone], names=names))
 
     def settle(self) -> Settled:
         """Return which rows stay."""
@@ -102,12 +105,3 @@ def _mark_rows(
         for each in schema
     ]
     return pyarrow.record_batch([*filled[:-1], pyarrow.repeat(pyarrow.scalar(gone), rows)], schema=schema)
-
-
-def _tombstones(rows: pyarrow.RecordBatch, key: Sequence[str]) -> pyarrow.BooleanArray:
-    """Return by row whether it says nothing but what comes with every record, and its key."""
-    found = pyarrow.repeat(pyarrow.scalar(True), rows.num_rows)
-    values = [name for name in rows.schema.names if name not in (*GIVEN, *key)]
-    for name in values:
-        found = pc.and_(found, pc.is_null(rows.column(name)))
-    return found if values else pyarrow.repeat(pyarrow.scalar(False), rows.num_rows)

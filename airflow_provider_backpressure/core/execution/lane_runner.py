@@ -80,7 +80,7 @@ def spec_for(plan: Plan, record: RangeRecord, source: Source, snapshot: str | No
         attempt=record.attempt,
         tag=record.tag or "",
         path=plan.path,
-        read=replace(plan.read, snapshot=snapshot),
+        read=replace(plan.read, snapshot=snapshot, marks_tombstones=plan.write.ordered and not plan.replays),
         write=plan.write,
         slices=(source.slice(plan.read, record.bounds, record.slice_id),),
         transform=plan.transform,

@@ -33,7 +33,7 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
 from airflow_provider_backpressure.core.snapshot.increment import check_increment, check_order, shorten, warn_coarse
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import in_order, order_by_log
+from airflow_provider_backpressure.core.snapshot.offsets import in_order, order_by_log, take_tombstone
 from airflow_provider_backpressure.core.snapshot.paths import choose_path
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, fingerprint
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
@@ -126,10 +126,14 @@ class Planner:
             snapshot = keep_planned_columns(snapshot, plan, self.on_new_column)
         executors = self._probe()
         read = self.source.read_spec(snapshot)
-        columns = self.runner.describe(read, self.transform) if self.transform else read.columns
+        ordered = snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT
+        columns = read.columns
+        if self.transform:
+            columns = self.runner.describe(replace(read, marks_tombstones=ordered), self.transform)
+            columns = take_tombstone(columns) if ordered else columns
         catches_up = snapshot.consistency is Consistency.CATCH_UP
         write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key, replayed=catches_up)
-        if snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT:
+        if ordered:
             write = order_by_log(write)
         if self.mode is Mode.UPSERT:
             check_key(snapshot, columns, write, increments=self.source.increments)

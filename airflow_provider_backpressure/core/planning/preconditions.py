@@ -30,6 +30,8 @@ _ONE_PRINTED = re.compile(
     r"|time(\(\d+\))? with(out)? time zone|bit( varying)?(\(\d+\))?|(int[48]|date|ts|tstz)(multi)?range)(\[\])?"
 )
 """Types of which a server prints equal values as one text."""
+_OTHER_ORDER = re.compile(r"numeric(?!\(([12]?\d|3[0-8]),\d+\)).*|bytea|character\(\d+\)")
+"""Types whose values files keep as text or bytes that are not ordered as a server orders the values."""
 NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
 """What every task imports on the executors."""
 
@@ -65,9 +67,22 @@ def check_consistency(wanted: Consistency | None, plan: Plan) -> None:
 
 
 def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, *, increments: bool) -> None:
-    """Raise where one key of the source may be two of the target: a later row would come beside the one it replaces."""
+    """Raise where one key of the source may be two of the target, or have several rows in no order."""
+    if not set(snapshot.versions) <= set(write.key):
+        raise SourceRefused(
+            f"{write.fence} cannot be upserted by {', '.join(write.key)} from {snapshot.source_identity}: a log or "
+            "increments were appended there, so it holds several versions of a row, in no order. Hydrate the lake with "
+            "mode='upsert' from its upstream first, or use mode='append' here."
+        )
     if not increments or snapshot.consistency is Consistency.CATCH_UP:
         return
+    by = snapshot.window.column if snapshot.window is not None else None
+    rising = next((column.base_type for column in arriving if column.name == by), "")
+    if write.kind in _AS_TEXT_IN and _OTHER_ORDER.fullmatch(rising):
+        raise SinkRefused(
+            f"Increments by {by} cannot be upserted into {write.fence}: files keep a {rising} in another form, which "
+            "has another order, so no later run could be verified. Read increments by another column."
+        )
     folded = {column.name for column in write.columns if column.base_type.rpartition(".")[2] == "citext"}
     one = _ONE_SENT if snapshot.consistency is Consistency.OFFSETS else _ONE_PRINTED
     source = {column.name: column for column in snapshot.columns}

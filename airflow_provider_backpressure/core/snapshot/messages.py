@@ -88,6 +88,8 @@ class ReadSpec:
     """Whether each range records the position of the source's log after its rows were read."""
     keep_bad: bool = False
     """Whether a record that cannot be taken apart is handed on with the reason, instead of failing its range."""
+    marks_tombstones: bool = False
+    """Whether each record comes with a mark that says if it is a tombstone."""
     trusts: bool = False
     """Whether values that are to be JSON are handed on unseen, since the target looks at them itself."""
     added: tuple[str, ...] = ()
@@ -134,7 +136,7 @@ class WriteSpec:
     """Where the sink keeps the position of each stream of a log: a table of its own, or the target itself. Empty for a
     sink that has no such place."""
     ordered: bool = False
-    """Whether later rows win over earlier ones: ranges go in one after another, and a row without values deletes."""
+    """Whether later rows win over earlier ones: ranges go in one after another, and a tombstone deletes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Piece
-from airflow_provider_backpressure.core.snapshot.messages import Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import SinkRefused
 
@@ -14,6 +14,8 @@ COLUMN = "partition, offset"
 """What stands for the rising column in a :class:`Window` of offsets."""
 PLACE = ("partition", "offset")
 """Columns with the position of a row in a log."""
+TOMBSTONE = "backpressure_tombstone"
+"""Column, behind the others, in which a reader marks tombstones for an ordered plan; no target has it."""
 MOST_PIECES = 256
 """Most partitions in one range: each costs its reader a place in every request."""
 
@@ -125,6 +127,18 @@ def find_missing(window: LogWindow, committed: Iterable[OffsetBounds]) -> Iterat
             at = max(at, last)
         if at < end:
             yield partition, at, end
+
+
+def take_tombstone(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Return what a transform makes but for the mark of tombstones; ``SinkRefused`` where that does not arrive."""
+    found = {column.name: column for column in columns}
+    mark = found.pop(TOMBSTONE, None)
+    if mark is None or mark.type != "boolean":
+        raise SinkRefused(
+            f"Rows of a log cannot be upserted without {TOMBSTONE}, which says whose row is to be deleted: let the "
+            "transform keep this column. It does not go into the target."
+        )
+    return tuple(found.values())
 
 
 def order_by_log(write: WriteSpec) -> WriteSpec:

@@ -58,6 +58,8 @@ class Snapshot:
     """Columns of dates, and of times with so few digits that many rows have one value."""
     position: str | None = None
     """The position of the source's log before anything was read (LSN or GTID set); ``None`` where none is kept."""
+    versions: tuple[str, ...] = ()
+    """Columns that distinguish several rows of one key, which come in no order; empty where each key comes once."""
     version: str = ""
     """Identifies the rows that the source holds, where it has versions of its content; empty where it has none."""
 

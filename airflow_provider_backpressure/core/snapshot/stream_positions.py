@@ -12,9 +12,6 @@ from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SinkRefused
 
-GIVEN = ("topic", "partition", "offset", "timestamp", "key", "headers")
-"""Columns that say nothing of a record's value: where all others are NULL, it is a tombstone."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Move:

@@ -15,6 +15,7 @@ from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds
 from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import LandedSource
 from airflow_provider_backpressure.spark.registry import reader
@@ -89,6 +90,26 @@ def test_a_plan_that_is_not_complete_is_refused(case: Case):
     begin(case, ranges=3).write(0)
     with landed(case) as source, pytest.raises(SourceRefused, match=r"not hold the whole of plan .*: 1 ranges of 3"):
         source.snapshot()
+
+
+@LAKES
+@pytest.mark.parametrize("after", [None, "5"])
+def test_versions_of_a_row_are_known(case: Case, after: str | None):
+    """Increments that were appended are versions of a row; the first plan of them brings each row once."""
+    begin(case, ranges=0, window=Window(column="id", after=None, upto="5"))
+    if after is not None:
+        begin(case, ranges=0, window=Window(column="id", after=after, upto="9"))
+    with landed(case) as source:
+        assert source.snapshot().versions == (() if after is None else ("id",))
+
+
+@LAKES
+def test_records_of_a_topic_are_versions(case: Case):
+    """From its first plan on."""
+    window = LogWindow(topic="t", topic_id="i", start={0: 9}, end={0: 9}).window(None)
+    begin(case, ranges=0, window=window)
+    with landed(case) as source:
+        assert source.snapshot().versions == ("partition", "offset")
 
 
 @LAKES

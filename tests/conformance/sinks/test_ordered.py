@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, SliceResult
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, order_by_log
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE, LogWindow, order_by_log
 from airflow_provider_backpressure.core.snapshot.ranges import slice_id
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
 from airflow_provider_backpressure.spark.stream_end import END
@@ -60,9 +60,10 @@ def log(case: Case, start: Mapping[int, int], end: Mapping[int, int], *, after: 
 
 def batches(records: Sequence[Record], size: int = 3) -> Iterator[pyarrow.RecordBatch]:
     """Yield records as the frame path hands them over."""
-    schema = pyarrow.schema([(each.name, carrier(each.type)[0]) for each in COLUMNS] + [(END, pyarrow.bool_())])
-    rows = [(part, at, "[]", key, value, False) for part, at, key, value in records]
-    for chunk in [*(rows[at : at + size] for at in range(0, len(rows), size)), [(None,) * 5 + (True,)]]:
+    fields = [(each.name, carrier(each.type)[0]) for each in COLUMNS]
+    schema = pyarrow.schema([*fields, (TOMBSTONE, pyarrow.bool_()), (END, pyarrow.bool_())])
+    rows = [(part, at, "[]", key, value, value is None, False) for part, at, key, value in records]
+    for chunk in [*(rows[at : at + size] for at in range(0, len(rows), size)), [(None,) * 6 + (True,)]]:
         columns = zip(*chunk, strict=True)
         yield pyarrow.record_batch(
             [pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
@@ -88,6 +89,21 @@ def test_the_last_record_of_a_key_wins_and_a_tombstone_deletes(case: Case) -> No
     second = log(case, {0: 9, 1: 8}, {0: 10, 1: 8}, after="before")
     second.write({0: (9, 10)}, [(0, 9, 3, "again")])
     assert case.rows() == [(1, "newest"), (2, "stays"), (3, "again"), (4, "there"), (7, "seven")]
+
+
+@pytest.mark.statement("X1", "X6")
+def test_the_mark_makes_a_tombstone_and_not_what_its_columns_hold(case: Case) -> None:
+    """X1, X6: a transform may fill the columns of a tombstone, and a record may have fields that are all NULL."""
+    begun = log(case, {0: 0}, {0: 9})
+    begun.write({0: (0, 2)}, [(0, 0, 1, "there"), (0, 1, 2, "there")])
+    marks = {2: False, 3: True}
+    given = []
+    for batch in batches([(0, 2, 1, None), (0, 3, 2, "loaded now")]):
+        at = batch.schema.get_field_index(TOMBSTONE)
+        mark = pyarrow.array([marks.get(offset) for offset in batch["offset"].to_pylist()], pyarrow.bool_())
+        given.append(batch.set_column(at, TOMBSTONE, mark))
+    begun.begun.case.write(begun.spec({0: (2, 4)}, seq=1), given)
+    assert case.rows() == [(1, None)]
 
 
 @pytest.mark.statement("X1")

@@ -4,9 +4,9 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.planning.preconditions import check_key
-from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
-from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
 
 
 def check(
@@ -19,8 +19,10 @@ def check(
     there: str = "text",
     definition: str | None = None,
     arriving: str | None = None,
+    versions: tuple[str, ...] = (),
+    rising: str = "bigint",
 ) -> None:
-    columns = (Column(name="k", type=type_, definition=definition), Column(name="other", type="numeric"))
+    columns = (Column(name="k", type=type_, definition=definition), Column(name="other", type=rising))
     snapshot = Snapshot(
         source_identity="s",
         columns=columns,
@@ -33,6 +35,8 @@ def check(
         row_bytes=1.0,
         consistency=consistency,
         loose=("k",) if loose else (),
+        versions=versions,
+        window=Window(column="other", after=None, upto="9"),
     )
     write = WriteSpec(
         kind=kind,
@@ -123,3 +127,19 @@ def test_a_type_that_a_transform_leaves_as_text_is_the_sources() -> None:
     with pytest.raises(SinkRefused, match="equal values of the type numeric may differ"):
         check("numeric", "delta", arriving="text")
     check("numeric", "delta", arriving="numeric(12,2)")
+
+
+def test_versions_of_a_row_in_no_order_are_refused_unless_the_key_distinguishes_them() -> None:
+    """A lake to which a topic was appended: any of them could win."""
+    with pytest.raises(SourceRefused, match=r"raw\.t cannot be upserted by k from s: [^\n]*several versions of a row"):
+        check("bigint", "postgres", increments=False, versions=("offset",))
+    check("bigint", "postgres", increments=False, versions=("k",))
+
+
+@pytest.mark.parametrize("rising", ["numeric", "numeric(40,2)", "bytea", "character(3)"])
+def test_increments_by_a_column_that_files_order_otherwise_are_not_upserted(rising: str) -> None:
+    """No window of them could be found in the files again."""
+    check("bigint", "postgres", rising=rising)
+    check("bigint", "delta", rising="numeric(12,2)")
+    with pytest.raises(SinkRefused, match=r"^Increments by other cannot be upserted into raw\.t: [^\n]*another order"):
+        check("bigint", "delta", rising=rising)

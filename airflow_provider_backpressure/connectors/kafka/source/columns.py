@@ -4,6 +4,7 @@ import re
 from typing import TYPE_CHECKING
 
 from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def columns_of(declared: "KafkaSource") -> tuple[Column, ...]:
     )
     if declared.fields is None:
         return (*given, Column(name=VALUE, type=_VALUES[declared.format]))
-    taken = [column.name for column in given if column.name in declared.fields]
+    taken = [name for name in (*(column.name for column in given), TOMBSTONE) if name in declared.fields]
     if taken:
         raise InvalidDeclaration(
             f"The field {', '.join(taken)} would be a second column of that name: leave fields out, and take the value "

@@ -20,7 +20,7 @@ from airflow_provider_backpressure.connectors.kafka import topic_identity as ide
 from airflow_provider_backpressure.connectors.kafka.connect import consumer
 from airflow_provider_backpressure.connectors.kafka.errors import Heard, loss, translate_error, where
 from airflow_provider_backpressure.connectors.kafka.metadata import open_client
-from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
+from airflow_provider_backpressure.connectors.kafka.tasks.values import mark_tombstones, to_batch, to_batch_with_bad
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Piece, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
@@ -73,6 +73,8 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             with _pause_garbage_collection():
                 records = next(found, None)
                 batch = make(records, read.columns, what["topic"]) if records else None
+                if records and read.marks_tombstones:
+                    batch = mark_tombstones(batch, records, keep_bad=read.keep_bad)
                 del records
             if batch is None:
                 break

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_backpressure.connectors.kafka.tasks.json_objects import are_objects
 from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
 from airflow_provider_backpressure.spark.stream_end import BAD, bad
@@ -58,6 +59,12 @@ def to_batch(records: Records, columns: Sequence[Column], topic: str, *, trusts:
         *_values(records, columns[GIVEN:], trusts=trusts),
     ]
     return pyarrow.record_batch(arrays, names=[column.name for column in columns])
+
+
+def mark_tombstones(batch: pyarrow.RecordBatch, records: Records, *, keep_bad: bool) -> pyarrow.RecordBatch:
+    """Return the batch with :data:`TOMBSTONE` behind the columns of the records."""
+    marks = pyarrow.array([value is None for value in _each(records, "value")], pyarrow.bool_())
+    return batch.add_column(batch.num_columns - keep_bad, TOMBSTONE, marks)
 
 
 def to_batch_with_bad(records: Records, columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
@@ -270,8 +277,9 @@ def _number(texts: pyarrow.Array, type_: pyarrow.DataType) -> pyarrow.Array:
     found = pc.cast(texts, type_)
     if pyarrow.types.is_floating(type_):
         infinite = pc.and_(pc.is_inf(found), pc.match_substring_regex(texts, "[0-9]"))
-        if pc.any(infinite).as_py():
-            raise pyarrow.ArrowInvalid("too large")
+        vanished = pc.and_(pc.equal(found, 0), pc.match_substring_regex(texts, "^[^eE]*[1-9]"))
+        if pc.any(pc.or_(infinite, vanished)).as_py():
+            raise pyarrow.ArrowInvalid("out of range")
     return found
 
 
@@ -290,6 +298,8 @@ def _refuse_first(
 def _unfit(text: str, column: Column) -> str:
     """Return why a text is not of a column's type: a number may be one and be too large."""
     type_ = carrier(column.type)[0]
+    if any("\ud800" <= each <= "\udfff" for each in text):
+        return "holds half of a surrogate pair, which no text can"
     if "\0" in text:
         return "holds a NUL character, which no text can"
     if _would_round(pyarrow.array([text]), column.type):
@@ -297,7 +307,7 @@ def _unfit(text: str, column: Column) -> str:
     if pyarrow.types.is_integer(type_) and _INTEGER.fullmatch(text):
         return f"is too large for {column.type}: {text[:_SHOWN]}"
     if pyarrow.types.is_floating(type_) and _FLOATING.fullmatch(text):
-        return f"is too large for {column.type}: {text[:_SHOWN]}"
+        return f"is {'too small' if 'e-' in text.lower() else 'too large'} for {column.type}: {text[:_SHOWN]}"
     if pyarrow.types.is_decimal(type_) and _DECIMAL.fullmatch(text):
         whole = len(text.partition(".")[0].lstrip("+-0"))
         return (

@@ -57,13 +57,13 @@ class Files:
     _stream: pyarrow.NativeFile | None = None
     _writer: pq.ParquetWriter | None = None
 
-    def put(self, rows: pyarrow.RecordBatch) -> None:
-        """Add rows, which have the files' schema."""
+    def put(self, rows: pyarrow.RecordBatch, gone: pyarrow.BooleanArray | None = None) -> None:
+        """Add rows, which have the files' schema; ``gone``: which are tombstones, where they have an order."""
         if not rows.num_rows:
             return
         self._total.update(rows)
         if self.order is not None:
-            self.order.add(rows)
+            self.order.add(rows, gone)
         elif self.key:
             self._keys.append(rows.select(list(self.key)))
         self._held.append(rows)

@@ -26,7 +26,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
 from airflow_provider_backpressure.spark.arrow_types import arrow_schema
 from airflow_provider_backpressure.spark.stage_timer import time_handovers
-from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, to_one_slice
+from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, split_tombstones, to_one_slice
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 
@@ -96,17 +96,18 @@ def _stage(files: Files, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]
     """Return the mark of what was written."""
     for batch in time_handovers(complete(batches)):
         good, bad = apart(batch, keep_bad=spec.read.keep_bad)
+        good, gone = split_tombstones(good) if spec.write.ordered else (good, None)
         check_names(good, spec.write)
         for row, reason in bad:
             aside.refuse(row, reason)
-        _put(files, good, aside)
+        _put(files, good, gone, aside)
         reach(Step.IN_COPY, files.attempt.tag)
     kept = aside.commit()
     with files.table.translate_errors():
         return files.finish(quarantined=kept)
 
 
-def _put(files: Files, batch: pyarrow.RecordBatch, aside: QuarantineWriter) -> None:
+def _put(files: Files, batch: pyarrow.RecordBatch, gone: pyarrow.BooleanArray | None, aside: QuarantineWriter) -> None:
     """Write a batch but for rows whose values the table's types cannot hold: it is halved until they are alone."""
     with files.table.translate_errors():
         try:
@@ -114,14 +115,14 @@ def _put(files: Files, batch: pyarrow.RecordBatch, aside: QuarantineWriter) -> N
         except pyarrow.ArrowInvalid as error:
             reason = " ".join(str(error).split())
         else:
-            files.put(rows)
+            files.put(rows, gone)
             return
     if batch.num_rows == 1:
         aside.refuse(batch.to_pylist()[0], reason)
         return
     half = batch.num_rows // 2
-    _put(files, batch.slice(0, half), aside)
-    _put(files, batch.slice(half), aside)
+    for start, rest in ((0, half), (half, batch.num_rows - half)):
+        _put(files, batch.slice(start, rest), None if gone is None else gone.slice(start, rest), aside)
 
 
 def _result(mark: Mark, attempt: Attempt) -> SliceResult:

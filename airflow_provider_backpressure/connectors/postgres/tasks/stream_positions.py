@@ -1,11 +1,16 @@
-"""Rows of a log into a target by key and in the log's order: the last one wins, and one without values deletes."""
+"""Rows of a log into a target by key and in the log's order: the last one wins, and a tombstone deletes."""
+
+from collections.abc import Sequence
 
 import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import STAGE, move_stage
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, WriteSpec
-from airflow_provider_backpressure.core.snapshot.stream_positions import GIVEN, keyless, moves
+from airflow_provider_backpressure.core.snapshot.stream_positions import keyless, moves
+
+Place = tuple[int, int]
+"""A partition and an offset."""
 
 
 def advance(connection: psycopg.Connection, spec: RangeSpec, piece: Slice) -> None:
@@ -20,25 +25,26 @@ def advance(connection: psycopg.Connection, spec: RangeSpec, piece: Slice) -> No
             raise step.refusal(spec.write.fence)
 
 
-def move_in_order(connection: psycopg.Connection, write: WriteSpec) -> None:
-    """Put the last row of each key into the target, or remove the target's where the last one is a tombstone."""
+def move_in_order(connection: psycopg.Connection, write: WriteSpec, tombstones: Sequence[Place]) -> None:
+    """Put the last row of each key into the target, or remove the target's where the last one is a tombstone.
+
+    ``tombstones``: partition and offset of each.
+    """
     key = sql.SQL(", ").join(map(sql.Identifier, write.key))
     _check_keys(connection, write)
     last = sql.SQL('(SELECT DISTINCT ON ({0}) * FROM {1} ORDER BY {0}, "partition" DESC, "offset" DESC) AS l').format(
         key, STAGE
     )
-    values = [column.name for column in write.columns if column.name not in (*GIVEN, *write.key)]
-    if not values:
+    if not tombstones:
         move_stage(connection, write, last)
         return
-    nothing = sql.SQL("num_nonnulls({}) = 0").format(
-        sql.SQL(", ").join(sql.SQL("l.{}").format(sql.Identifier(name)) for name in values)
-    )
+    found = sql.SQL('(l."partition"::bigint, l."offset"::bigint) IN (SELECT * FROM unnest({}::bigint[], {}::bigint[]))')
+    gone = found.format(*(sql.Literal(list(numbers)) for numbers in zip(*tombstones, strict=True)))
     same = sql.SQL(" AND ").join(sql.SQL("t.{0} = l.{0}").format(sql.Identifier(name)) for name in write.key)
     connection.execute(
-        sql.SQL("DELETE FROM {} AS t USING {} WHERE {} AND {}").format(sql.SQL(write.target), last, same, nothing)
+        sql.SQL("DELETE FROM {} AS t USING {} WHERE {} AND {}").format(sql.SQL(write.target), last, same, gone)
     )
-    move_stage(connection, write, last + sql.SQL(" WHERE NOT (") + nothing + sql.SQL(")"))
+    move_stage(connection, write, last + sql.SQL(" WHERE (") + gone + sql.SQL(") IS NOT TRUE"))
 
 
 def _check_keys(connection: psycopg.Connection, write: WriteSpec) -> None:

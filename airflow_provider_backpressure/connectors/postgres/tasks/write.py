@@ -1,7 +1,7 @@
 """Arrow batches of a whole range into PostgreSQL in one transaction: as binary COPY, or through a stage as text."""
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -26,13 +26,14 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
     move_stage,
     open_copy_in,
 )
-from airflow_provider_backpressure.connectors.postgres.tasks.stream_positions import move_in_order
+from airflow_provider_backpressure.connectors.postgres.tasks.stream_positions import Place, move_in_order
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import PLACE
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark.stage_timer import time_handovers
-from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, to_one_slice
+from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, split_tombstones, to_one_slice
 
 _OPTIONS = csv.WriteOptions(include_header=False, quoting_style="needed")
 _HEX = b"\\x"
@@ -75,13 +76,16 @@ def _fill(
     The first attempt is one COPY. Where a row is refused, the next one looks for it, batch by batch: a savepoint for
     each would cost all the others, and a transaction of very many is a burden to the server.
     """
-    rows = time_handovers(complete(batches))
+    rows, tombstones = time_handovers(complete(batches)), list[Place]()
+    if spec.write.ordered:
+        rows = _note_tombstones(rows, tombstones)
     columns = binary.targets(connection, spec.write) if spec.attempt == 1 else None
     first = next(rows)
     if columns is not None and binary.fits(apart(first, keep_bad=spec.read.keep_bad)[0].schema, columns):
-        fill = partial(_write_encoded, columns=columns)
+        fill = partial(_write_encoded, columns=columns, tombstones=tombstones)
     else:
-        fill = partial(_write_staged, load=_isolate if spec.attempt > 1 else _at_once)
+        load = _isolate if spec.attempt > 1 else _at_once
+        fill = partial(_write_staged, load=load, tombstones=tombstones)
     total, checksum, bad = fill(connection, spec, BadRowIsolator(connection, spec, slice_id), chain([first], rows))
     return SliceResult(
         slice_id=slice_id,
@@ -95,8 +99,22 @@ def _fill(
 Rows = Iterable[pyarrow.RecordBatch]
 
 
+def _note_tombstones(rows: Rows, tombstones: list[Place]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield rows without the mark of tombstones, and add the place of each of these."""
+    for batch in rows:
+        rest, gone = split_tombstones(batch)
+        places = rest.select(list(PLACE)).filter(gone)
+        tombstones += zip(*(column.to_pylist() for column in places.columns), strict=True)
+        yield rest
+
+
 def _write_encoded(
-    connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsolator, rows: Rows, columns: Sequence[binary.Target]
+    connection: psycopg.Connection,
+    spec: RangeSpec,
+    sieve: BadRowIsolator,
+    rows: Rows,
+    columns: Sequence[binary.Target],
+    tombstones: Sequence[Place],
 ) -> tuple[RowSum, str, int]:
     """Send rows as the target has them, hashed on the way: straight into it, but where they are merged by key."""
     write, total = spec.write, RowSum()
@@ -113,23 +131,31 @@ def _write_encoded(
     copied = _copy_rows(connection, spec, sieve, rows, STAGE if staged else sql.SQL(write.target), form)
     checksum = total.finish(copied)
     if staged:
-        _move(connection, write)
+        _move(connection, write, tombstones)
     return total, checksum, sieve.bad
 
 
 def _write_staged(
-    connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsolator, rows: Rows, load: "_Load"
+    connection: psycopg.Connection,
+    spec: RangeSpec,
+    sieve: BadRowIsolator,
+    rows: Rows,
+    load: "_Load",
+    tombstones: Sequence[Place],
 ) -> tuple[RowSum, str, int]:
     """Let the server make the target's types of the rows' text in a stage, hash what it made, and move it."""
     make_stage(connection, spec.write)
     load(connection, spec, sieve, rows)
     total, checksum = hash_stage(connection, spec.write)
-    _move(connection, spec.write)
+    _move(connection, spec.write, tombstones)
     return total, checksum, sieve.bad
 
 
-def _move(connection: psycopg.Connection, write: WriteSpec) -> None:
-    (move_in_order if write.ordered else move_stage)(connection, write)
+def _move(connection: psycopg.Connection, write: WriteSpec, tombstones: Sequence[Place]) -> None:
+    if write.ordered:
+        move_in_order(connection, write, tombstones)
+    else:
+        move_stage(connection, write)
 
 
 @dataclass(frozen=True, kw_only=True)

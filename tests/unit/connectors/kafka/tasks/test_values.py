@@ -200,3 +200,17 @@ def test_a_value_that_is_no_object_has_no_fields() -> None:
     """A list is JSON, but nothing to take fields of."""
     with pytest.raises(SourceRefused, match="no JSON object"):
         batch([Sent(b"[1]")], fields={"f": "text"})
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "reason"),
+    [
+        ("text", b'{"f": "\\ud800"}', "half of a surrogate pair"),
+        ("double precision", b'{"f": 1e-400}', "too small"),
+        ("real", b'{"f": 1e-50}', "too small"),
+    ],
+)
+def test_half_a_character_and_a_number_that_would_be_zero_are_bad(type_, value, reason):
+    columns = columns_of(KafkaSource(conn_id="c", topic="orders", fields={"f": type_}))
+    with pytest.raises(SourceRefused, match=f"offset 7 .*{reason}"):
+        to_batch([Sent(value, at=7)], columns, "orders")
