@@ -10,10 +10,10 @@ from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
-from airflow_provider_backpressure.hooks.declaration_codec import plain
 from airflow_provider_backpressure.hooks.hydration_session import SinkDeclaration, SourceDeclaration
+from airflow_provider_backpressure.hooks.recorded_declaration import plain
 from airflow_provider_backpressure.triggers import UnreadTrigger
-from airflow_provider_backpressure.triggers.notifications import as_callbacks
+from airflow_provider_backpressure.triggers.idle_maintenance import as_callbacks
 from airflow_provider_backpressure.triggers.unread import Subject
 
 

@@ -22,15 +22,14 @@ from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_
 from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
-from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
-from airflow_provider_backpressure.hooks.dag_runs import is_running
-from airflow_provider_backpressure.hooks.declaration_codec import text
+from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, is_running
 from airflow_provider_backpressure.hooks.hydration_session import (
     Declaration,
     HydrationSession,
     SinkDeclaration,
     SourceDeclaration,
 )
+from airflow_provider_backpressure.hooks.recorded_declaration import text
 from airflow_provider_backpressure.hooks.spark import memory_url
 from airflow_provider_backpressure.links import HydrationLink
 from airflow_provider_backpressure.triggers import AdmissionTrigger, TurnTrigger

@@ -23,8 +23,8 @@ import asyncpg
 import psycopg
 from xxhash import xxh3_64_intdigest
 
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import END, HEADER, Buffer, RowSum
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import END, HEADER, Buffer, RowSum
 from benchmarks import machine, page, report
 from dev import tpch
 from dev.services import Services

@@ -21,10 +21,10 @@ from airflow_provider_backpressure.connectors.lake.table import address_of, open
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut
 from airflow_provider_backpressure.connectors.postgres.tasks.read import CSV, way_out
-from airflow_provider_backpressure.connectors.relational.tasks.csv_blocks import parse, pieces
+from airflow_provider_backpressure.connectors.relational.csv_blocks import parse, pieces
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.spark.arrow_types import arrow_schema
+from airflow_provider_backpressure.spark.types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 from benchmarks import machine, page, report
 from benchmarks.copy_loop import SETTINGS, TABLE, Clock

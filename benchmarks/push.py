@@ -37,7 +37,7 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.triggers.async_waiter import Bench
+from airflow_provider_backpressure.triggers.shared_ledger import Bench
 from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from dev.databases import open_database

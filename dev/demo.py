@@ -16,7 +16,7 @@ from psycopg import sql
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from dev import erp, events, lake, processes, tpch
 from dev.airflow import PID_FILE, USER, Airflow, AirflowError

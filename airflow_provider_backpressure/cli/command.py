@@ -8,10 +8,12 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 from airflow.cli.simple_table import AirflowConsole
-from airflow.utils.cli import suppress_logs_and_warning
+from airflow.sdk.exceptions import AirflowException
+from airflow.utils.cli import get_bagged_dag, suppress_logs_and_warning
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
 from airflow_provider_backpressure.core.gate.hydration import Hydration
@@ -19,6 +21,7 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
+from airflow_provider_backpressure.hooks.hydration_session import Declaration
 
 FAILED = 1
 WRONG_USE = 2
@@ -131,3 +134,28 @@ def _suggest_name(every: list[Hydration], name: str) -> str:
 
 def _means(hydration: Hydration, name: str) -> bool:
     return hydration.id.startswith(name.lower()) or hydration.sink_identity.endswith(f"/{name}")
+
+
+PLANS = "PlanSnapshotOperator"
+
+
+def declarations(args: Namespace) -> list[Declaration]:
+    """Return the hydrations of a DAG, or of one of its task groups; :class:`InvalidDeclaration` where there is none."""
+    try:
+        dag = get_bagged_dag(None, args.dag_id)
+    except AirflowException as error:
+        raise InvalidDeclaration(f"{error}") from error
+    prefix = f"{args.task_group}." if args.task_group else ""
+    tasks: list[Any] = [task for task in dag.tasks if task.task_type == PLANS and task.task_id.startswith(prefix)]
+    if not tasks:
+        where = f"The task group {args.task_group!r} of" if prefix else "The DAG"
+        raise InvalidDeclaration(f"{where} {args.dag_id!r} plans no hydration.")
+    return [_declaration(task, args.dag_id) for task in tasks]
+
+
+def _declaration(task: Any, dag_id: str) -> Declaration:
+    declaration: Declaration = task.declaration({"ti": SimpleNamespace(dag_id=dag_id)})
+    texts = (declaration.source.conn_id, declaration.source.table, declaration.sink.conn_id, declaration.sink.table)
+    if not all(isinstance(text, str) and "{{" not in text for text in texts):
+        raise InvalidDeclaration(f"The names in {task.task_id} are made by a run, so they are not known here.")
+    return declaration

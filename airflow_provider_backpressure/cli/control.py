@@ -1,17 +1,73 @@
 """``pause``, ``resume``, ``set`` and ``history``: manual control of a gate, and its history."""
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.command import SHOWN, command, find_hydration, open_ledger, print_rows
-from airflow_provider_backpressure.cli.push import NESTED
+from airflow_provider_backpressure.cli.command import (
+    SHOWN,
+    command,
+    find_hydration,
+    open_ledger,
+    open_ledger_and_push,
+    print_rows,
+)
 from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.gate.overrides import Change
-from airflow_provider_backpressure.core.ports.ledger import LedgerReader
+from airflow_provider_backpressure.core.gate.queue import (
+    CONCURRENCY,
+    Change,
+    QueueEntry,
+    Shared,
+    estimate_starts,
+    in_order,
+)
+from airflow_provider_backpressure.core.planning.repair import repair, skip
+from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
+from airflow_provider_backpressure.core.progress.samples import duration, eta, total_progress
+from airflow_provider_backpressure.core.push.hub import Push, Switch, is_on, turn
+from airflow_provider_backpressure.core.push.metrics import HISTOGRAMS, merge_recorded, quantile
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, get_recorded_plan
+
+ON, OFF = "on", "off"
+NESTED = ("json", "yaml")
+"""Outputs that take the histograms as they are."""
+
+
+@command
+def push(args: Namespace) -> None:
+    """Show it; with ``--publish`` or ``--subscribe`` turn a switch for every process."""
+    with open_ledger_and_push(args) as (ledger, end):
+        for switch in Switch:
+            wanted = getattr(args, switch.value)
+            if wanted is not None:
+                turn(ledger, switch, on=wanted == ON, who=getuser(), why=args.why)
+        found = facts(ledger, end)
+    if args.output not in NESTED:
+        for name in HISTOGRAMS:
+            found[name] = format_histogram(found[name])
+    print_rows(args, [found])
+
+
+def facts(ledger: Ledger, end: Push | None) -> dict[str, Any]:
+    """Return the switches, and what all processes together have counted that said so within the last hour."""
+    return {
+        "transport": end.transport if end else "none",
+        **{switch.value: ON if is_on(ledger, switch) else OFF for switch in Switch},
+        **merge_recorded(ledger.push_counts()),
+    }
+
+
+def format_histogram(histogram: dict[str, Any]) -> str:
+    """Return a histogram as a person reads it."""
+    half, most = quantile(histogram, 0.5), quantile(histogram, 0.99)
+    return "" if half is None or most is None else f"half <= {half * 1000:g} ms, 99 % <= {most * 1000:g} ms"
 
 
 @command
@@ -77,3 +133,89 @@ def _find_hydrations(ledger: LedgerReader, args: Namespace) -> list[Hydration]:
     if args.all == bool(args.hydration):
         raise InvalidDeclaration("Name a hydration, or --all of them.")
     return ledger.hydrations() if args.all else [find_hydration(ledger, args.hydration)]
+
+
+@command
+def queue(args: Namespace) -> None:
+    """Show the queue; with ``--concurrency`` change how many sources hydrate at once on a cluster."""
+    with open_ledger(args) as ledger:
+        if args.concurrency is not None:
+            if not args.cluster:
+                raise InvalidDeclaration("Name the cluster that shall hydrate so many sources at once: --cluster.")
+            if args.concurrency < 0:
+                raise InvalidDeclaration(f"The concurrency must be at least 0, not {args.concurrency}.")
+            ledger.share(Shared.HYDRATIONS, args.cluster, args.concurrency, who=getuser(), why=args.why)
+        print_rows(args, rows(ledger, args.cluster))
+
+
+def rows(ledger: Ledger, cluster: str | None) -> list[dict[str, Any]]:
+    """Return a line for each hydration that holds a token or waits, cluster by cluster, in the order of turns."""
+    entries = ledger.queue(cluster)
+    lines = []
+    for name in dict.fromkeys(sorted(entry.cluster for entry in entries)):
+        own = [entry for entry in entries if entry.cluster == name]
+        most = ledger.get_shared(Shared.HYDRATIONS, name)
+        concurrency = CONCURRENCY if most is None else most
+        left = {entry.hydration_id: _left(ledger, entry) for entry in own if entry.running}
+        starts = estimate_starts(own, left, concurrency=concurrency)
+        places = {entry.hydration_id: number for number, entry in enumerate(in_order(own), start=1)}
+        lines += [_line(ledger, entry, concurrency, places, starts) for entry in own]
+    return lines
+
+
+def _line(
+    ledger: Ledger,
+    entry: QueueEntry,
+    concurrency: int,
+    places: dict[str, int],
+    starts: dict[str, float | None],
+) -> dict[str, Any]:
+    start = starts.get(entry.hydration_id)
+    return {
+        "cluster": entry.cluster,
+        "at_once": concurrency,
+        "position": None if entry.running else places[entry.hydration_id],
+        "id": entry.hydration_id[:SHOWN],
+        "target": ledger.hydration(entry.hydration_id).sink_identity,
+        "state": "hydrating" if entry.running else "waiting",
+        "priority": entry.priority,
+        "ready_at": entry.ready_at,
+        "starts_in": None if start is None else duration(start),
+    }
+
+
+def _left(ledger: Ledger, entry: QueueEntry) -> float | None:
+    speed = ledger.rate(entry.hydration_id)
+    left = eta(total_progress(ledger.statistics(entry.hydration_id)), speed, ())
+    return left.seconds if left else None
+
+
+@command
+def retry_range(args: Namespace) -> None:
+    """Remove each range from the target and plan it again; the DAG's next run reads it."""
+    with _open_plan(args) as (found, plan, opened):
+        for record in _find_ranges(args, plan, opened):
+            removed = repair(opened.ledger, opened.source, opened.sink, plan, record, who=getuser(), why=args.why)
+            print(f"Range {record.seq} ({record.bounds}) is planned again; {removed} rows were removed.")
+    print(f"Trigger the DAG {found.owner} to read them.")
+
+
+@command
+def skip_range(args: Namespace) -> None:
+    """Leave ranges out for good; the reason stays in the ledger."""
+    with _open_plan(args) as (found, plan, opened):
+        for record in _find_ranges(args, plan, opened):
+            skip(opened.ledger, opened.sink, plan, record, who=getuser(), why=args.why)
+            print(f"Range {record.seq} ({record.bounds}) is left out of {found.sink_identity}.")
+
+
+@contextmanager
+def _open_plan(args: Namespace) -> Iterator[tuple[Hydration, Plan, HydrationSession]]:
+    with open_ledger(args) as ledger:
+        found = find_hydration(ledger, args.hydration)
+    with declaration_of(found, args.backpressure_conn_id).open() as opened:
+        yield found, get_recorded_plan(found), opened
+
+
+def _find_ranges(args: Namespace, plan: Plan, opened: HydrationSession) -> Iterator[RangeRecord]:
+    return (opened.ledger.range(plan.plan_id, seq) for seq in args.seq)

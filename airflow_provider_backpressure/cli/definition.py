@@ -1,5 +1,10 @@
 """The commands ``airflow backpressure …`` as Airflow's own parser takes them. Imports none of them."""
 
+import os
+import threading
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from typing import Any
 
 from airflow.cli.cli_config import (
@@ -12,10 +17,73 @@ from airflow.cli.cli_config import (
     lazy_load_command,
 )
 
-from airflow_provider_backpressure.cli import completion
-from airflow_provider_backpressure.cli.completion import Completed
-from airflow_provider_backpressure.cli.manual import GROUP as ABOUT
+from airflow_provider_backpressure.cli.manual import GROUP_PAGE as ABOUT
 from airflow_provider_backpressure.cli.manual import PAGES
+
+PATIENCE_SECONDS = 3.0
+SHOWN = 8
+
+Names = Mapping[str, str]
+"""Candidates, each with its meaning, for shells that show it."""
+
+
+class Completed(Arg):
+    """An argument whose values are looked up when a shell asks for them."""
+
+    def __init__(self, *flags: str, names: Callable[[Any], Names], **values: Any) -> None:
+        super().__init__(flags, **values)  # type: ignore[no-untyped-call]
+        self.names = names
+
+    def add_to_parser(self, parser: Any) -> None:
+        """Add the argument with its completer."""
+        action = parser.add_argument(*self.flags, **self.kwargs)
+        action.completer = self.complete
+
+    def complete(self, prefix: str = "", parsed_args: Namespace | None = None, **_: Any) -> dict[str, str]:
+        """Return what begins as the shell's word does."""
+        conn_id = getattr(parsed_args, "backpressure_conn_id", None) or "backpressure_default"
+        found: dict[str, str] = {}
+
+        def look() -> None:
+            with suppress(Exception):
+                found.update(_read_names(conn_id, self.names))
+
+        # A daemon: the shell's answer does not wait for a server that is silent.
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        thread.join(PATIENCE_SECONDS)
+        return {name: meaning for name, meaning in dict(found).items() if name.startswith(prefix)}
+
+
+def _read_names(conn_id: str, names: Callable[[Any], Names]) -> Names:
+    from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
+
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+    with closing(BackpressureHook(conn_id).ledger()) as ledger:
+        return names(ledger)
+
+
+def hydrations(ledger: Any) -> Names:
+    """Return each hydration by its target's table, and by the beginning of its id where several have that."""
+    every = ledger.hydrations()
+    tables = [one.sink_identity.rpartition("/")[2] for one in every]
+    names = {}
+    for one, table in zip(every, tables, strict=True):
+        if tables.count(table) == 1:
+            names[table] = f"{one.phase}, from {one.source_identity}"
+        names[one.id[:SHOWN]] = f"{one.phase}, into {one.sink_identity}"
+    return names
+
+
+def dags(ledger: Any) -> Names:
+    """Return the DAGs that have hydrations."""
+    return {one.owner: f"hydrates {one.sink_identity}" for one in ledger.hydrations()}
+
+
+def clusters(ledger: Any) -> Names:
+    """Return the connections of Spark clusters."""
+    return {one.cluster: "Spark cluster" for one in ledger.hydrations()}
+
 
 PACKAGE = "airflow_provider_backpressure.cli"
 
@@ -31,20 +99,20 @@ LEDGER = _argument(
     help="Airflow connection of the ledger (default: backpressure_default)",
     default="backpressure_default",
 )
-HYDRATION = Completed("hydration", names=completion.hydrations, help=TARGET)
-ANY_HYDRATION = Completed("hydration", names=completion.hydrations, nargs="?", help=f"{TARGET} (default: all)")
+HYDRATION = Completed("hydration", names=hydrations, help=TARGET)
+ANY_HYDRATION = Completed("hydration", names=hydrations, nargs="?", help=f"{TARGET} (default: all)")
 WATCH = _argument("-w", "--watch", action="store_true", help="refresh at each change, or every second")
 STATE = _argument(
     "--state", choices=("planned", "admitted", "committed", "failed", "revoked"), help="only ranges in this state"
 )
 WHY = _argument("--why", help="the reason, shown with the gate")
 REASON = _argument("--why", required=True, help="the reason, kept in the ledger")
-ONE_OR_ALL = Completed("hydration", names=completion.hydrations, nargs="?", help=TARGET)
+ONE_OR_ALL = Completed("hydration", names=hydrations, nargs="?", help=TARGET)
 ALL = _argument("--all", action="store_true", help="every hydration")
 CREDITS = _argument("--credits", type=int, help="maximum ranges in flight; 0: as the DAG declares")
 RANGE_ROWS = _argument("--range-rows", type=int, help="maximum rows of a range from the next plan on; 0: as declared")
 PRIORITY = _argument("--priority", type=int, help="priority in the cluster's queue; higher runs first (default: 0)")
-CLUSTER = Completed("--cluster", names=completion.clusters, help="Airflow connection of a Spark cluster (default: all)")
+CLUSTER = Completed("--cluster", names=clusters, help="Airflow connection of a Spark cluster (default: all)")
 CONCURRENCY = _argument(
     "--concurrency", type=int, help="maximum number of sources that hydrate at once on the cluster (default: 4)"
 )
@@ -55,7 +123,7 @@ SECONDS = _argument("--seconds", type=float, default=10.0, help="how long each s
 SAMPLE_ROWS = _argument("--range-rows", type=int, help="rows of a range (default: as in the plan)")
 LAST = _argument("--last", action="store_true", help="show the latest result; nothing is copied")
 SEQ = _argument("seq", type=int, nargs="+", help="number of a range, as `ranges` and `verify` show it")
-DAG = Completed("dag_id", names=completion.dags, help="id of the DAG")
+DAG = Completed("dag_id", names=dags, help="id of the DAG")
 GROUP = _argument("--task-group", help="only the hydration of this task group")
 ACCEPT = _argument(
     "--accept",
@@ -102,6 +170,7 @@ def get_commands() -> list[CLICommand]:
                     GROUP,
                     ACCEPT,
                     ARG_OUTPUT,
+                    module="maintenance",
                 ),
                 _action(
                     "rehydrate",
@@ -109,9 +178,10 @@ def get_commands() -> list[CLICommand]:
                     DAG,
                     GROUP,
                     ARG_OUTPUT,
+                    module="maintenance",
                 ),
                 _action("status", "Show the state of hydrations", ANY_HYDRATION, WATCH, LEDGER, ARG_OUTPUT),
-                _action("sources", "Show sources, summed over their tables", LEDGER, ARG_OUTPUT),
+                _action("sources", "Show sources, summed over their tables", LEDGER, ARG_OUTPUT, module="status"),
                 _action("ranges", "Show a hydration's ranges", HYDRATION, STATE, LEDGER, ARG_OUTPUT, module="status"),
                 _action("pause", "Pause hydrations: close their gates", ONE_OR_ALL, ALL, WHY, LEDGER, module="control"),
                 _action("resume", "Resume paused hydrations", ONE_OR_ALL, ALL, WHY, LEDGER, module="control"),
@@ -135,6 +205,7 @@ def get_commands() -> list[CLICommand]:
                     WHY,
                     LEDGER,
                     ARG_OUTPUT,
+                    module="control",
                 ),
                 _action(
                     "push",
@@ -144,6 +215,7 @@ def get_commands() -> list[CLICommand]:
                     WHY,
                     LEDGER,
                     ARG_OUTPUT,
+                    module="control",
                 ),
                 _action(
                     "history", "Show the history of manual changes", ANY_HYDRATION, LEDGER, ARG_OUTPUT, module="control"
@@ -155,7 +227,7 @@ def get_commands() -> list[CLICommand]:
                     SEQ,
                     WHY,
                     LEDGER,
-                    module="ranges",
+                    module="control",
                 ),
                 _action(
                     "skip-range",
@@ -164,7 +236,7 @@ def get_commands() -> list[CLICommand]:
                     SEQ,
                     REASON,
                     LEDGER,
-                    module="ranges",
+                    module="control",
                 ),
                 _action(
                     "prune",
@@ -173,8 +245,15 @@ def get_commands() -> list[CLICommand]:
                     ACTS,
                     LEDGER,
                     function="prune_",
+                    module="maintenance",
                 ),
-                _action("forget", "Drop a hydration's slot and remove it from the ledger", HYDRATION, LEDGER),
+                _action(
+                    "forget",
+                    "Drop a hydration's slot and remove it from the ledger",
+                    HYDRATION,
+                    LEDGER,
+                    module="uninstall",
+                ),
                 _action(
                     "uninstall",
                     "List and remove everything that this product created",
@@ -185,7 +264,9 @@ def get_commands() -> list[CLICommand]:
                     LEDGER,
                     ARG_OUTPUT,
                 ),
-                _action("verify", "Compare a target with its commit markers", HYDRATION, LEDGER, ARG_OUTPUT),
+                _action(
+                    "verify", "Compare a target with its commit markers", HYDRATION, LEDGER, ARG_OUTPUT, module="plan"
+                ),
                 _action(
                     "probe",
                     "Measure on a sample how many credits help, and the bottleneck",
@@ -196,6 +277,7 @@ def get_commands() -> list[CLICommand]:
                     LAST,
                     LEDGER,
                     ARG_OUTPUT,
+                    module="plan",
                 ),
                 _action(
                     "doctor",
@@ -204,7 +286,7 @@ def get_commands() -> list[CLICommand]:
                     CLUSTERS,
                     LEDGER,
                     ARG_OUTPUT,
-                    module="doctor.command",
+                    module="doctor",
                 ),
                 _action(
                     "setup",
@@ -212,7 +294,7 @@ def get_commands() -> list[CLICommand]:
                     ROLE,
                     OVERWRITE,
                     LEDGER,
-                    module="setup.command",
+                    module="setup",
                 ),
                 _action(
                     "grants",
@@ -220,7 +302,7 @@ def get_commands() -> list[CLICommand]:
                     ROLE,
                     SCHEMA,
                     DIALECT,
-                    module="setup.grants",
+                    module="setup",
                 ),
             ),
         )

@@ -21,7 +21,7 @@ class Page:
         return f"Examples:\n{lines}\n\nExit codes: {self.exits}."
 
 
-GROUP = """\
+GROUP_PAGE = """\
 Watch and control hydrations: copies of tables and topics into a sink, range by range.
 Name a hydration by its target's table (raw.orders), its id, or the beginning of
 its id. For completion in the shell: eval "$(register-python-argcomplete airflow)".

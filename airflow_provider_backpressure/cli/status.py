@@ -1,6 +1,7 @@
 """``status`` and ``ranges``: the state of hydrations."""
 
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -17,14 +18,16 @@ from airflow_provider_backpressure.cli.command import (
     open_ledger_and_push,
     print_rows,
 )
-from airflow_provider_backpressure.cli.push import NESTED
-from airflow_provider_backpressure.cli.push import facts as push_facts
+from airflow_provider_backpressure.cli.control import NESTED
+from airflow_provider_backpressure.cli.control import facts as push_facts
 from airflow_provider_backpressure.cli.render.panel import render_hydration
 from airflow_provider_backpressure.cli.render.status_values import Facts
 from airflow_provider_backpressure.cli.render.table import format_log_line, overview
-from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.ports.paging import every_glance, every_range
-from airflow_provider_backpressure.core.progress.summary import HydrationSummary
+from airflow_provider_backpressure.core.frontier import Frontier
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader, every_glance, every_range
+from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary, sum_tables
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.push.waiting import Changes
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
@@ -122,4 +125,40 @@ def _range_facts(record: RangeRecord) -> dict[str, Any]:
         "admitted_at": record.admitted_at,
         "committed_at": record.committed_at,
         "error": record.error,
+    }
+
+
+@command
+def sources(args: Namespace) -> None:
+    """Show each source of each DAG."""
+    with open_ledger(args) as ledger:
+        found: dict[tuple[str, str], list[Hydration]] = defaultdict(list)
+        for one in ledger.hydrations():
+            if one.plan is not None:
+                found[one.owner, one.plan.read.conn_id].append(one)
+        rows = [_facts(ledger, *names, tables) for names, tables in sorted(found.items(), key=lambda each: each[0])]
+    print_rows(args, rows)
+
+
+def _sum(frontier: Frontier | None) -> int | None:
+    return None if frontier is None else sum(frontier.values())
+
+
+def _facts(ledger: LedgerReader, owner: str, conn_id: str, tables: list[Hydration]) -> dict[str, Any]:
+    found = sum_tables([(total_progress(ledger.statistics(one.id)), ledger.course(one.id)) for one in tables])
+    progress = found.progress
+    return {
+        "owner": owner,
+        "source": conn_id,
+        "tables": found.tables,
+        "percent": None if progress.percent is None else int(progress.percent * 10) / 10,
+        "rows": progress.committed,
+        "total": progress.total,
+        "total_exact": progress.total_exact,
+        "keeping_up": found.verdict.value,
+        "offset_known": _sum(found.known),
+        "offset_committed": _sum(found.committed),
+        "lag": found.lag,
+        "messages_received": progress.messages,
+        "bytes_received": progress.bytes,
     }

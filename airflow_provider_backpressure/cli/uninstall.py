@@ -1,22 +1,103 @@
 """``uninstall``: what the product has left in sources, sinks and ledger is listed, and removed on demand."""
 
 from argparse import Namespace
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Collection, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
 
 from airflow.configuration import conf
 from sqlalchemy.engine import URL, make_url
 
-from airflow_provider_backpressure.cli.command import FAILED, command, open_ledger, print_rows
-from airflow_provider_backpressure.cli.leftovers import Trace, in_logs, in_sink
+from airflow_provider_backpressure.cli.command import FAILED, command, find_hydration, open_ledger, print_rows
+from airflow_provider_backpressure.cli.doctor import CHECKS
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
-from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
+from airflow_provider_backpressure.core.ports import Sink
+from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    InvalidDeclaration,
+    LedgerRefused,
+    SourceRefused,
+    SourceUnavailable,
+)
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, DIALECTS, url
-from airflow_provider_backpressure.hooks.endpoints.connection import connection
+from airflow_provider_backpressure.hooks.endpoints import connection, endpoint
 from airflow_provider_backpressure.hooks.push_transport import KAFKA, transport
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
 from airflow_provider_backpressure.ledger.migration import drop
+
+THERE, REMOVED = "there", "removed"
+STRANGE = "left alone: no hydration of this ledger has it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """One thing that is there."""
+
+    where: str
+    """The connection by which it is reached."""
+    what: str
+    state: str
+    reached: bool = True
+
+
+def in_sink(hydration: Hydration, *, remove: bool) -> Iterator[Trace]:
+    """Yield what is kept of a target, and remove it; the target itself is never touched."""
+    assert hydration.plan is not None, "without a plan nothing was written"
+    where = hydration.plan.write.conn_id
+    try:
+        with closing(_open_sink(hydration)) as sink:
+            before = sink.traces()
+            if remove:
+                sink.erase()
+            after = sink.traces() if remove else before
+    except BackpressureError as error:
+        yield Trace(where=where, what=hydration.sink_identity, state=f"not reached: {error}", reached=False)
+        return
+    for what in before:
+        yield Trace(where=where, what=what, state=THERE if what in after else REMOVED)
+
+
+def in_logs(conn_id: str, known: Collection[str], *, remove: bool) -> Iterator[Trace]:
+    """Yield the slots and publications in a PostgreSQL database, and remove those of hydrations that are ``known``."""
+    try:
+        if str(connection(conn_id, *CHECKS).conn_type) == "postgres":
+            yield from _logs(conn_id, known, remove=remove)
+    except BackpressureError as error:
+        yield Trace(where=conn_id, what="slots and publications", state=f"not reached: {error}", reached=False)
+
+
+def _open_sink(hydration: Hydration) -> Sink:
+    sink = declaration_of(hydration).sink
+    return sink.open(endpoint(sink.conn_id, *sink.conn_types) if sink.conn_id else NOWHERE)
+
+
+def _logs(conn_id: str, known: Collection[str], *, remove: bool) -> Iterator[Trace]:
+    from airflow_provider_backpressure.connectors.postgres.connect import Session
+    from airflow_provider_backpressure.connectors.postgres.errors import Errors
+    from airflow_provider_backpressure.connectors.postgres.replication_slots import (
+        PREFIX,
+        drop_publication,
+        drop_slot,
+        publications_of_ours,
+        slots_of_ours,
+    )
+
+    errors = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+    with closing(Session(endpoint(conn_id, "postgres"), errors=errors)) as session:
+        slots = [("replication slot", slot.name, drop_slot) for slot in slots_of_ours(session)]
+        publications = [("publication", name, drop_publication) for name in publications_of_ours(session)]
+        for kind, name, drop in slots + publications:
+            state = STRANGE
+            if name.removeprefix(PREFIX) in known:
+                state = REMOVED if remove else THERE
+                if remove:
+                    session.transaction(partial(drop, name=name))
+            yield Trace(where=conn_id, what=f"{kind} {name}", state=state)
 
 
 @command
@@ -89,3 +170,29 @@ def _owner(address: URL) -> URL:
 def _place(address: URL) -> tuple[str, str | None, int | None, str | None]:
     kind = address.get_backend_name()
     return kind, address.host, address.port or DIALECTS.get(kind), address.database
+
+
+@command
+def forget(args: Namespace) -> None:
+    """Drop the log that the source keeps for a hydration, and remove it from the ledger."""
+    with open_ledger(args) as ledger:
+        found = find_hydration(ledger, args.hydration)
+        _check_unleased(ledger, found)
+        if found.plan is not None and found.plan.consistency is Consistency.CATCH_UP:
+            drop_log(found)
+            print(f"{found.source_identity} keeps no log for it any more.")
+        ledger.forget(found.id)
+        print(f"{found.sink_identity} is forgotten; its rows stay, and so does its fence.")
+
+
+def drop_log(hydration: Hydration) -> None:
+    """Remove what keeps the source's log."""
+    source = declaration_of(hydration).source
+    with closing(source.open(endpoint(source.conn_id, *source.conn_types))) as opened:
+        opened.log(hydration.id).drop()
+
+
+def _check_unleased(ledger: Ledger, hydration: Hydration) -> None:
+    held = count_leased(ledger, hydration.id)
+    if held:
+        raise LedgerRefused(f"{held} ranges of {hydration.sink_identity} are in flight: let them end first.")

@@ -1,6 +1,6 @@
 """The ledger, reached through an Airflow connection of type ``backpressure``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +9,7 @@ from airflow.sdk import BaseHook, Connection
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
-from airflow_provider_backpressure.hooks.endpoints import OPTIONS, from_connection
-from airflow_provider_backpressure.hooks.endpoints.connection import connection
+from airflow_provider_backpressure.hooks.endpoints import OPTIONS, connection, from_connection
 from airflow_provider_backpressure.hooks.push_transport import libpq, push_over, transport
 
 if TYPE_CHECKING:
@@ -129,3 +128,31 @@ def _on_mysql(found: Connection, extra: Mapping[str, Any]) -> "URL":
         database=place.database,
         query={name: str(extra[name]) for name in MYSQL_OPTIONS if extra.get(name) not in (None, "")},
     )
+
+
+UNDER_WAY = ("queued", "running")
+"""States of a run that may still do something by itself."""
+
+
+def under_way(dag_id: str, run_id: str) -> bool:
+    """Whether Airflow has this run queued or running: not where it has ended or was deleted.
+
+    To be asked in a task or a trigger only; ``AirflowRuntimeError`` where Airflow's API does not answer.
+    """
+    return _is_in(dag_id, run_id, UNDER_WAY)
+
+
+def is_running(dag_id: str, run_id: str) -> bool:
+    """Whether Airflow has this run running; asked as :func:`under_way`.
+
+    A run that was cleared is queued, and may be so for as long as the run that asks is running: where a DAG has one
+    active run at a time, the two would wait for each other.
+    """
+    return _is_in(dag_id, run_id, ("running",))
+
+
+def _is_in(dag_id: str, run_id: str, states: Sequence[str]) -> bool:
+    # Not at the top: it is Airflow's machinery of a running task, which parsing a DAG does not need.
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    return RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id], states=list(states)) > 0

@@ -14,8 +14,8 @@ from airflow_provider_backpressure.core.config import Budget, Consistency, Mode,
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoint_of
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
 from airflow_provider_backpressure.core.monitoring.source_poller import Observation, Observer
-from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import unread
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.ports import Runner, Sink, Source, Unread
 from airflow_provider_backpressure.core.ports.ledger import Ledger
@@ -29,7 +29,7 @@ from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks import metrics
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook
 from airflow_provider_backpressure.hooks.endpoints import endpoint
-from airflow_provider_backpressure.hooks.health_sources import Places
+from airflow_provider_backpressure.hooks.metrics import Places
 from airflow_provider_backpressure.hooks.spark import open_runner
 
 

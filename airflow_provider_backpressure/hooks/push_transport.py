@@ -14,7 +14,8 @@ from airflow_provider_backpressure.core.ports import Channel, Receiver
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.push.metrics import PushCounts
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.endpoints import OPTIONS, from_connection, kafka
+from airflow_provider_backpressure.hooks import endpoints as kafka
+from airflow_provider_backpressure.hooks.endpoints import OPTIONS, from_connection
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -91,7 +92,7 @@ def push_over(chosen: Transport, broker: Connection | None) -> Push | None:
     """Return the process's end of a channel; ``None`` where nothing is pushed. ``broker``: of Kafka's transport."""
     if chosen.kind == NONE:
         return None
-    endpoint = kafka.from_connection(broker, broker.extra_dejson) if broker is not None else chosen.place
+    endpoint = kafka.from_kafka(broker, broker.extra_dejson) if broker is not None else chosen.place
 
     def make() -> Push:
         return Push(_choose_open(chosen, endpoint), transport=chosen.kind, paces=settings.paces())

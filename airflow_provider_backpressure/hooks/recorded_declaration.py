@@ -4,22 +4,26 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import fields
+from datetime import datetime
+from enum import Enum
+from typing import Any
 
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import unread
+from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
 from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
 from airflow_provider_backpressure.core.ports import Sink, Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.endpoints import endpoint
-from airflow_provider_backpressure.hooks.health_sources import Places
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, SinkDeclaration, SourceDeclaration
+from airflow_provider_backpressure.hooks.metrics import Places
 
 _PART = re.compile(r"#[0-9a-f]{12}$")
 
@@ -92,7 +96,7 @@ def _postgres_source(read: ReadSpec, identity: str) -> SourceDeclaration:
 
 
 def _kafka_source(read: ReadSpec, identity: str) -> SourceDeclaration:
-    from airflow_provider_backpressure.connectors.kafka.source import columns
+    from airflow_provider_backpressure.connectors.kafka.source import config as columns
 
     return columns.rebuild_source(read.conn_id, _whole_table(identity.split("/", 3)[3]), read.columns)
 
@@ -162,3 +166,49 @@ def _whole_table(name: str) -> str:
 def table_of(identity: str) -> str:
     """Return the table of an identity: what follows ``postgres://host:port/database/``."""
     return identity.split("/", 4)[4]
+
+
+CLASS = "class"
+
+
+def classes() -> dict[str, type]:
+    """Return every declaration that may travel, by its name."""
+    from airflow_provider_backpressure import sinks, sources
+
+    return {name: getattr(place, name) for place in (sources, sinks) for name in place.__all__}
+
+
+def plain(declared: Any) -> dict[str, Any]:
+    """Return a declaration's fields, each as JSON has it, and the name of its class."""
+    values = {field.name: _plain(getattr(declared, field.name)) for field in fields(declared) if field.init}
+    return {CLASS: type(declared).__name__, **values}
+
+
+def text(declared: Any) -> str:
+    """Return :func:`plain` as JSON; empty for a declaration of another package, which cannot travel."""
+    return json.dumps(plain(declared)) if classes().get(type(declared).__name__) is type(declared) else ""
+
+
+def from_plain(value: Mapping[str, Any]) -> Any:
+    """Return the declaration that :func:`plain` was given; :class:`InvalidDeclaration` for a class of others."""
+    known = classes().get(value[CLASS])
+    if known is None:
+        raise InvalidDeclaration(f"{value[CLASS]} is no declaration of a source or sink that can travel.")
+    return known(**{name: _tuples(part) for name, part in value.items() if name != CLASS})
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Enum():
+            return value.value
+        case datetime():
+            return value.isoformat()
+        case tuple() | list():
+            return [_plain(each) for each in value]
+        case Mapping():
+            return {str(key): _plain(each) for key, each in value.items()}
+    return value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,17 +1,27 @@
 """Runners, by the type of the Airflow connection to Spark."""
 
+import logging
+import os
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import requests
+from airflow.providers.common.compat.sdk import AirflowException
 from airflow.sdk import Connection
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.endpoints.connection import connection
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerRefused
+from airflow_provider_backpressure.hooks.endpoints import connection
+from airflow_provider_backpressure.runners.application import Application
+from airflow_provider_backpressure.runners.executor_memory import CLIENT, Target, pod_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +48,6 @@ def _connect(request: RunnerRequest) -> Runner:
 
 
 def _submit(request: RunnerRequest) -> Runner:
-    from airflow_provider_backpressure.hooks.spark_submit import HookSubmitter, target
     from airflow_provider_backpressure.runners.submit import SubmitRunner
 
     place = target(request.connection, request.extra)
@@ -104,3 +113,149 @@ def _web_address(text: str | None) -> str | None:
 
 def _ui_url(extra: Mapping[str, Any]) -> str | None:
     return extra.get("ui_url") or None
+
+
+log = logging.getLogger(__name__)
+
+HIDDEN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
+"""Variables of Airflow's that may hold passwords; an application needs none of them."""
+MISLEADING = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
+"""Variables by which PySpark would take an application for a client of Spark Connect."""
+RUNNING = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
+HTTP_SECONDS = 10.0
+KILL_SECONDS = 60.0
+
+
+def target(found: Connection, extra: Mapping[str, Any]) -> Target:
+    """Return where a connection of type ``spark`` leads to, its master read as the Spark provider reads it."""
+    conf = extra.get("conf") or {}
+    if not isinstance(conf, Mapping):
+        raise InvalidDeclaration(f"The extra conf of connection {found.conn_id!r} must be an object of properties.")
+    host = found.host or ""
+    if not host:
+        raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no Spark master in its host.")
+    master = host if "://" in host or not found.port else f"spark://{host}"
+    properties = {name: _text(value) for name, value in conf.items()}
+    return Target(
+        master=f"{master}:{found.port}" if found.port else master,
+        deploy_mode=extra.get("deploy-mode") or CLIENT,
+        conf=properties,
+        namespace=properties.get("spark.kubernetes.namespace") or extra.get("namespace") or "default",
+        secrets_file=extra.get("secrets_file") or None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookSubmitter:
+    """The runner's way to spark-submit."""
+
+    conn_id: str
+    target: Target
+    binary: str = "spark-submit"
+    yarn_address: str | None = None
+    """Of the ResourceManager's web service."""
+
+    def submit(self, application: Application) -> str | None:
+        """See :meth:`Submitter.submit`. ``RunnerRefused`` where there is no spark-submit."""
+        hook = self._hook(application)
+        try:
+            # A session of its own: what ends the task does not end the application in passing.
+            hook.submit(
+                application.file,
+                env=environment(self.target),
+                cwd=str(application.folder),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise RunnerRefused(
+                f"There is no {self.binary} on this host's PATH: install Spark where Airflow's tasks run."
+            ) from error
+        except (AirflowException, RuntimeError) as error:
+            return str(error)
+        finally:
+            # The hook leaves the pipe open until it is collected; a lane has many of them.
+            if hook._submit_sp is not None:
+                hook._submit_sp.stdout.close()
+        return None
+
+    def end(self, name: str) -> bool:
+        """See :meth:`Submitter.end`. Where the cluster does not let us, the sink's fence has to do."""
+        if not self.target.cluster:
+            return False
+        try:
+            return self._end_on_yarn(name) if self.target.yarn else self._end_on_kubernetes(name)
+        except (OSError, ValueError, LookupError, requests.RequestException, subprocess.TimeoutExpired) as error:
+            log.warning("%s could not be ended (%s): the sink's fence keeps it out.", name, type(error).__name__)
+            return False
+
+    def _hook(self, application: Application) -> Any:
+        from airflow.providers.apache.spark.hooks import spark_submit
+
+        if self.target.kubernetes and getattr(spark_submit, "kube_client", None) is None:
+            raise RunnerRefused(
+                f"The connection {self.conn_id!r} leads to Kubernetes: install "
+                "apache-airflow-providers-cncf-kubernetes for the Spark provider."
+            )
+        try:
+            return spark_submit.SparkSubmitHook(
+                conn_id=self.conn_id,
+                name=application.name,
+                conf=dict(application.conf),
+                files=",".join(application.files) or None,
+                py_files=",".join(application.py_files),
+                application_args=list(application.arguments),
+                deploy_mode=CLIENT if application.here else self.target.deploy_mode,
+            )
+        except ValueError as error:
+            raise InvalidDeclaration(f"The Spark provider refuses connection {self.conn_id!r}: {error}") from error
+
+    def _end_on_yarn(self, name: str) -> bool:
+        if not self.yarn_address:
+            log.warning("Extra yarn_resourcemanager_webapp_address is not set: the sink's fence keeps %s out.", name)
+            return False
+        apps = f"{self.yarn_address}/ws/v1/cluster/apps"
+        answer = requests.get(apps, params={"applicationTags": name, "states": RUNNING}, timeout=HTTP_SECONDS)
+        answer.raise_for_status()
+        found = ((answer.json().get("apps") or {}).get("app")) or []
+        for app in found:
+            ended = requests.put(f"{apps}/{app['id']}/state", json={"state": "KILLED"}, timeout=HTTP_SECONDS)
+            ended.raise_for_status()
+        return bool(found)
+
+    def _end_on_kubernetes(self, name: str) -> bool:
+        place = f"{self.target.namespace}:{pod_name(name)}"
+        done = subprocess.run(
+            [self.binary, "--master", self.target.master, "--kill", place],
+            env=environment(self.target),
+            capture_output=True,
+            timeout=KILL_SECONDS,
+            check=False,
+        )
+        return done.returncode == 0
+
+
+def environment(target: Target) -> dict[str, str]:
+    """Return the environment of spark-submit: this one without Airflow's secrets.
+
+    A driver that runs by this very Python finds the modules that this process finds; spark-submit is found beside it.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN) and name not in MISLEADING}
+    kept["PATH"] = os.pathsep.join(filter(None, [kept.get("PATH", ""), sysconfig.get_path("scripts")]))
+    kept.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if target.own_python:
+        kept["PYTHONPATH"] = os.pathsep.join(
+            dict.fromkeys([*filter(None, kept.get("PYTHONPATH", "").split(os.pathsep)), *_list_added_paths()])
+        )
+    return kept
+
+
+def _list_added_paths() -> list[str]:
+    """Return what was added to this process's module path beyond Python's own."""
+    own = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    own |= {path / "lib-dynload" for path in own}
+    return [entry for entry in sys.path if entry and Path(entry).is_dir() and Path(entry).resolve() not in own]
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 import sqlalchemy as sa
@@ -11,10 +12,55 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from airflow_provider_backpressure.core.error_codec import strip_frames
-from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable
-from airflow_provider_backpressure.ledger import mysql_dialect as mysql
-from airflow_provider_backpressure.ledger import schema_version as versions
+from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable, strip_frames
+from airflow_provider_backpressure.ledger import models as versions
+
+DIALECTS = ("mysql", "mariadb")
+"""SQLAlchemy's names. MariaDB, which Airflow does not support, serves as well as it can."""
+DRIVERS = {"pymysql": "pymysql", "mysqldb": "MySQLdb"}
+"""Drivers and their Python packages; the first that is installed is taken where the address names neither."""
+
+
+def use_pymysql(url: URL) -> URL:
+    """Return the URL with a driver that is installed; ``LedgerRefused`` where there is none."""
+    named = url.drivername.partition("+")[2]
+    wanted = {named: DRIVERS[named]} if named in DRIVERS else DRIVERS
+    for driver, package in wanted.items():
+        if find_spec(package) is not None:
+            return url.set(drivername=f"mysql+{driver}")
+    raise LedgerRefused(
+        f"A ledger on MySQL needs the Python package {' or '.join(wanted.values())}: "
+        "`pip install 'airflow-provider-backpressure[mysql]'`."
+    )
+
+
+def connect_arguments(url: URL, *, connect_seconds: int, wait_seconds: int) -> dict[str, Any]:
+    """Return the driver's connect arguments, as far as the URL does not give them itself."""
+    found = {
+        "connect_timeout": connect_seconds,
+        # Without it mysqlclient would take whatever the client library was built with.
+        "charset": "utf8mb4",
+        # At the driver's own start, before SQLAlchemy looks at the SQL mode to learn how names are quoted.
+        "init_command": session(wait_seconds),
+    }
+    return {name: value for name, value in found.items() if name not in url.query}
+
+
+def session(wait_seconds: int) -> str:
+    """Return the statement that sets a session up.
+
+    The server may be set to cut what is too long without an error, and to wait for a lock for a year. A client that
+    falls silent within a transaction loses it, and its row lock, when ``wait_timeout`` ends its session; the pool loses
+    its idle connections by that too, and opens others.
+    """
+    settings = {
+        "sql_mode": "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'",
+        "innodb_lock_wait_timeout": wait_seconds,
+        "lock_wait_timeout": wait_seconds,
+        "wait_timeout": wait_seconds,
+    }
+    return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in settings.items())
+
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +94,7 @@ def normalize_url(url: str | URL) -> URL:
     parsed = make_url(url)
     if parsed.get_backend_name() in ("postgres", "postgresql"):
         return parsed.set(drivername="postgresql+psycopg")
-    return mysql.normalize_url(parsed) if parsed.get_backend_name() in mysql.DIALECTS else parsed
+    return use_pymysql(parsed) if parsed.get_backend_name() in DIALECTS else parsed
 
 
 def make_engine(url: str | URL) -> Engine:
@@ -66,8 +112,8 @@ def make_engine(url: str | URL) -> Engine:
             for name, value in (("connect_timeout", CONNECT_SECONDS), ("application_name", "backpressure ledger"))
             if name not in url.query
         }
-    elif url.get_backend_name() in mysql.DIALECTS:
-        arguments = mysql.arguments(url, connect_seconds=CONNECT_SECONDS, wait_seconds=WAIT_SECONDS)
+    elif url.get_backend_name() in DIALECTS:
+        arguments = connect_arguments(url, connect_seconds=CONNECT_SECONDS, wait_seconds=WAIT_SECONDS)
         options["isolation_level"] = "READ COMMITTED"
     engine = sa.create_engine(url, connect_args=arguments, **options)
     if engine.dialect.name == "postgresql":
@@ -115,7 +161,7 @@ class Database:
             self._reads = self.engine
             self._writes = self.engine.execution_options()
             sa.event.listen(self._writes, "begin", _begin_immediate)
-        elif self._own and self.engine.dialect.name in mysql.DIALECTS:
+        elif self._own and self.engine.dialect.name in DIALECTS:
             # So from the first: there each change of the level, and the way back, would cost five round trips a call.
             self._reads = self._writes = self.engine
         else:

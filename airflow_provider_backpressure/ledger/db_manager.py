@@ -6,7 +6,7 @@ from airflow.utils.db_manager import BaseDBManager
 from alembic import command
 from alembic.config import Config
 
-from airflow_provider_backpressure.ledger import schema_version as versions
+from airflow_provider_backpressure.ledger import models as versions
 from airflow_provider_backpressure.ledger.migration import ALEMBIC_INI, MIGRATIONS
 from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
 

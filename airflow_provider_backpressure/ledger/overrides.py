@@ -1,28 +1,58 @@
 """Overrides and queue of the ledger on a database; see ``core.gate.overrides`` and ``core.gate.queue``."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.gate.overrides import Change, Control, Shared
+from airflow_provider_backpressure.core.gate.gate_event import Diff
 from airflow_provider_backpressure.core.gate.queue import (
     STAND_BY_SECONDS,
     TOKEN_SECONDS,
+    Change,
+    Control,
     QueueEntry,
     QueuePlace,
+    Shared,
+    Steering,
     by_turn,
 )
-from airflow_provider_backpressure.core.transitions import fairness as waits
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions import range as attempts
+from airflow_provider_backpressure.core.transitions.hydration import Figures
 from airflow_provider_backpressure.ledger.database import Database, repeatable
-from airflow_provider_backpressure.ledger.outbox import Outbox, Publish
 from airflow_provider_backpressure.ledger.tables import control as controls
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import queue as turns
 from airflow_provider_backpressure.ledger.tables import range as ranges
+
+Publish = Callable[[Any, str, Diff], None]
+"""Takes the ledger, a hydration's id, and what has changed there. It neither raises nor waits."""
+
+
+def nobody(ledger: Steering, hydration_id: str, diff: Diff) -> None:
+    """Publish nothing."""
+
+
+@dataclass(kw_only=True)
+class Outbox:
+    """What one transaction has to publish."""
+
+    diffs: list[Diff] = field(default_factory=list)
+
+    def add(self, before: Figures, after: Figures, **news: Any) -> Figures:
+        """Return the figures to be saved, with the number of this change; see :func:`.hydrating.number_change`."""
+        figures, diff = hydrating.number_change(before, after, **news)
+        self.diffs.append(diff)
+        return figures
+
+    def tell(self, publish: Publish, ledger: Any) -> None:
+        """Say it."""
+        for diff in self.diffs:
+            publish(ledger, diff.hydration_id, replace(diff, moment=time.time()))
 
 
 class SqlSteering:
@@ -79,7 +109,7 @@ class SqlSteering:
         """See ``Queue.stand_by``."""
         with self._database.write() as connection:
             figures = hydrations.lock(connection, hydration_id)
-            waiting = waits.stands_by(figures, ranges.now(connection), lease_seconds)
+            waiting = hydrating.stands_by(figures, ranges.now(connection), lease_seconds)
             if waiting != figures:
                 hydrations.keep_wait(connection, waiting)
 

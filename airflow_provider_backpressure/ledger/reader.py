@@ -1,18 +1,15 @@
 """The part of the ledger on a database that only looks. See ``core.ports.ledger.LedgerReader``."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, RangeCounts
-from airflow_provider_backpressure.core.phases import Span
-from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, RangeCounts, Span
+from airflow_provider_backpressure.core.progress.samples import Sample, WorkerStatistics
+from airflow_provider_backpressure.core.progress.summary import FlowAt, HydrationSummary, Tile, stretches
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
+from airflow_provider_backpressure.ledger import queries as charts
 from airflow_provider_backpressure.ledger.database import Database
-from airflow_provider_backpressure.ledger.queries import gate
-from airflow_provider_backpressure.ledger.tables import flow as flows
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
-from airflow_provider_backpressure.ledger.tables import phase as phases
-from airflow_provider_backpressure.ledger.tables import push as pushes
 from airflow_provider_backpressure.ledger.tables import range as ranges
 from airflow_provider_backpressure.ledger.tables import sample as samples
 from airflow_provider_backpressure.ledger.tables import statistics
@@ -44,7 +41,7 @@ class SqlReader:
     def gate(self, hydration_id: str) -> GateState:
         """See ``LedgerReader.gate``."""
         with self._database.read() as connection:
-            return gate.state(connection, hydration_id)
+            return charts.state(connection, hydration_id)
 
     def counts(self, plan_id: str) -> RangeCounts:
         """See ``LedgerReader.counts``."""
@@ -81,7 +78,7 @@ class SqlReader:
     def flow(self, hydration_id: str, *, seconds: float = 60.0) -> dict[Stage, StageTime]:
         """See ``LedgerReader.flow``."""
         with self._database.read() as connection:
-            return flows.read_flow(connection, hydration_id, seconds=seconds)
+            return statistics.read_flow(connection, hydration_id, seconds=seconds)
 
     def probe(self, hydration_id: str) -> str | None:
         """See ``LedgerReader.probe``."""
@@ -96,9 +93,58 @@ class SqlReader:
     def spans(self, hydration_id: str) -> list[Span]:
         """See ``LedgerReader.spans``."""
         with self._database.read() as connection:
-            return phases.read_spans(connection, hydration_id)
+            return hydrations.read_spans(connection, hydration_id)
 
     def push_counts(self) -> list[str]:
         """See ``LedgerReader.push_counts``."""
         with self._database.read() as connection:
-            return pushes.latest(connection)
+            return statistics.latest(connection)
+
+
+class SqlViews:
+    """Methods of :class:`..store.SqlLedger`, which has the database."""
+
+    _database: Database
+
+    def owners(self) -> set[str]:
+        """See ``Views.owners``."""
+        with self._database.read() as connection:
+            return hydrations.owners(connection)
+
+    def find_owners(self, ids: Collection[str]) -> dict[str, str]:
+        """See ``Views.find_owners``."""
+        with self._database.read() as connection:
+            return hydrations.find_owners(connection, ids)
+
+    def clusters(self) -> dict[str, set[str]]:
+        """See ``Views.clusters``."""
+        with self._database.read() as connection:
+            return hydrations.clusters(connection)
+
+    def glances(
+        self, *, owners: Collection[str] | None = None, ids: Collection[str] | None = None, limit: int, offset: int = 0
+    ) -> list[HydrationSummary]:
+        """See ``Views.glances``."""
+        with self._database.read() as connection:
+            found = hydrations.chosen(connection, owners=owners, ids=ids, limit=limit, offset=offset)
+            return charts.read_summaries(connection, found)
+
+    def how_many(self, *, owners: Collection[str]) -> int:
+        """See ``Views.how_many``."""
+        with self._database.read() as connection:
+            return hydrations.how_many(connection, owners)
+
+    def history(self, hydration_id: str, *, seconds: float, most: int = 600) -> list[Sample]:
+        """See ``Views.history``."""
+        with self._database.read() as connection:
+            return charts.history(connection, hydration_id, seconds=seconds, most=most)
+
+    def flows(self, hydration_id: str, *, seconds: float, most: int = 120) -> list[FlowAt]:
+        """See ``Views.flows``."""
+        with self._database.read() as connection:
+            return stretches(statistics.since(connection, hydration_id, seconds=seconds), seconds=seconds, most=most)
+
+    def tiles(self, plan_id: str, *, most: int = 2_000) -> list[Tile]:
+        """See ``Views.tiles``."""
+        with self._database.read() as connection:
+            return charts.tiles(connection, plan_id, most=most)

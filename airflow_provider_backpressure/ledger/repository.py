@@ -12,42 +12,33 @@ from contextlib import suppress
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit
+from airflow_provider_backpressure.core import transitions as refusals
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit, Phase
 from airflow_provider_backpressure.core.gate.limits import Limit
-from airflow_provider_backpressure.core.gate.overrides import Shared
-from airflow_provider_backpressure.core.gate.queue import TOKEN_SECONDS
+from airflow_provider_backpressure.core.gate.queue import TOKEN_SECONDS, Shared
 from airflow_provider_backpressure.core.gate.signals import Decision
-from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Flow
 from airflow_provider_backpressure.core.transitions import admission
-from airflow_provider_backpressure.core.transitions import errors as refusals
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions import range as attempts
 from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.core.transitions.hydration import Figures
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.ledger.database import Database, repeatable
-from airflow_provider_backpressure.ledger.outbox import Outbox, Publish, nobody
-from airflow_provider_backpressure.ledger.overrides import SqlSteering
-from airflow_provider_backpressure.ledger.page_views import SqlViews
-from airflow_provider_backpressure.ledger.reader import SqlReader
-from airflow_provider_backpressure.ledger.retention import SqlPruning
-from airflow_provider_backpressure.ledger.source_observations import SqlObserving
+from airflow_provider_backpressure.ledger.overrides import Outbox, Publish, SqlSteering, nobody
+from airflow_provider_backpressure.ledger.reader import SqlReader, SqlViews
+from airflow_provider_backpressure.ledger.source_observations import SqlObserving, SqlPruning
 from airflow_provider_backpressure.ledger.tables import control as controls
-from airflow_provider_backpressure.ledger.tables import decision as decisions
-from airflow_provider_backpressure.ledger.tables import flow as flows
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
-from airflow_provider_backpressure.ledger.tables import phase as phases
-from airflow_provider_backpressure.ledger.tables import push as pushes
 from airflow_provider_backpressure.ledger.tables import queue as turns
 from airflow_provider_backpressure.ledger.tables import range as ranges
 from airflow_provider_backpressure.ledger.tables import range_insert as planning
-from airflow_provider_backpressure.ledger.tables import source_position as upstreams
+from airflow_provider_backpressure.ledger.tables import sample as upstreams
 from airflow_provider_backpressure.ledger.tables import statistics
-from airflow_provider_backpressure.ledger.tables.sampling import taken
+from airflow_provider_backpressure.ledger.tables.sample import taken
 
 log = logging.getLogger(__name__)
 
@@ -356,13 +347,13 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     def record_decision(self, hydration_id: str, decision: Decision) -> None:
         """See ``Ledger.record_decision``."""
         with self._database.write() as connection:
-            hydrations.keep_decision(connection, hydration_id, decisions.to_json(decision))
+            hydrations.keep_decision(connection, hydration_id, controls.to_json(decision))
 
     @repeatable
     def record_flow(self, hydration_id: str, *, worker: str, times: Flow) -> None:
         """See ``Ledger.record_flow``."""
         with self._database.write() as connection:
-            flows.add(connection, hydration_id, worker=worker, times=times)
+            statistics.add(connection, hydration_id, worker=worker, times=times)
 
     @repeatable
     def record_read(self, hydration_id: str, *, worker: str, in_flight_rows: int) -> None:
@@ -394,7 +385,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     def keep_push(self, process: str, counts: str) -> None:
         """See ``Ledger.keep_push``."""
         with self._database.write() as connection:
-            pushes.keep(connection, process, counts)
+            statistics.keep(connection, process, counts)
 
     @repeatable
     def forget(self, hydration_id: str) -> None:
@@ -476,4 +467,4 @@ def _save_moved(connection: Connection, before: Figures, after: Figures) -> None
     """Write figures back, and when a phase began that they are in now."""
     hydrations.save(connection, after)
     if after.phase is not before.phase:
-        phases.enter(connection, after.id, after.phase)
+        hydrations.enter(connection, after.id, after.phase)

@@ -1,21 +1,27 @@
 """The part of the ledger on a database that those use who look at sources. See ``core.ports.observed``."""
 
 from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.alerts import Notice, note_alerts
 from airflow_provider_backpressure.core.progress.lag import Course, Sight, advance
-from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.progress.samples import PLAN_WORKER, Sample
 from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
-from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.ledger.database import Database, repeatable
+from airflow_provider_backpressure.ledger.models import control, flow, hydration, push, range_
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import range as ranges
 from airflow_provider_backpressure.ledger.tables import sample as samples
-from airflow_provider_backpressure.ledger.tables import source_position as upstreams
 from airflow_provider_backpressure.ledger.tables import statistics
-from airflow_provider_backpressure.ledger.tables.sampling import keep_sample
+from airflow_provider_backpressure.ledger.tables.range import is_in, now
+from airflow_provider_backpressure.ledger.tables.sample import keep_sample
 
 
 class SqlObserving:
@@ -26,7 +32,7 @@ class SqlObserving:
     def upstream(self, source_identity: str) -> Seen | None:
         """See ``ObservedReader.upstream``."""
         with self._database.read() as connection:
-            return upstreams.read_position(connection, source_identity)
+            return samples.read_position(connection, source_identity)
 
     def course(self, hydration_id: str) -> Course | None:
         """See ``ObservedReader.course``."""
@@ -42,13 +48,13 @@ class SqlObserving:
     def claim_look(self, source_identity: str, *, seconds: float) -> bool:
         """See ``Observed.claim_look``."""
         with self._database.write() as connection:
-            return upstreams.claim(connection, source_identity, seconds=seconds)
+            return samples.claim(connection, source_identity, seconds=seconds)
 
     @repeatable
     def keep_upstream(self, source_identity: str, upstream: Upstream) -> None:
         """See ``Observed.keep_upstream``."""
         with self._database.write() as connection:
-            upstreams.keep(connection, source_identity, upstream)
+            samples.keep(connection, source_identity, upstream)
 
     @repeatable
     def record_sight(self, hydration_id: str, sight: Sight, *, least_seconds: float) -> Course:
@@ -88,3 +94,73 @@ class SqlObserving:
         """See ``Observed.prune_samples``."""
         with self._database.write() as connection:
             return samples.prune(connection, hydration_id, seconds=seconds, rows=rows, most=most)
+
+
+HOUR = 3600.0
+
+
+class SqlPruning:
+    """Methods of :class:`..store.SqlLedger`, which has the database."""
+
+    _database: Database
+
+    def find_superseded(self, *, seconds: float) -> list[str]:
+        """See ``Pruning.find_superseded``. Reads every range there is."""
+        with self._database.read() as connection:
+            return _find_superseded(connection, seconds=seconds)
+
+    @repeatable
+    def prune_plan(self, plan_id: str, *, most: int = 1000) -> int:
+        """See ``Pruning.prune_plan``."""
+        with self._database.write() as connection:
+            figures = hydrations.lock_by_any_range(connection, plan_id)
+            if figures is None or figures.plan_id == plan_id or _held(connection, figures.id, plan_id):
+                return 0
+            return _remove(connection, plan_id, most=most)
+
+    @repeatable
+    def sweep(self, *, seconds: float, acts: bool = False) -> int:
+        """See ``Pruning.sweep``."""
+        with self._database.write() as connection:
+            at = now(connection)
+            cuts = {flow: at - statistics.KEPT, push: at - statistics.KEPT}
+            if acts:
+                cuts[control] = at - timedelta(seconds=seconds)
+            gone = sum(connection.execute(sa.delete(of).where(of.c.at < cut)).rowcount for of, cut in cuts.items())
+            return gone + samples.strays(connection, seconds=HOUR)
+
+
+def _find_superseded(connection: Connection, *, seconds: float) -> list[str]:
+    cut = now(connection) - timedelta(seconds=seconds)
+    begun, ended = sa.func.max(range_.c.admitted_at), sa.func.max(range_.c.committed_at)
+    held = sa.func.max(sa.case((is_in(RangeState.ADMITTED), 1), else_=0))
+    never = sa.and_(begun.is_(None), ended.is_(None), sa.func.max(hydration.c.holder).is_(None))
+    quiet = sa.or_(
+        never, sa.and_(sa.or_(begun.is_not(None), ended.is_not(None)), _before(begun, cut), _before(ended, cut))
+    )
+    query: sa.Select[Any] = (
+        sa.select(range_.c.plan_id)
+        .join(hydration, hydration.c.id == range_.c.hydration_id)
+        .where(sa.or_(hydration.c.plan_id.is_(None), hydration.c.plan_id != range_.c.plan_id))
+        .group_by(range_.c.plan_id)
+        .having(held == 0, quiet)
+    )
+    return list(connection.scalars(query))
+
+
+def _before(latest: Any, cut: Any) -> sa.ColumnElement[bool]:
+    return sa.or_(latest.is_(None), latest <= cut)
+
+
+def _held(connection: Connection, hydration_id: str, plan_id: str) -> bool:
+    """Whether a range of the plan holds a credit."""
+    held = sa.and_(range_.c.hydration_id == hydration_id, is_in(RangeState.ADMITTED), range_.c.plan_id == plan_id)
+    return connection.execute(sa.select(range_.c.seq).where(held).limit(1)).first() is not None
+
+
+def _remove(connection: Connection, plan_id: str, *, most: int) -> int:
+    """Remove the first ranges of a plan; looks into the key only."""
+    mine = range_.c.plan_id == plan_id
+    last = sa.select(range_.c.seq).where(mine).order_by(range_.c.seq).offset(most - 1).limit(1)
+    end = connection.execute(last).scalar_one_or_none()
+    return connection.execute(sa.delete(range_).where(mine, sa.true() if end is None else range_.c.seq <= end)).rowcount

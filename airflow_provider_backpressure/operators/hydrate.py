@@ -1,15 +1,16 @@
 """The task that drains many ranges: a lane."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from airflow.sdk import Context
+from airflow.sdk import BaseOperator, Context
 
 from airflow_provider_backpressure import openlineage, settings
-from airflow_provider_backpressure.base_operator import TransformTask, lane_name
+from airflow_provider_backpressure.base_operator import TransformTask, airflow_errors, lane_name
+from airflow_provider_backpressure.connectors.postgres.identifiers import quote_if_needed
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.execution.lane_runner import LaneResult, Outcome
@@ -17,10 +18,18 @@ from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.progress.alerts import Kind, event
 from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull, SnapshotLost
+from airflow_provider_backpressure.core.table_selection import TableName, in_files, placeholder, targets
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull, SnapshotLost, SourceRefused
+from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
-from airflow_provider_backpressure.operators.lane_clock import ENDED, LaneClock, ProgressLog
-from airflow_provider_backpressure.operators.notifications import Listener, Teller, as_listeners
+from airflow_provider_backpressure.operators.lane_clock import (
+    ENDED,
+    LaneClock,
+    Listener,
+    ProgressLog,
+    Teller,
+    as_listeners,
+)
 
 SNAPSHOTS = 3
 """How many snapshots one try of the task may take, one after the other."""
@@ -183,3 +192,39 @@ def notify_if_full(teller: Teller, hydration: Hydration) -> Iterator[None]:
     except QuarantineFull as error:
         teller.tell(event(Kind.QUARANTINE_FULL, str(error), hydration))
         raise
+
+
+def each_target(source: Any, sink: Any, tables: list[TableName]) -> dict[str, str]:
+    """Return each table's target by the table, as the sink spells it."""
+    spell = quote_if_needed if getattr(sink, "in_sql", False) else in_files
+    return targets(tables, getattr(sink, placeholder(sink)), spell=spell)
+
+
+class ListTablesOperator(BaseOperator):
+    """Looks up the tables that a source's pattern means; returns ``[{"table", "target"}, …]`` for ``expand_kwargs``.
+
+    A pattern that means no table fails: it is more likely mistyped than meant.
+
+    :param source: a source with ``tables="schema.pattern*"``
+    :param sink: its target, with ``{table}`` in its name
+    """
+
+    template_fields: Collection[str] = ()
+
+    def __init__(self, *, source: Any, sink: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        placeholder(sink)
+        self.source = source
+        self.sink = sink
+
+    def execute(self, context: Context) -> list[dict[str, str]]:
+        """Look them up."""
+        with airflow_errors():
+            found = self.source.found(endpoint(self.source.conn_id, *self.source.conn_types))
+            if not found:
+                raise SourceRefused(
+                    f"No table of {self.source.conn_id} that its login may read is called {self.source.tables}."
+                )
+            into = each_target(self.source, self.sink, found)
+        self.log.info("%s tables are called %s.", len(into), self.source.tables)
+        return [{"table": table, "target": target} for table, target in into.items()]

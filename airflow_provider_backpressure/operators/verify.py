@@ -9,8 +9,8 @@ from airflow_provider_backpressure.base_operator import HydrationTask
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
-from airflow_provider_backpressure.core.ports.paging import every_range
-from airflow_provider_backpressure.core.progress.statistics import rows_received
+from airflow_provider_backpressure.core.ports.ledger import every_range
+from airflow_provider_backpressure.core.progress.samples import rows_received
 from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState

@@ -1,18 +1,110 @@
 """What routes ask for before they answer: the ledger, and a hydration that the person may see or steer."""
 
 import re
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Annotated
+from urllib.parse import quote, urlsplit
 
-from fastapi import Depends, HTTPException, Path, Request, status
+import sqlalchemy as sa
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import get_user
+from airflow.configuration import conf
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskinstancehistory import TaskInstanceHistory
+from airflow.models.xcom import XComModel
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.utils.session import create_session
+from fastapi import Depends, Header, HTTPException, Path, Request, status
+from sqlalchemy import make_url
 
+from airflow_provider_backpressure.core.lanes import Drainer, drainer
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
-from airflow_provider_backpressure.exceptions import LedgerRefused, Terminal
-from airflow_provider_backpressure.plugins.authorization import User, may_read, may_steer
+from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable, Terminal
+from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook, open_ledger
+from airflow_provider_backpressure.hooks.push_transport import push_at
+from airflow_provider_backpressure.hooks.spark import memory_url
+from airflow_provider_backpressure.links import RangeLink, address
+from airflow_provider_backpressure.plugins import schemas as answers
+
+User = Annotated[BaseUser, Depends(get_user)]
+"""The logged-in user; 401 without one."""
+
+
+def may_read(user: BaseUser, owner: str) -> bool:
+    """Whether a person may see this DAG."""
+    return get_auth_manager().is_authorized_dag(method="GET", details=_details(owner), user=user)
+
+
+def may_steer(user: BaseUser, owner: str) -> bool:
+    """Whether a person may edit this DAG."""
+    return get_auth_manager().is_authorized_dag(method="PUT", details=_details(owner), user=user)
+
+
+def may_trigger(user: BaseUser, owner: str) -> bool:
+    """Whether a person may trigger runs of this DAG."""
+    manager, run = get_auth_manager(), DagAccessEntity.RUN
+    return manager.is_authorized_dag(method="POST", access_entity=run, details=_details(owner), user=user)
+
+
+def readable(user: BaseUser, owners: Collection[str]) -> set[str]:
+    """Return the DAGs that a person may see."""
+    return _list_permitted(user, owners, "GET")
+
+
+def steerable(user: BaseUser, owners: Collection[str]) -> set[str]:
+    """Return the DAGs that a person may edit."""
+    return _list_permitted(user, owners, "PUT")
+
+
+def _list_permitted(user: BaseUser, owners: Collection[str], method: ResourceMethod) -> set[str]:
+    manager, teams = get_auth_manager(), _teams(owners)
+    by_team: dict[str | None, set[str]] = {}
+    for owner in owners:
+        by_team.setdefault(teams.get(owner), set()).add(owner)
+    found: set[str] = set()
+    for team, dag_ids in by_team.items():
+        found |= manager.filter_authorized_dag_ids(dag_ids=dag_ids, user=user, method=method, team_name=team)
+    return found
+
+
+def from_here(
+    request: Request,
+    sec_fetch_site: Annotated[str | None, Header(include_in_schema=False)] = None,
+    content_type: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> None:
+    """Refuse what another site makes a browser send.
+
+    Airflow's cookie is ``SameSite=Lax``, so other sites' requests come without it. A page of the same site but another
+    origin is kept out by two more things: its requests say so, and a form cannot send JSON.
+    """
+    if sec_fetch_site not in (None, "same-origin", "none"):
+        raise HTTPException(status.HTTP_403_FORBIDDEN, "Steering is only possible from Airflow's own pages.")
+    if (content_type or "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(status.HTTP_415_UNSUPPORTED_MEDIA_TYPE, "Send JSON: Content-Type: application/json.")
+
+
+def _details(owner: str) -> DagDetails:
+    return DagDetails(id=owner, team_name=_teams([owner]).get(owner))
+
+
+def _teams(owners: Collection[str]) -> dict[str, str | None]:
+    if not conf.getboolean("core", "multi_team", fallback=False):
+        return {}
+    return DagModel.get_dag_id_to_team_name_mapping(list(owners))
+
 
 NONE_SUCH = "There is no such hydration."
 ID = re.compile("[0-9a-f]{32}")
@@ -77,3 +169,140 @@ def answer_refusals() -> Iterator[None]:
         yield
     except Terminal as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
+
+
+def open_ledger_and_push() -> tuple[Ledger, Push | None]:
+    """Open the ledger of the connection ``backpressure_default``, and this process's end of its channel.
+
+    Where there is no such connection, the tables that ``airflow db migrate`` has made are used as Airflow's own are:
+    the API server has the metadata database anyway.
+    """
+    try:
+        BaseHook.get_connection(DEFAULT_CONN_ID)
+    except AirflowNotFoundException:
+        address = make_url(conf.get_mandatory_value("database", "sql_alchemy_conn"))
+        push = push_at(address)
+        return open_ledger(address, push), push
+    return BackpressureHook().open_ledger_and_push()
+
+
+class OpenedLedger:
+    """The process's ledger, opened at the first request; opened again after it has not answered.
+
+    A password that was changed, or a database that has moved, is found by the next request.
+    """
+
+    def __init__(self, open: Callable[[], tuple[Ledger, Push | None]] = open_ledger_and_push) -> None:
+        self._open = open
+        self._lock = threading.Lock()
+        self._opened: tuple[Ledger, Push | None] | None = None
+
+    def __call__(self) -> tuple[Ledger, Push | None]:
+        """Return it, and this process's end of its channel, if it has one."""
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
+
+    def record_error(self, error: BackpressureError) -> None:
+        """Take note of an error of the ledger."""
+        if not isinstance(error, LedgerUnavailable):
+            return
+        with self._lock:
+            old, self._opened = self._opened, None
+        if old is not None:
+            old[0].close()
+
+
+SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Id of a session of Spark Connect."""
+CLOCKS = timedelta(seconds=2)
+"""How far the clock of a worker may be ahead of the ledger's."""
+
+
+def task_of(record: RangeRecord) -> answers.TaskTold | None:
+    """Return the task instance of a range's latest attempt; ``None`` where its lane does not name one."""
+    found = drainer(record.lane)
+    if found is None:
+        return None
+    if found.task_id:
+        number = _try_of(found, record.admitted_at) if record.admitted_at else None
+    else:
+        found = _of_one_range(found, record)
+        # Its credit is older than the task, since a sensor has reserved it; nor did a try after the commit submit it.
+        number = _try_of(found, record.committed_at) if found.task_id else None
+    return answers.TaskTold(
+        dag_id=found.dag_id,
+        run_id=found.run_id,
+        task_id=found.task_id,
+        map_index=found.map_index,
+        try_number=number,
+        href=_page_of(found, number),
+    )
+
+
+def job_of(record: RangeRecord, cluster: str) -> answers.JobTold | None:
+    """Return the Spark job of a range's latest attempt; ``None`` before the first."""
+    if record.tag is None:
+        return None
+    session = record.session_id if record.session_id and SESSION.fullmatch(record.session_id) else None
+    page = _get_monitoring_url(cluster) if session else None
+    href = f"{page}/connect/session/?id={session}" if page else None
+    return answers.JobTold(tag=record.tag, cluster=cluster, session_id=session, href=href)
+
+
+def _page_of(found: Drainer, number: int | None) -> str:
+    """Return the path of Airflow's own page: the task instance's log, or the run where no task is known."""
+    base = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
+    path = f"{base}/dags/{quote(found.dag_id)}/runs/{quote(found.run_id, safe='')}"
+    if found.task_id is None:
+        return path
+    mapped = f"/mapped/{found.map_index}" if found.map_index >= 0 else ""
+    return f"{path}/tasks/{quote(found.task_id)}{mapped}" + (f"?try_number={number}" if number else "")
+
+
+def _of_one_range(found: Drainer, record: RangeRecord) -> Drainer:
+    """Return the task that has this range for itself: the one whose link to it Airflow keeps, from its first moment on.
+
+    Only the run is known as long as a sensor holds the credit for it.
+    """
+    run = sa.select(DagRun.id).where(DagRun.dag_id == found.dag_id, DagRun.run_id == found.run_id)
+    query = sa.select(XComModel.task_id, XComModel.map_index, XComModel.value).where(
+        XComModel.dag_run_id == run.scalar_subquery(), XComModel.key == RangeLink().xcom_key
+    )
+    # A worker may know Airflow by another address than this server: what follows it is the same.
+    wanted = address(record.hydration_id, seq=record.seq).partition("#")[2]
+    with create_session() as session:
+        # At most as many as a run has mapped tasks. A text may be kept with the quotes that JSON gives it.
+        for task_id, map_index, value in session.execute(query):
+            if str(value).strip('"').endswith(f"#{wanted}"):
+                return replace(found, task_id=task_id, map_index=map_index)
+    return found
+
+
+def _try_of(found: Drainer, by: datetime | None) -> int | None:
+    """Return the latest try that had begun by then, as Airflow has written it down; ``None``: the latest of all."""
+    numbers = (
+        sa.select(table.try_number).where(
+            table.dag_id == found.dag_id,
+            table.run_id == found.run_id,
+            table.task_id == found.task_id,
+            table.map_index == found.map_index,
+            table.start_date.is_not(None) if by is None else table.start_date <= by + CLOCKS,
+        )
+        for table in (TaskInstance, TaskInstanceHistory)
+    )
+    with create_session() as session:
+        every = session.scalars(sa.union_all(*numbers)).all()
+    return max(every, default=None)
+
+
+def _get_monitoring_url(cluster: str) -> str | None:
+    """Return where Spark's pages are, as the cluster's connection has it, without a login."""
+    try:
+        parts = urlsplit(memory_url(cluster) or "")
+    except BackpressureError:
+        return None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return None
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"

@@ -8,11 +8,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
-from airflow_provider_backpressure.core.gate.overrides import MOST_CREDITS, MOST_PRIORITY, MOST_ROWS, Control
-from airflow_provider_backpressure.core.gate.queue import may_start
-from airflow_provider_backpressure.core.progress.lag_text import sentence
-from airflow_provider_backpressure.core.progress.summary import HydrationSummary
-from airflow_provider_backpressure.core.progress.views import Tile
+from airflow_provider_backpressure.core.gate.queue import MOST_CREDITS, MOST_PRIORITY, MOST_ROWS, Control, may_start
+from airflow_provider_backpressure.core.progress.lag import sentence
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary, Tile
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 
 Reason = Annotated[

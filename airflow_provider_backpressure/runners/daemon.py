@@ -17,7 +17,7 @@ import airflow_provider_backpressure
 from airflow_provider_backpressure.runners.code_shipping import release
 
 LOADED = (
-    "spark.checksum_path",
+    "spark.value_hash",
     "connectors.postgres.tasks.copy",
     "spark.frame_path",
     "connectors.postgres.tasks.replay",

@@ -1,17 +1,50 @@
 """Spark's errors as one plain sentence: what a task said, what the cluster lacks, or what became of the job."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from airflow_provider_backpressure.core.error_codec import from_text
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
+    OutOfMemory,
+    RangeFailed,
     RunnerRefused,
     RunnerUnavailable,
+    WorkerLost,
+    from_text,
 )
-from airflow_provider_backpressure.runners.error_text import broken_off, refusal
+
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
+_NOT_INSTALLED = re.compile(r"\[PACKAGE_NOT_INSTALLED\] ([^\n]*)")
+_OTHER_PYTHON = re.compile(r"version:?\s+\(?(\d+)[.,]\s?(\d+)\)? than that in driver:?\s+\(?(\d+)[.,]\s?(\d+)")
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|\bMemoryError\b|OOMKilled|exceeding memory limits|[Ee]xit (?:code|status)[: ]+(?:52|137)\b"
+)
+_LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|exited with code \d")
+
+
+def broken_off(text: str) -> type[RangeFailed]:
+    """Return the error of an attempt that broke off so: by an executor's memory, without a word, or otherwise."""
+    if _OUT_OF_MEMORY.search(text):
+        return OutOfMemory
+    return WorkerLost if _LOST.search(text) else RangeFailed
+
+
+def refusal(text: str) -> RunnerRefused | None:
+    """Return the error of executors that lack a package or run another Python, if that is what the text says."""
+    if found := _NO_MODULE.search(text):
+        return RunnerRefused(f"The executors' Python has no module {found[1]}: install it where Spark runs.")
+    if found := _NOT_INSTALLED.search(text):
+        return RunnerRefused(f"The executors' Python lacks a package: {found[1]}")
+    if "PYTHON_VERSION_MISMATCH" in text or "has different version" in text:
+        versions = _OTHER_PYTHON.search(text)
+        which = f" ({versions[1]}.{versions[2]}, here {versions[3]}.{versions[4]})" if versions else ""
+        return RunnerRefused(f"The executors run another minor version of Python{which}: both sides need the same.")
+    return None
+
 
 _NO_SESSION = ("INVALID_HANDLE.SESSION", "SESSION_", "NO_ACTIVE_SESSION")
 _UNREACHABLE = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "PERMISSION_DENIED")
@@ -68,3 +101,37 @@ def _first_line(text: str) -> str:
         return "Spark gave no reason."
     raised = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
     return (raised[-1] if "Traceback" in text and raised else lines[0])[:500]
+
+
+ANALYSIS = ("AnalysisException", "ParseException")
+"""Errors by which Spark refuses a query before a row is read."""
+_NO_JAVA = ("JAVA_HOME is not set", "JAVA_GATEWAY_EXITED", "java: not found", "java: command not found")
+_NO_MASTER = ("All masters are unresponsive", "Master removed our application", "Connection refused")
+_EXCEPTION = re.compile(r"(?:[a-z]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure)\b.*")
+MOST = 500
+"""Characters of a foreign text that go into a sentence."""
+
+
+def failure(answer: Mapping[str, Any], output: str, master: str) -> BackpressureError:
+    """Return the error. ``answer``: what the application said, empty where it said nothing; ``output``: the log."""
+    text = str(answer.get("error") or output)
+    found = from_text(text) or refusal(text)
+    if found:
+        return found
+    if answer.get("type") in ANALYSIS:
+        return RunnerRefused(f"Spark refused the transform: {find_cause(text)}")
+    if not answer and any(sign in text for sign in _NO_JAVA):
+        return RunnerRefused("spark-submit finds no Java on this host: install Java 17 or 21, or set JAVA_HOME.")
+    if not answer and any(sign in text for sign in _NO_MASTER):
+        return RunnerUnavailable(f"The Spark master {master} does not answer: {find_cause(text)}")
+    return broken_off(text)(f"The Spark application failed: {find_cause(text)}")
+
+
+def find_cause(text: str) -> str:
+    """Return the line that says what happened: the first exception that is named, otherwise the last line."""
+    lines = [line.strip().lstrip(": ") for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "it gave no reason."
+    named = [line for line in lines if _EXCEPTION.match(line) and "Py4JJavaError" not in line]
+    found = named[0] if named else next((hit[0] for line in lines if (hit := _EXCEPTION.search(line))), lines[-1])
+    return found[:MOST]

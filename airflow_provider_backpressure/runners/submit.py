@@ -16,25 +16,28 @@ from typing import Any
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment
-from airflow_provider_backpressure.core.snapshot.application_request import CHECKSUMS, DESCRIBE, PROBE, RANGE, Request
 from airflow_provider_backpressure.core.snapshot.messages import (
+    CHECKSUMS,
+    DESCRIBE,
+    PROBE,
+    RANGE,
     ChecksumSpec,
     Column,
     RangeResult,
     RangeSpec,
     ReadSpec,
+    Request,
     SliceResult,
     Transform,
     columns_from_json,
 )
 from airflow_provider_backpressure.exceptions import BackpressureError, RangeFailed
+from airflow_provider_backpressure.runners import application as processes
 from airflow_provider_backpressure.runners import code_shipping as shipment
-from airflow_provider_backpressure.runners import driver_processes as processes
-from airflow_provider_backpressure.runners.application import Submitter, prepare_application
-from airflow_provider_backpressure.runners.exit_messages import failure
-from airflow_provider_backpressure.runners.function_names import to_reference
-from airflow_provider_backpressure.runners.spark_master import PYTHON, Target, safe
-from airflow_provider_backpressure.runners.work_folders import ANSWER, Folders, private
+from airflow_provider_backpressure.runners.application import ANSWER, Folders, Submitter, prepare_application, private
+from airflow_provider_backpressure.runners.code_shipping import to_reference
+from airflow_provider_backpressure.runners.errors import failure
+from airflow_provider_backpressure.runners.executor_memory import PYTHON, Target, safe
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,17 @@ many tasks as it has slices, and written by exactly one. Without a transform tha
 Spark's own and back would only cost.
 """
 
+import importlib
+import sys
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import pyarrow
+from pyspark import cloudpickle
 from pyspark.sql import functions
 from pyspark.sql.types import StructField, StructType
 
@@ -26,19 +30,69 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RunnerRefused
-from airflow_provider_backpressure.spark.change_rows import log_reader
+from airflow_provider_backpressure.spark.change_rows import END, append_end, hidden_columns, log_reader
 from airflow_provider_backpressure.spark.code_loading import aboard
-from airflow_provider_backpressure.spark.reader_timings import ReaderTimings, Slates, time_items
+from airflow_provider_backpressure.spark.reader_timings import Across, ReaderTimings, Slates, time_items
 from airflow_provider_backpressure.spark.registry import reader, writer
-from airflow_provider_backpressure.spark.result_rows import RESULT
-from airflow_provider_backpressure.spark.stage_timer import Across
-from airflow_provider_backpressure.spark.stream_end import END, append_end, hidden_columns
-from airflow_provider_backpressure.spark.task import measure, outcome, report_errors
-from airflow_provider_backpressure.spark.transforms import Function, apply_transform
+from airflow_provider_backpressure.spark.task import RESULT, measure, outcome, report_errors
 from airflow_provider_backpressure.spark.types import carrier, postgres_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+Function = Callable[["DataFrame"], "DataFrame"]
+
+
+def apply_transform(
+    session: "SparkSession", frame: "DataFrame", transform: Transform | None, function: Function | None
+) -> "DataFrame":
+    """Return what the transform makes of a frame; ``RunnerRefused`` for one that cannot be found or fails."""
+    if transform is None:
+        return frame
+    if transform.sql is not None:
+        return _select(session, frame, transform.sql)
+    return _call(_found(transform.python, function), frame)
+
+
+def _select(session: "SparkSession", frame: "DataFrame", query: str) -> "DataFrame":
+    # A view would be shared by all ranges of the session; a frame as parameter belongs to this one alone. The query
+    # is in brackets, so that it may have a WITH of its own and can be nothing but a query.
+    text = query.strip().removesuffix(";").replace("{", "{{").replace("}", "}}")
+    return session.sql(f"WITH source AS (SELECT * FROM {{frame}}) SELECT * FROM (\n{text}\n)", frame=frame)  # noqa: S608
+
+
+def _call(function: Function, frame: "DataFrame") -> "DataFrame":
+    name = getattr(function, "__qualname__", type(function).__name__)
+    _by_value(function)
+    try:
+        result = function(frame)
+    except Exception as error:
+        raise RunnerRefused(f"The transform {name} failed: {type(error).__name__}: {error}") from error
+    if type(result).__name__ != "DataFrame" or not hasattr(result, "mapInArrow"):
+        raise RunnerRefused(f"The transform {name} must return a DataFrame, not {type(result).__name__}.")
+    return result
+
+
+def _found(reference: str | None, handed: Function | None) -> Function:
+    if not reference:
+        if handed is None:
+            raise RunnerRefused("The transform names no function and none was handed over.")
+        return handed
+    module, _, name = reference.partition(":")
+    try:
+        found: Function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RunnerRefused(f"The transform {reference!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise RunnerRefused(f"The transform {reference!r} is not a function.")
+    return found
+
+
+def _by_value(function: Function) -> None:
+    """Let functions of the transform's module travel whole: a DAG's file cannot be imported by the executors."""
+    module = sys.modules.get(function.__module__) if isinstance(function, FunctionType) else None
+    if module is not None and module.__name__ != "__main__":
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def frame_job(

@@ -15,6 +15,9 @@ import pyarrow
 
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoint_of
 from airflow_provider_backpressure.core.snapshot.messages import (
+    COPY,
+    FRAME,
+    REPLAY,
     ChecksumSpec,
     Column,
     RangeResult,
@@ -22,16 +25,14 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     ReadSpec,
     SliceResult,
     Transform,
+    copies,
 )
-from airflow_provider_backpressure.core.snapshot.paths import COPY, FRAME, REPLAY, copies
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.spark.checksum_path import checksum_slice
 from airflow_provider_backpressure.spark.code_loading import aboard
-from airflow_provider_backpressure.spark.frame_path import describe_columns, frame_job
+from airflow_provider_backpressure.spark.frame_path import Function, describe_columns, frame_job
 from airflow_provider_backpressure.spark.registry import task_module
-from airflow_provider_backpressure.spark.result_rows import RESULT
-from airflow_provider_backpressure.spark.task import measure, outcome
-from airflow_provider_backpressure.spark.transforms import Function
+from airflow_provider_backpressure.spark.task import RESULT, measure, outcome
+from airflow_provider_backpressure.spark.value_hash import checksum_slice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.spark.code_loading import aboard
-from airflow_provider_backpressure.spark.result_rows import RESULT, row
+from airflow_provider_backpressure.spark.task import RESULT, row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,19 +1,69 @@
 """The result of a task: one row of JSON, or the text of a :class:`BackpressureError`."""
 
+import contextlib
 import json
+import resource
+import sys
+import zipimport
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pyarrow
 
-from airflow_provider_backpressure.core.error_codec import to_text
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
-from airflow_provider_backpressure.exceptions import BackpressureError
-from airflow_provider_backpressure.spark import peak_memory as memory
-from airflow_provider_backpressure.spark.result_rows import row
-from airflow_provider_backpressure.spark.stage_timer import Across, time_slice
-from airflow_provider_backpressure.spark.zip_importers import forget_archives
+from airflow_provider_backpressure.exceptions import BackpressureError, to_text
+from airflow_provider_backpressure.spark.reader_timings import Across, time_slice
+
+
+def forget_archives() -> None:
+    """Drop the cached finders of zip archives from the path.
+
+    Before each task PySpark invalidates every cached finder, and up to Python 3.12 a finder of an archive then reads
+    the archive's whole directory again: with PySpark's own one on the path, 0.2 s of processor time a task, more than
+    everything that a small range takes otherwise (seen on 4.1.3). A finder that is needed again is rebuilt from memory.
+    """
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimport.zipimporter):
+            sys.path_importer_cache.pop(path, None)
+
+
+_RESET_PEAK = "5"
+
+
+def reset_peak() -> None:
+    """Begin a new peak: Spark reuses worker processes, and the peak of an earlier slice is not this one's.
+
+    Where the kernel does not allow it the peak stays that of the process's life.
+    """
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
+
+
+def peak_bytes() -> int:
+    """Return the peak since :func:`reset_peak`, in bytes."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+RESULT = "result string"
+"""Schema of it."""
+
+
+def row(text: str) -> pyarrow.RecordBatch:
+    """Return the row of :data:`RESULT`.
+
+    It is made of buffers: before PyArrow looks at a Python object it imports pandas, half a second in a new worker.
+    """
+    data = text.encode()
+    ends = array("i", (0, len(data))).tobytes()
+    column = pyarrow.StringArray.from_buffers(1, pyarrow.py_buffer(ends), pyarrow.py_buffer(data))
+    return pyarrow.RecordBatch.from_arrays([column], names=["result"])
 
 
 class TaskFailed(Exception):
@@ -29,8 +79,8 @@ def outcome(work: Callable[[], SliceResult]) -> pyarrow.RecordBatch:
 
 def measure(work: Callable[[], SliceResult], across: Across | None = None) -> SliceResult:
     """Return the result with the peak of this process's memory, and the times of the stages, meanwhile."""
-    memory.reset_peak()
-    return replace(time_slice(work, across), peak_memory_bytes=memory.peak_bytes())
+    reset_peak()
+    return replace(time_slice(work, across), peak_memory_bytes=peak_bytes())
 
 
 @contextmanager

@@ -1,12 +1,18 @@
 """Order-independent checksum of rows by their values, for sides that share no encoding: a log, a table, files."""
 
+from functools import partial
+
 import numpy
 import pyarrow
 import pyarrow.compute as pc
 from xxhash import xxh3_64_intdigest
 
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Slice, SliceResult
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
-from airflow_provider_backpressure.spark import decimal_binary as numerics
+from airflow_provider_backpressure.spark.change_rows import apart
+from airflow_provider_backpressure.spark.registry import reader, writer
+from airflow_provider_backpressure.spark.task import measure
 
 ALGORITHM = "values-xxh3"
 _BITS = 64
@@ -74,7 +80,7 @@ def _numbers(column: pyarrow.Array) -> numpy.ndarray | None:
     """Return the values' fixed part, zero for NULL; ``None`` for what is hashed as text."""
     type_ = column.type
     if pyarrow.types.is_decimal128(type_):
-        return numerics.to_words(column)
+        return buffers.to_words(column)
     if pyarrow.types.is_floating(type_):
         found = buffers.numbers(column.cast(pyarrow.float64()))
         return numpy.where(numpy.isnan(found), numpy.nan, found)
@@ -85,3 +91,18 @@ def _numbers(column: pyarrow.Array) -> numpy.ndarray | None:
     elif not (pyarrow.types.is_signed_integer(type_) or pyarrow.types.is_boolean(type_)):
         return None
     return buffers.numbers(column.cast(pyarrow.int64()))
+
+
+def checksum_slice(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
+    """Count and hash the rows of a query, inside a task."""
+    return measure(partial(_checksum, spec, endpoint))
+
+
+def _checksum(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
+    if spec.read is None:
+        return writer(spec.kind).checksum(endpoint, spec)
+    total = BatchSum()
+    piece = Slice(slice_id="", query=spec.query, bounds=spec.bounds)
+    for batch in reader(spec.kind).read(endpoint, spec.read, piece, "bp-checksum"):
+        total.update(apart(batch, keep_bad=spec.read.keep_bad)[0])
+    return SliceResult(slice_id="", rows=total.rows, bytes=total.bytes, checksum=str(total))

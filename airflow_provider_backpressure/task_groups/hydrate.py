@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,22 +10,55 @@ from airflow.sdk import TaskGroup, TriggerRule, task_group
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.table_selection import placeholder
 from airflow_provider_backpressure.core.verification.verifier import SOURCE_MOVED, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.hydration_session import SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.operators import (
     HydrateOperator,
+    ListTablesOperator,
     PlanSnapshotOperator,
     SubmitRangeOperator,
     VerifyHydrationOperator,
 )
-from airflow_provider_backpressure.operators.hydrate import check_one_task
-from airflow_provider_backpressure.operators.notifications import Listener, as_listeners
+from airflow_provider_backpressure.operators.hydrate import check_one_task, each_target
+from airflow_provider_backpressure.operators.lane_clock import Listener, as_listeners
 from airflow_provider_backpressure.operators.plan import as_consistency
 from airflow_provider_backpressure.operators.verify import as_verify
 from airflow_provider_backpressure.sensors import ExecutorMemorySensor, HydrationQueueSensor, SinkCommitSensor
-from airflow_provider_backpressure.task_groups.tables import hydrate_tables
+
+LABEL = "{{ task.source.table }}"
+"""What Airflow shows for a mapped task: the table that it is about."""
+
+
+def hydrate_tables(
+    hydrate: Callable[..., TaskGroup], source: Any, sink: Any, *, group_id: str | None, **options: Any
+) -> TaskGroup:
+    """Return a group with a hydration for each table that the source names, or that its pattern means at run time."""
+    field = placeholder(sink)
+
+    def one(table: Any, target: Any, **group: Any) -> TaskGroup:
+        alone = {"source": replace(source, table=table, tables=()), "sink": replace(sink, **{field: target})}
+        return hydrate(**alone, **options, **group)
+
+    with TaskGroup(group_id or "hydrate_tables", add_suffix_on_collision=group_id is None) as group:
+        if not isinstance(source.tables, str):
+            named = [source.parse_name(table) for table in source.tables]
+            for table, target in each_target(source, sink, named).items():
+                one(table, target)
+            return group
+        if options["lanes"] != 1 or options["task_per_range"]:
+            raise InvalidDeclaration("A pattern of tables has one lane for each: leave out lanes and task_per_range.")
+        listed = ListTablesOperator(task_id="list_tables", source=source, sink=sink)
+
+        @task_group(group_id="each", default_args={"map_index_template": LABEL})
+        def each(table: str, target: str) -> None:
+            one(table, target, group_id="hydrate")
+
+        each.expand_kwargs(listed.output)
+    return group
+
 
 ONE_BY_ONE = (
     "Rows of a topic are upserted in its order, one range after another: leave out lanes and task_per_range, or use "

@@ -3,12 +3,9 @@
 They keep the contracts of :mod:`airflow_provider_backpressure.core.ports`; the conformance suites run over them too.
 """
 
-from airflow_provider_backpressure.testing.clock import ManualClock
-from airflow_provider_backpressure.testing.health import MemoryHealth
 from airflow_provider_backpressure.testing.ledger import MemoryLedger
-from airflow_provider_backpressure.testing.rows import COLUMNS
 from airflow_provider_backpressure.testing.runner import MemoryRunner
-from airflow_provider_backpressure.testing.sink import MemoryScratch, MemorySink
+from airflow_provider_backpressure.testing.sink import COLUMNS, ManualClock, MemoryHealth, MemoryScratch, MemorySink
 from airflow_provider_backpressure.testing.source import MemoryKeeper, MemorySource
 
 __all__ = [

@@ -8,10 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.ledger.models import metadata
-from airflow_provider_backpressure.ledger.outbox import Publish, nobody
+from airflow_provider_backpressure.ledger.models import SQLITE_NOW, metadata
+from airflow_provider_backpressure.ledger.overrides import Publish, nobody
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.ledger.sqltypes import SQLITE_NOW
 
 
 class MemoryLedger(SqlLedger):

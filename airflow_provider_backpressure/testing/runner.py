@@ -18,8 +18,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
 )
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
-from airflow_provider_backpressure.testing.rows import checksum_of
-from airflow_provider_backpressure.testing.sink import MemorySink
+from airflow_provider_backpressure.testing.sink import MemorySink, checksum_of
 from airflow_provider_backpressure.testing.source import MemorySource
 
 

@@ -1,20 +1,75 @@
 """The sink in memory."""
 
+import json
 import threading
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from airflow_provider_backpressure.core.capacity.saturation_curve import format_suffix
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.health_signals import Figure, Watched
 from airflow_provider_backpressure.core.ports import Marker, PlanRow
-from airflow_provider_backpressure.core.snapshot.bounds import Bounds, check_marked
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, check_marked
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
-from airflow_provider_backpressure.testing.health import MemoryHealth
-from airflow_provider_backpressure.testing.rows import checksum_of, query_of, select_keys
+
+
+@dataclass(kw_only=True)
+class MemoryHealth:
+    """Sees what a test says: a figure or an error by the name of each signal; without one it is 0."""
+
+    figures: dict[str, float | BackpressureError]
+    watched: Sequence[Watched]
+    closed: bool = False
+
+    @property
+    def key(self) -> Hashable:
+        """See ``Health.key``."""
+        return id(self.figures)
+
+    def look(self) -> dict[Watched, Figure | BackpressureError]:
+        """See ``Health.look``."""
+        found = {each: self.figures.get(each.name, 0.0) for each in self.watched}
+        return {
+            each: value if isinstance(value, BackpressureError) else Figure(value=value)
+            for each, value in found.items()
+        }
+
+    def close(self) -> None:
+        """See ``Health.close``."""
+        self.closed = True
+
+
+COLUMNS = (Column(name="id", type="bigint", nullable=False),)
+
+
+def query_of(bounds: Bounds | None, window: Window | None) -> str:
+    """Return what selects keys here: the least and the first too large one, and the window."""
+    bounds = bounds or KeyBounds(columns=("id",), start=None, end=None)
+    assert isinstance(bounds, KeyBounds), "what this module cuts"
+    ends = [None if values is None else int(values[0]) for values in (bounds.start, bounds.end)]
+    return json.dumps([*ends, None if window is None else [window.after, window.upto]])
+
+
+def select_keys(keys: Sequence[int], query: str) -> list[int]:
+    """Return those of the ascending keys that a query selects, in order."""
+    start, end, window = json.loads(query)
+    first = 0 if start is None else bisect_left(keys, start)
+    last = len(keys) if end is None else bisect_left(keys, end)
+    return [key for key in keys[first:last] if window is None or in_window(key, *window)]
+
+
+def in_window(key: int, after: str | None, upto: str) -> bool:
+    """Whether a key lies above the lower end of a window, and not above its upper one."""
+    return (after is None or key > int(after)) and key <= int(upto)
+
+
+def checksum_of(keys: Sequence[int]) -> str:
+    """Return a checksum that the order of the keys does not change."""
+    return f"memory:{sum(key * 2654435761 + 1 for key in keys) % 2**64:016x}"
 
 
 @dataclass(kw_only=True)
@@ -257,3 +312,21 @@ class MemoryScratch(MemorySink):
         if self.plan is not None and self.plan.plan_id != plan_id:
             raise SinkRefused(f"{self.name} is held by plan {self.plan.plan_id}: it is not dropped.")
         self.of.beside.pop(self.name, None)
+
+
+class ManualClock:
+    """A clock that moves only by ``sleep`` or when a test moves it; ``on_sleep`` lets a test act meanwhile."""
+
+    def __init__(self, on_sleep: Callable[[float], None] | None = None) -> None:
+        self.now = 0.0
+        self.on_sleep = on_sleep
+
+    def monotonic(self) -> float:
+        """See ``Clock.monotonic``."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Move on without waiting."""
+        self.now += seconds
+        if self.on_sleep:
+            self.on_sleep(seconds)

@@ -20,12 +20,10 @@ from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable, Terminal, Transient
-from airflow_provider_backpressure.hooks.declaration_codec import from_plain
-from airflow_provider_backpressure.hooks.recorded_declaration import open_recorded_health
+from airflow_provider_backpressure.hooks.recorded_declaration import from_plain, open_recorded_health
 from airflow_provider_backpressure.hooks.spark import memory_reader
-from airflow_provider_backpressure.triggers.async_waiter import Bench
-from airflow_provider_backpressure.triggers.retention_guard import Guard
-from airflow_provider_backpressure.triggers.shared_ledger import open_ledger_and_push
+from airflow_provider_backpressure.triggers.idle_maintenance import Guard
+from airflow_provider_backpressure.triggers.shared_ledger import Bench, open_ledger_and_push
 
 CLASSPATH = "airflow_provider_backpressure.triggers.admission.AdmissionTrigger"
 

@@ -1,26 +1,107 @@
 """What is done for a hydration between its runs: the policy at the limit of its log acts, and events are reported."""
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from airflow.sdk import BaseNotifier
+from airflow.sdk.definitions.callback import Callback
+from airflow.sdk.definitions.context import Context
 from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.module_loading import import_string  # type: ignore[attr-defined]
 from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
 from airflow_provider_backpressure.core.admission.limiter import health_signals
-from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.new_data import Unread
+from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.progress.alerts import Kind, event, of_course
-from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, SnapshotLost, SourceRefused
+from airflow_provider_backpressure.core.progress.alerts import KEY, Event, Kind, event, of_course
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    InvalidDeclaration,
+    LogLost,
+    SnapshotLost,
+    SourceRefused,
+)
+from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import open_recorded_health
-from airflow_provider_backpressure.triggers.notifications import tell
-from airflow_provider_backpressure.triggers.retention_guard import Guard
+
+
+def as_callbacks(on_event: Callback | Sequence[Callback] | None) -> list[dict[str, Any]]:
+    """Return the callbacks in plain values; :class:`InvalidDeclaration` for what cannot travel to the triggerer."""
+    found = () if on_event is None else tuple(on_event) if isinstance(on_event, list | tuple) else (on_event,)
+    strange = next((each for each in found if not isinstance(each, Callback)), None)
+    if strange is not None:
+        raise InvalidDeclaration(
+            "watch_source reports from the triggerer, so its on_event takes AsyncCallback or SyncCallback with a "
+            f"notifier's class and arguments, not {type(strange).__name__}."
+        )
+    return [{"path": each.path, "kwargs": dict(each.kwargs)} for each in found]
+
+
+async def tell(callbacks: Sequence[Mapping[str, Any]], told: Event) -> None:
+    """Pass an event to every callback; what fails is logged, and fails nothing."""
+    log.warning("%s: %s", told.kind, told.sentence)
+    for each in callbacks:
+        try:
+            await _call(each["path"], each["kwargs"], cast("Context", {KEY: told.to_json()}))
+        except Exception:
+            log.exception("%s failed to handle %s.", each["path"], told.kind)
+
+
+async def _call(path: str, arguments: Mapping[str, Any], context: Context) -> None:
+    called = await sync_to_async(import_string)(path)
+    if not (isinstance(called, type) and issubclass(called, BaseNotifier)):
+        given = {**arguments, "context": context}
+        await (called(**given) if inspect.iscoroutinefunction(called) else sync_to_async(called)(**given))
+        return
+    # A notifier renders its templates in itself, so each event gets a notifier of its own.
+    notifier = called(**arguments)
+    if called.async_notify is BaseNotifier.async_notify:
+        await sync_to_async(notifier)(context)
+    else:
+        notifier.context = context
+        await notifier
+
+
+@dataclass(kw_only=True)
+class Guard:
+    """One source's log, as a trigger looks after it. For one event loop; what hangs holds no other trigger up."""
+
+    source: SourceDeclaration
+    """With the policy, which no ledger knows."""
+    _open: Callable[[], Source] | None = None
+
+    async def look(self, hydration: Hydration, *, replaying: bool | None) -> None:
+        """Let the policy act where a log is followed; raises what :meth:`..core.ports.ChangeLog.guard` raises."""
+        if hydration.plan is None or hydration.plan.consistency is not Consistency.CATCH_UP:
+            return
+        if self._open is None:
+            # Airflow's channel to the triggerer belongs to the event loop: a thread of asyncio's own cannot use it.
+            self._open = await sync_to_async(self._make_open)()
+        await asyncio.to_thread(_guard, self._open, hydration.id, replaying)
+
+    def forget(self) -> None:
+        """Read the connection again the next time: it may have changed."""
+        self._open = None
+
+    def _make_open(self) -> Callable[[], Source]:
+        found = endpoint(self.source.conn_id, *self.source.conn_types)
+        return lambda: self.source.open(found)
+
+
+def _guard(opened: Callable[[], Source], hydration_id: str, replaying: bool | None) -> None:
+    with closing(opened()) as source:
+        source.log(hydration_id).guard(replaying=replaying)
+
 
 log = logging.getLogger(__name__)
 

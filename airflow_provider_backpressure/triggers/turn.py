@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import Terminal, Transient
-from airflow_provider_backpressure.hooks.dag_runs import is_running
+from airflow_provider_backpressure.hooks.backpressure import is_running
 from airflow_provider_backpressure.triggers.admission import FIRST_LOOK_SECONDS
 from airflow_provider_backpressure.triggers.shared_ledger import open_shared_ledger
 

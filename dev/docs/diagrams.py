@@ -5,13 +5,13 @@ from enum import StrEnum
 from itertools import product
 from typing import NamedTuple, TypeVar
 
-from airflow_provider_backpressure.core import phases
 from airflow_provider_backpressure.core.admission.limiter import gate_decision
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.gate import hydration as phases
 from airflow_provider_backpressure.core.gate.hydration import GateState
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot import ranges
-from airflow_provider_backpressure.ledger.tables.decision import memory_closed, to_json
+from airflow_provider_backpressure.ledger.tables.control import memory_closed, to_json
 from dev.docs.drawing import Arrow, Box, Diagram, Point, Room
 
 State = TypeVar("State", bound=StrEnum)

@@ -17,9 +17,8 @@ from airflow_provider_backpressure.connectors.postgres.sink import system_tables
 from airflow_provider_backpressure.core.admission.limiter import gate_decision
 from airflow_provider_backpressure.core.admission.watcher import SIGNALS, Watch
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.gate.hydration import GateState
+from airflow_provider_backpressure.core.gate.hydration import GateState, Phase
 from airflow_provider_backpressure.core.health_signals import KINDS, Watched
-from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.hooks.metrics import figures
 from airflow_provider_backpressure.ledger.models import metadata
 from airflow_provider_backpressure.provider_info import get_provider_info

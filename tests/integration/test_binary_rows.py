@@ -12,14 +12,13 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy as binary
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import connect_sink
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import RowSum
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut
-from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import open_copy_in
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import RowSum, open_copy_in
 from airflow_provider_backpressure.connectors.postgres.tasks.write import to_csv
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.spark.arrow_types import arrow_type
+from airflow_provider_backpressure.spark.types import arrow_type
 from tests.support.postgres import run
 
 pytestmark = pytest.mark.integration

@@ -10,8 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from airflow_provider_backpressure.cli.doctor.checks import postgres_slots
-from airflow_provider_backpressure.cli.doctor.command import find_followers
+from airflow_provider_backpressure.cli.doctor import find_followers, postgres_slots
 from airflow_provider_backpressure.connectors.postgres.source import change_log as postgres_log
 from airflow_provider_backpressure.connectors.postgres.source.table import PostgresTable
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
@@ -19,7 +18,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Outcome
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
-from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.planner import Verdict
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.exceptions import (

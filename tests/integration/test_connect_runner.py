@@ -102,7 +102,7 @@ def test_a_module_missing_on_the_executors_is_named(
 ) -> None:
     """X5: found by the probe, and refused in one sentence where a range is run all the same."""
     # Workers of its own: what hides the module must reach no other session.
-    monkeypatch.setattr("airflow_provider_backpressure.runners.connect_session.SHARED", {})
+    monkeypatch.setattr("airflow_provider_backpressure.runners.connect.SHARED", {})
     hidden = tmp_path / "psycopg.py"
     hidden.write_text("raise ModuleNotFoundError(\"No module named 'psycopg'\", name='psycopg')")
     runner._open().addArtifacts(str(hidden), pyfile=True)

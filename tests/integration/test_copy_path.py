@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, SliceResult
 from airflow_provider_backpressure.core.stage_metrics import Level, Stage, StageTime, State, bottleneck, flow_of
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkUnavailable, SourceUnavailable
-from airflow_provider_backpressure.spark.checksum_path import checksum_slice
+from airflow_provider_backpressure.spark.value_hash import checksum_slice
 from tests import types_postgres
 from tests.integration.attempts import (
     Begun,

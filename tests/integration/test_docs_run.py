@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import DagBag
 
-from airflow_provider_backpressure.cli import declarations as dags
+from airflow_provider_backpressure.cli import command as dags
 from airflow_provider_backpressure.core.capacity.saturation_curve import Curve, Step
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint

@@ -18,9 +18,9 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
-from airflow_provider_backpressure.plugins import authorization as access
+from airflow_provider_backpressure.plugins import dependencies as access
 from airflow_provider_backpressure.plugins.app import make_app
-from airflow_provider_backpressure.plugins.ledger import OpenedLedger
+from airflow_provider_backpressure.plugins.dependencies import OpenedLedger
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from dev.services import Server

@@ -29,7 +29,7 @@ from airflow_provider_backpressure.core.gate.signals import Decision, Signal
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
-from airflow_provider_backpressure.hooks.health_sources import Places
+from airflow_provider_backpressure.hooks.metrics import Places
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_backpressure.base_operator import TransformTask
-from airflow_provider_backpressure.cli.doctor.checks import CHECKS
+from airflow_provider_backpressure.cli.doctor import CHECKS
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SourceRefused

@@ -15,11 +15,11 @@ from airflow_provider_backpressure.core.config import Budget, Mode, Retention
 from airflow_provider_backpressure.core.gate.limits import FixedLimit
 from airflow_provider_backpressure.core.gate.signals import Signal
 from airflow_provider_backpressure.core.health_signals import Figure
-from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import unread
+from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
 from airflow_provider_backpressure.core.planning.planner import Planned, Planner
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SourceRefused
-from airflow_provider_backpressure.hooks.health_sources import Places
+from airflow_provider_backpressure.hooks.metrics import Places
 from airflow_provider_backpressure.sources import KafkaSource
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 from dev.services import Server

@@ -11,14 +11,14 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.planner import Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.migration import migrate
+from airflow_provider_backpressure.ledger.models import REVISION
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.ledger.schema_version import REVISION
 from tests.conformance.ledger.support import address
 from tests.support import mysql
 from tests.support.half_done import LEDGERS, hydrate, keep, target

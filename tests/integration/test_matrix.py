@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner

@@ -14,13 +14,12 @@ from uuid import uuid4
 import pymysql
 import pytest
 
-from airflow_provider_backpressure.connectors.mysql.binlog.charsets import CODECS, charsets
+from airflow_provider_backpressure.connectors.mysql.binlog.values import CODECS, charsets
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Place
 from airflow_provider_backpressure.connectors.mysql.tasks import changes as mysql_log
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.sources import MySQLSource
 from airflow_provider_backpressure.spark.change_rows import DELETE, UPSERT

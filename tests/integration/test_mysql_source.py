@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.cli.doctor.checks import CHECKS, REACHES
+from airflow_provider_backpressure.cli.doctor import CHECKS, REACHES
 from airflow_provider_backpressure.connectors.mysql import connect as connecting
-from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
+from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.source.change_log import ERRORS
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -297,7 +297,7 @@ def test_totals_are_exact_where_counting_is_quick(
     filled(mysql_database, "id int PRIMARY KEY", 5000, "g", "ANALYZE TABLE t")
     found = opened().snapshot()
     assert (found.total, found.total_exact, found.frontier) == (5000, True, {f"{mysql_database.database}.t": 5000})
-    monkeypatch.setattr("airflow_provider_backpressure.connectors.mysql.source.size.COUNTABLE_ROWS", 1000)
+    monkeypatch.setattr("airflow_provider_backpressure.connectors.mysql.source.query.COUNTABLE_ROWS", 1000)
     guessed = opened().snapshot()
     assert not guessed.total_exact
     assert guessed.total == pytest.approx(5000, rel=0.2)

@@ -19,9 +19,9 @@ import pytest
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict
-from airflow_provider_backpressure.core.progress.statistics import total_progress
+from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.exceptions import SourceRefused
-from airflow_provider_backpressure.hooks.declaration_codec import plain
+from airflow_provider_backpressure.hooks.recorded_declaration import plain
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.triggers import UnreadTrigger

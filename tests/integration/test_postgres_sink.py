@@ -19,7 +19,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.postgres.sink import attempts as postgres_attempts
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import connect_sink
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, open_copy_out
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint

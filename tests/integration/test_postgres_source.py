@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from psycopg.sql import SQL
 
-from airflow_provider_backpressure.connectors.postgres.source import size as postgres_size
+from airflow_provider_backpressure.connectors.postgres.source import query as postgres_size
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres.source import size
+from airflow_provider_backpressure.connectors.postgres.source import query as size
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds

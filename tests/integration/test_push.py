@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.channels import listener_session as listening
+from airflow_provider_backpressure.channels import postgres as listening
 from airflow_provider_backpressure.channels.in_process import Exchange, LocalChannel
 from airflow_provider_backpressure.channels.kafka import KafkaChannel
 from airflow_provider_backpressure.channels.postgres import APPLICATION, PostgresChannel, name_of

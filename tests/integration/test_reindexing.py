@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.planner import Planner, Verdict
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded
 from airflow_provider_backpressure.ledger.migration import migrate

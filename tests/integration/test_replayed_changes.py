@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.cli.doctor.checks import postgres_slots
+from airflow_provider_backpressure.cli.doctor import postgres_slots
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 from airflow_provider_backpressure.connectors.postgres.replication_slots import lsn
 from airflow_provider_backpressure.connectors.postgres.source.change_log import ERRORS, PostgresLog
@@ -18,7 +18,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks import changes as p
 from airflow_provider_backpressure.core.config import SlotLag, WalHeadroom
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Figure
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, SourceRefused, SourceUnavailable
 from dev.services import Services

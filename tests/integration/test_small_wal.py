@@ -22,8 +22,7 @@ from airflow_provider_backpressure.core.planning.planner import Verdict
 from airflow_provider_backpressure.exceptions import LogLost, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import PostgresSource
-from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance
-from airflow_provider_backpressure.triggers.notifications import as_callbacks
+from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance, as_callbacks
 from dev.proxy import Proxy
 from dev.services import Server, Services
 from tests.conftest import fresh_database

@@ -23,8 +23,8 @@ from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
 from airflow_provider_backpressure.hooks.spark import open_runner
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
-from airflow_provider_backpressure.runners import driver_processes as processes
-from airflow_provider_backpressure.runners.spark_master import safe
+from airflow_provider_backpressure.runners import application as processes
+from airflow_provider_backpressure.runners.executor_memory import safe
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from dev.services import Services

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from airflow_provider_backpressure.cli.doctor.checks import CHECKS
+from airflow_provider_backpressure.cli.doctor import CHECKS
 from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Consistency, Retention, ThreadsRunning
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Figure, Watched

@@ -18,6 +18,8 @@ from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment
 from airflow_provider_backpressure.core.snapshot.messages import (
+    COPY,
+    REPLAY,
     ChecksumSpec,
     RangeResult,
     RangeSpec,
@@ -25,11 +27,10 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Slice,
     SliceResult,
 )
-from airflow_provider_backpressure.core.snapshot.paths import COPY, REPLAY
-from airflow_provider_backpressure.spark import checksum_path as checksum
 from airflow_provider_backpressure.spark import frame_path as frame
+from airflow_provider_backpressure.spark import value_hash as checksum
+from airflow_provider_backpressure.spark.change_rows import append_end, hidden_columns
 from airflow_provider_backpressure.spark.registry import writer
-from airflow_provider_backpressure.spark.stream_end import append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import measure
 
 START_SECONDS = 240.0

@@ -43,8 +43,8 @@ class Mutant:
 
 
 BOUNDS, PUSH, FENCE = (
-    "connectors/postgres/predicates.py",
-    "core/push/gate_cache.py",
+    "connectors/postgres/identifiers.py",
+    "core/push/wait_queue.py",
     "connectors/postgres/tasks/slice_commit.py",
 )
 

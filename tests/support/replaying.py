@@ -7,10 +7,9 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import Qualif
 from airflow_provider_backpressure.connectors.postgres.source.change_log import PostgresLog, window_slice
 from airflow_provider_backpressure.connectors.postgres.tasks import changes as postgres_log
 from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import Fold
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import RowSum
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import RowSum
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.replay_window import goal
 from tests.support.composed import difference

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from airflow_provider_backpressure.ledger.grants import TABLES
+from airflow_provider_backpressure.ledger.migration import TABLES
 from airflow_provider_backpressure.ledger.models import VERSION_TABLE
 from tests.system.installation import Installation
 

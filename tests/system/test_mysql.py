@@ -69,7 +69,7 @@ def test_setup_makes_a_role_that_may_use_the_ledger_only(tmp_path: Path, mysql_l
 
 def test_an_account_that_may_not_make_a_role_is_told_who_may(mysql_ledger: Endpoint):
     """The sentence names the way out, and nothing of the new password is left in it."""
-    from airflow_provider_backpressure.cli.setup.mysql_role import make_role
+    from airflow_provider_backpressure.cli.setup import make_role
     from airflow_provider_backpressure.ledger.database import MissingRight
 
     with new_role(mysql_ledger) as poor:

@@ -19,8 +19,8 @@ from airflow.dag_processing.dagbag import DagBag
 
 from airflow_provider_backpressure import sinks, sources
 from airflow_provider_backpressure.cli.definition import get_commands
-from airflow_provider_backpressure.core import phases
 from airflow_provider_backpressure.core.capacity.saturation_curve import Bound
+from airflow_provider_backpressure.core.gate import hydration as phases
 from airflow_provider_backpressure.core.gate.limits import GradedLimit
 from airflow_provider_backpressure.core.progress.alerts import Kind
 from airflow_provider_backpressure.core.push import metrics as push_counts
@@ -215,7 +215,7 @@ def test_extras_of_connections_are_documented_as_they_are() -> None:
 
 def test_extras_of_mysql_are_documented_as_they_are() -> None:
     """Every extra that is read, and no other."""
-    from airflow_provider_backpressure.hooks.endpoints.mysql import MYSQL_EXTRAS
+    from airflow_provider_backpressure.hooks.endpoints import MYSQL_EXTRAS
 
     table = first_column(section("howto/connections.md", "MySQL: type mysql"))
     assert {name for cell in table for name in cell.split(", ")} == set(MYSQL_EXTRAS)
@@ -223,7 +223,7 @@ def test_extras_of_mysql_are_documented_as_they_are() -> None:
 
 def test_extras_of_kafka_are_documented_as_they_are() -> None:
     """Every extra that is read, and no other."""
-    from airflow_provider_backpressure.hooks.endpoints.kafka import EXECUTOR_SERVERS, PASSWORD, SERVERS, SETTINGS, USER
+    from airflow_provider_backpressure.hooks.endpoints import EXECUTOR_SERVERS, PASSWORD, SERVERS, SETTINGS, USER
 
     table = first_column(section("howto/connections.md", "A broker: type kafka"))
     assert {name for cell in table for name in cell.split(", ")} == {

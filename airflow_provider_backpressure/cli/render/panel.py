@@ -7,14 +7,13 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_provider_backpressure.cli.command import SHOWN
-from airflow_provider_backpressure.cli.render.glyphs import Marks, marks
 from airflow_provider_backpressure.cli.render.status_values import NOT_YET, Facts, consistent
-from airflow_provider_backpressure.core.gate.hydration_state import State
+from airflow_provider_backpressure.cli.render.table import Marks, marks
+from airflow_provider_backpressure.core.gate.hydration import State
 from airflow_provider_backpressure.core.health_signals import size
-from airflow_provider_backpressure.core.progress.lag import Course, Verdict
-from airflow_provider_backpressure.core.progress.lag_text import lags, sentence
+from airflow_provider_backpressure.core.progress.lag import Course, Verdict, lags, sentence
 from airflow_provider_backpressure.core.progress.pipeline_view import Part, Pipe, pipe
-from airflow_provider_backpressure.core.progress.progress_line import arrival, duration
+from airflow_provider_backpressure.core.progress.samples import arrival, duration
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.stage_metrics import Level
 

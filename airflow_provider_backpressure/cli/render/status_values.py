@@ -8,14 +8,37 @@ from typing import Any
 
 from airflow_provider_backpressure.cli.command import SHOWN
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
-from airflow_provider_backpressure.core.phases import Phase, Span, latency
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts, Span, latency
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
-from airflow_provider_backpressure.core.progress.lag_text import catch_up
-from airflow_provider_backpressure.core.progress.progress_line import duration
-from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, Sample
-from airflow_provider_backpressure.core.progress.sparkline import LEVELS, curve
+from airflow_provider_backpressure.core.progress.lag import catch_up
+from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, Sample, duration
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary, held_back
+
+LEVELS = "▁▂▃▄▅▆▇█"
+ASCII_LEVELS = "_.-~=+*#"
+"""The same, where nothing else can be written."""
+CURVE_WIDTH = 40
+
+Point = tuple[datetime, float]
+"""A value between 0 and 1 at a time; what lies outside is drawn at the edge."""
+
+
+def curve(
+    points: Sequence[Point], *, start: datetime, end: datetime, width: int = CURVE_WIDTH, levels: str = LEVELS
+) -> str:
+    """Return ``width`` characters from ``start`` to ``end``: in each the latest value by then, blank before the first.
+
+    Points ascend in time.
+    """
+    span = (end - start).total_seconds()
+    drawn, at, latest = [], 0, ""
+    for column in range(1, width + 1):
+        while at < len(points) and (points[at][0] - start).total_seconds() <= span * column / width:
+            latest = levels[min(len(levels) - 1, max(0, int(points[at][1] * len(levels))))]
+            at += 1
+        drawn.append(latest or " ")
+    return "".join(drawn)
+
 
 NOT_YET = "not yet"
 

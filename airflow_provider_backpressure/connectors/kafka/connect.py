@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.connectors.kafka.errors import Heard, translate_error, where
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import strip_frames
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, strip_frames
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Producer

@@ -1,14 +1,17 @@
 """Rows of a log by key, in the log's order: the last one wins, and a tombstone takes its key's row away."""
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy
 import pyarrow
 import pyarrow.compute as pc
 
-from airflow_provider_backpressure.core.snapshot.offsets import PLACE
-from airflow_provider_backpressure.core.snapshot.stream_positions import keyless
+from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.offsets import PLACE, LogWindow, keyless
+from airflow_provider_backpressure.exceptions import SinkRefused
 
 GONE = "backpressure_gone"
 """Column that distinguishes a deleted key from a row."""
@@ -105,3 +108,49 @@ def _mark_rows(
         for each in schema
     ]
     return pyarrow.record_batch([*filled[:-1], pyarrow.repeat(pyarrow.scalar(gone), rows)], schema=schema)
+
+
+def check_unique(keys: pyarrow.Table, key: Sequence[str], name: str) -> None:
+    """Raise ``SinkRefused`` where two rows of a range share their key, or one has none: which of them is to stay?
+
+    ``keys``: the key's columns of all rows.
+    """
+    if any(column.null_count for column in keys.columns):
+        raise SinkRefused(f"Rows for {name} have NULL in their key ({', '.join(key)}).")
+    counted = keys.group_by(list(key)).aggregate([([], "count_all")])
+    if counted.num_rows != keys.num_rows:
+        double = counted.filter(pc.greater(counted["count_all"], 1)).select(list(key)).slice(0, 1).to_pylist()[0]
+        raise SinkRefused(f"Several rows for {name} in one range have the key {double}.")
+
+
+def within(batch: pyarrow.RecordBatch, window: Window | None) -> pyarrow.RecordBatch:
+    """Return the rows above ``after``, up to and with ``upto``, or those of the log's offsets; all without a window."""
+    if window is None:
+        return batch
+    log = LogWindow.from_window(window)
+    if log is not None:
+        return batch.filter(_build_filter(log))
+    column = batch.column(window.column)
+    kept = pc.less_equal(column, _scalar(window.upto, column.type))
+    if window.after is not None:
+        return batch.filter(pc.and_(kept, pc.greater(column, _scalar(window.after, column.type))))
+    return batch.filter(pc.or_kleene(kept, pc.is_null(column)))
+
+
+def of_window(window: Window) -> tuple[str, ...]:
+    """Return the columns by which rows of a window are found."""
+    return PLACE if LogWindow.from_window(window) is not None else (window.column,)
+
+
+def _build_filter(log: LogWindow) -> pc.Expression:
+    partition, offset = map(pc.field, PLACE)
+    pieces = ((partition == each) & (offset >= start) & (offset < end) for each, start, end in log.pieces())
+    return reduce(operator.or_, pieces, pc.scalar(False))
+
+
+def _scalar(text: str, type_: pyarrow.DataType) -> pyarrow.Scalar:
+    """Return a bound, which is text as PostgreSQL prints it in UTC, as a value of the column."""
+    if pyarrow.types.is_timestamp(type_) and type_.tz:
+        naive = text[:-3] if text.endswith("+00") else text
+        return pyarrow.scalar(naive).cast(pyarrow.timestamp(type_.unit)).cast(pyarrow.int64()).cast(type_)
+    return pyarrow.scalar(text).cast(type_)

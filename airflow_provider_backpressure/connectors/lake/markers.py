@@ -8,12 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_backpressure.core.ports import Marker, PlanRow
-from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice
+from airflow_provider_backpressure.core.snapshot.offsets import Move, moves
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
-from airflow_provider_backpressure.core.snapshot.stream_positions import Move, moves
-from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
+from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused
 
 FOLDER = "_backpressure"
 """Folder of a table that is ours; readers pass over names that begin with an underscore."""

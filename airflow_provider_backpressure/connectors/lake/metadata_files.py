@@ -4,12 +4,15 @@ They are written before the commit, each under a name that no other execution us
 is, however much of the table's history has been cleaned away.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import pyarrow
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Holder, Mark
+from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.exceptions import SinkUnavailable
 
 
@@ -83,3 +86,21 @@ class Notes:
 
 def _name(plan_id: str, slice_id: str, nonce: int) -> str:
     return f"{FOLDER}/marks/{plan_id}/{slice_id}-{nonce:013x}.json"
+
+
+MARK = b"backpressure"
+"""Key of a slice's mark in the footer of its (last) file."""
+READ_ROWS = 65_536
+"""Rows that are read back at once."""
+
+
+def footer(place: Place, name: str) -> pq.FileMetaData:
+    """Return the footer of a file; nothing else of it is read."""
+    with place.input(name) as stream:
+        return pq.read_metadata(stream)
+
+
+def batches(stream: pyarrow.NativeFile) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the rows of a file, one row group's columns at a time in memory, and close it."""
+    with stream:
+        yield from pq.ParquetFile(stream).iter_batches(batch_size=READ_ROWS)

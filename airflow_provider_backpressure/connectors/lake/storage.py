@@ -1,17 +1,25 @@
 """Folders on a local disk or in a bucket, by one address."""
 
 import os
+import random
 import re
+import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 from pyarrow import fs
 
-from airflow_provider_backpressure.connectors.lake.options import ADDRESS, REGION
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+REGION, S3_ADDRESS = "region_name", "endpoint_url"
+"""Of a bucket."""
+CATALOG = "catalog_uri"
+"""Address of a REST catalog."""
+
 
 S3 = "s3://"
 
@@ -130,7 +138,22 @@ def _bucket(endpoint: Endpoint) -> fs.FileSystem:
         options |= {"access_key": endpoint.user, "secret_key": endpoint.password}
     if endpoint.options.get(REGION):
         options["region"] = endpoint.options[REGION]
-    if address := endpoint.options.get(ADDRESS):
+    if address := endpoint.options.get(S3_ADDRESS):
         scheme, _, host = address.rpartition("://")
         options |= {"endpoint_override": host, "scheme": scheme or "https"}
     return fs.S3FileSystem(**options)
+
+
+SECONDS = 300.0
+"""Longest; ranges in flight are few, and each commit of another is a step ahead."""
+_FIRST, _MOST = 0.02, 2.0
+
+
+def tries() -> Iterator[int]:
+    """Yield numbers from 0 on, with growing and uneven pauses between them, until the time is up."""
+    deadline, pause, number = time.monotonic() + SECONDS, _FIRST, 0
+    while time.monotonic() < deadline:
+        yield number
+        number += 1
+        time.sleep(random.uniform(0, pause))
+        pause = min(pause * 2, _MOST)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pymysql
 
+from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.errors import code, where
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, literal
-from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 _SORTED = ("A", "D")

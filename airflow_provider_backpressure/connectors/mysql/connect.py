@@ -2,14 +2,15 @@
 
 import re
 import socket
-from collections.abc import Mapping
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import pymysql
 
-from airflow_provider_backpressure.connectors.mysql.errors import Errors, where
+from airflow_provider_backpressure.connectors.mysql.errors import Errors, is_lost, where
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import strip_frames
+from airflow_provider_backpressure.exceptions import strip_frames
 
 OLDEST = (8, 0)
 OLDEST_MARIADB = (10, 6)
@@ -127,3 +128,66 @@ def _be_patient(connection: Connection) -> None:
     for name, value in _KEEPALIVE.items():
         if hasattr(socket, name):
             connection._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+
+class Session:
+    """Runs statements on one connection, opened at the first. Every error of the driver leaves as one of ``errors``."""
+
+    def __init__(self, endpoint: Endpoint, *, errors: Errors) -> None:
+        self.endpoint = endpoint
+        self.errors = errors
+        self._lock = threading.RLock()
+        self._connection: Connection | None = None
+
+    def rows(self, query: str) -> list[Row]:
+        """Return the rows of one statement."""
+        with self.errors.translate_errors(self.endpoint):
+            return self.raw(query)
+
+    def raw(self, query: str) -> list[Row]:
+        """Return the rows of one statement; errors of the driver stay what they are."""
+
+        def ask(connection: Connection) -> list[Row]:
+            with connection.cursor() as cursor:
+                cursor.execute(query)
+                return list(cursor.fetchall())
+
+        return self._run(ask)
+
+    def value(self, query: str) -> Any:
+        """Return the only value of the first row."""
+        return self.rows(query)[0][0]
+
+    @property
+    def mariadb(self) -> bool:
+        """Whether it is MariaDB in MySQL's place."""
+        return self._run(is_mariadb)
+
+    def close(self) -> None:
+        """Release the connection; idempotent. The next statement would open a new one."""
+        with self._lock:
+            if self._connection is not None and self._connection.open:
+                self._connection.close()
+            self._connection = None
+
+    def _run(self, work: Callable[[Connection], T]) -> T:
+        with self._lock:
+            used_before = self._connection is not None
+            try:
+                return work(self._open())
+            except (pymysql.Error, OSError) as error:
+                if not is_lost(error):
+                    raise
+                self.close()
+                if not used_before:
+                    raise
+                return work(self._open())
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = connect(self.endpoint, errors=self.errors, name=CONTROL)
+        return self._connection

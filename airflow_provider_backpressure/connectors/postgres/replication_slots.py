@@ -5,8 +5,8 @@ from typing import Any
 
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
+from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 
 PREFIX = "backpressure_"
 PLUGIN = "pgoutput"

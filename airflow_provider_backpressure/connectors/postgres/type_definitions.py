@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection
+from airflow_provider_backpressure.connectors.postgres.connect import Connection
 
 OWN = 16384
 """From this number on types are made by users and extensions; below, their name says what they are."""

@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.gate.hydration import Refusal
 from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
 from airflow_provider_backpressure.core.planning.change_windows import find_released_position
-from airflow_provider_backpressure.core.planning.resplit import RangeSplitter, parts_for
+from airflow_provider_backpressure.core.planning.repair import RangeSplitter, parts_for
 from airflow_provider_backpressure.core.ports import Keeper, Marker, Runner, Sink, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push

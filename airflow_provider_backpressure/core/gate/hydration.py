@@ -1,15 +1,61 @@
 """A hydration as the ledger has it, and the state of its gate."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
-from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace
+from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace, may_start
 from airflow_provider_backpressure.core.gate.signals import Decision
-from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.exceptions import IllegalTransition
+
+
+class Phase(StrEnum):
+    """What a hydration is doing at the moment."""
+
+    HYDRATION = "hydration"
+    """The snapshot goes in."""
+    STEADY_STATE = "steady_state"
+    """The committed frontier has reached the snapshot's; increments follow."""
+    REHYDRATION = "rehydration"
+    """Trust in ledger or target was lost; the target is brought back to the frontier."""
+
+
+LEGAL: dict[Phase, frozenset[Phase]] = {
+    Phase.HYDRATION: frozenset({Phase.STEADY_STATE, Phase.REHYDRATION}),
+    Phase.STEADY_STATE: frozenset({Phase.REHYDRATION}),
+    Phase.REHYDRATION: frozenset({Phase.STEADY_STATE}),
+}
+
+
+def advance(phase: Phase, to: Phase) -> Phase:
+    """Return ``to`` where the step is legal; :class:`IllegalTransition` otherwise."""
+    if to not in LEGAL[phase]:
+        raise IllegalTransition(f"A hydration cannot go from {phase} to {to}.")
+    return to
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A time that a hydration spent in one phase. Times are aware UTC datetimes by the ledger's clock."""
+
+    phase: Phase
+    started_at: datetime
+    ended_at: datetime | None = None
+    """``None`` while it lasts."""
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; ``None`` until it ends."""
+        return None if self.ended_at is None else (self.ended_at - self.started_at).total_seconds()
+
+
+def latency(spans: Iterable[Span], phase: Phase) -> float | None:
+    """Return the seconds that the latest time in a phase took; ``None`` until it ends, and where there was none."""
+    return next((span.seconds for span in reversed(list(spans)) if span.phase is phase), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,3 +175,38 @@ class Refusal:
     decision: Decision
     exhausted: bool = False
     """No range is left to be admitted: waiting for the gate would be in vain."""
+
+
+class State(StrEnum):
+    """What a hydration does, or why it does nothing."""
+
+    NOT_BEGUN = "not begun"
+    """Nothing was planned yet."""
+    FAILED = "failed"
+    """Its latest task has failed, or a range has used up its attempts; nothing is in flight."""
+    PAUSED = "paused"
+    """A person has closed its gate."""
+    QUEUED = "queued"
+    """It waits for its turn on its Spark cluster."""
+    HYDRATING = "hydrating"
+    REHYDRATING = "rehydrating"
+    STEADY_STATE = "steady state"
+
+
+def state_of(hydration: Hydration, *, failed: int, in_flight: int, place: QueuePlace) -> State:
+    """Return the state that is shown; the first that applies, of what a person has to act on before all others.
+
+    ``failed``: ranges of its plan that have used up their attempts. ``in_flight``: ranges that hold a credit. While
+    any is in flight the hydration still works, whatever has failed.
+    """
+    if (hydration.failure is not None or failed) and not in_flight:
+        return State.FAILED
+    if hydration.phase is Phase.STEADY_STATE:
+        return State.STEADY_STATE
+    if hydration.paused_by is not None:
+        return State.PAUSED
+    if hydration.plan is None:
+        return State.NOT_BEGUN
+    if not in_flight and not place.granted and not may_start(place):
+        return State.QUEUED
+    return State.REHYDRATING if hydration.phase is Phase.REHYDRATION else State.HYDRATING

@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.ports import ChangeLog, Marker, Sink
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
-from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
-from airflow_provider_backpressure.core.snapshot.paths import REPLAY, REPLAYED_INTO
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import REPLAY, REPLAYED_INTO, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
 from airflow_provider_backpressure.exceptions import (

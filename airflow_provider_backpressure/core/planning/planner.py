@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
-from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
-from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts
 from airflow_provider_backpressure.core.planning.change_windows import (
     check_replayable,
     find_released_position,
@@ -25,20 +24,27 @@ from airflow_provider_backpressure.core.planning.preconditions import (
     check_modules,
     check_same_key,
     check_same_table,
+    describe_change,
 )
 from airflow_provider_backpressure.core.planning.range_size import measure_plan, next_rows, rows_per_range
-from airflow_provider_backpressure.core.planning.source_comparison import describe_change
 from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Runner, Sink, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
-from airflow_provider_backpressure.core.snapshot.increment import check_increment, check_order, shorten, warn_coarse
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, WriteSpec, choose_path
 from airflow_provider_backpressure.core.snapshot.offsets import in_order, order_by_log, take_tombstone
-from airflow_provider_backpressure.core.snapshot.paths import choose_path
-from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, fingerprint
+from airflow_provider_backpressure.core.snapshot.plan import (
+    Plan,
+    SchemaChange,
+    Snapshot,
+    check_increment,
+    check_order,
+    fingerprint,
+    keep_planned_columns,
+    shorten,
+    warn_coarse,
+)
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.replay_window import number_windows
-from airflow_provider_backpressure.core.snapshot.schema_change import SchemaChange, keep_planned_columns
 from airflow_provider_backpressure.core.snapshot.table_storage import check_added, check_kept
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost

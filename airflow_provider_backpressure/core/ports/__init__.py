@@ -11,8 +11,7 @@ from airflow_provider_backpressure.core.gate.gate_event import Diff
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.health_signals import Figure, Watched
 from airflow_provider_backpressure.core.progress.source_position import Upstream
-from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogBounds, Values, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogBounds, LogPosition, Values, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     Column,

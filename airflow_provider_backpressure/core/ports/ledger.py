@@ -1,22 +1,94 @@
 """The ledger's port: what the domain asks of the tables that record everything that happened."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, Permit, RangeCounts
+from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, Permit, RangeCounts, Span
 from airflow_provider_backpressure.core.gate.limits import Limit
-from airflow_provider_backpressure.core.gate.overrides import Steering
-from airflow_provider_backpressure.core.gate.queue import Queue
-from airflow_provider_backpressure.core.gate.signals import Decision
-from airflow_provider_backpressure.core.phases import Span
-from airflow_provider_backpressure.core.ports.observed import Observed, ObservedReader
-from airflow_provider_backpressure.core.ports.pruning import Pruning
-from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
-from airflow_provider_backpressure.core.progress.views import Views
+from airflow_provider_backpressure.core.gate.queue import Queue, Steering
+from airflow_provider_backpressure.core.gate.signals import Decision, MemoryReading
+from airflow_provider_backpressure.core.progress.alerts import Notice
+from airflow_provider_backpressure.core.progress.lag import Course, Sight
+from airflow_provider_backpressure.core.progress.samples import Sample, WorkerStatistics
+from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary, Views
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime
+
+
+class Pruning(Protocol):
+    """Forgetting it. What a run needs is never forgotten: the plan of a hydration with its ranges, and every credit."""
+
+    def find_superseded(self, *, seconds: float) -> list[str]:
+        """Return plans whose ranges may go: others are their hydrations' now, and nothing happened in them since.
+
+        ``seconds``: how long ago the last of their ranges was admitted or committed, at least. A plan that was never
+        begun is among them as soon as no run has its hydration.
+        """
+        ...
+
+    def prune_plan(self, plan_id: str, *, most: int = 1000) -> int:
+        """Forget ranges of a plan, ``most`` at a time, and return how many went.
+
+        None of the plan that is its hydration's now, and none while one of them holds a credit.
+        """
+        ...
+
+    def sweep(self, *, seconds: float, acts: bool = False) -> int:
+        """Forget sources that nothing reads, and what was to be kept for an hour only; return how many rows went.
+
+        ``acts``: what people did longer ago than ``seconds``, too.
+        """
+        ...
+
+
+class ObservedReader(Protocol):
+    """Reading it."""
+
+    def upstream(self, source_identity: str) -> Seen | None:
+        """Return how far a source was seen to be, whichever hydration asked; ``None`` before the first time."""
+        ...
+
+    def course(self, hydration_id: str) -> Course | None:
+        """Return rates and verdict as of the latest sight; ``None`` before the first one."""
+        ...
+
+    def samples(self, hydration_id: str, *, seconds: float) -> list[Sample]:
+        """Return the current plan's samples of the last seconds, the oldest first."""
+        ...
+
+
+class Observed(ObservedReader, Protocol):
+    """Writing it."""
+
+    def claim_look(self, source_identity: str, *, seconds: float) -> bool:
+        """Whether the caller is to ask the source now: nobody has claimed that in the last seconds."""
+        ...
+
+    def keep_upstream(self, source_identity: str, upstream: Upstream) -> None:
+        """Keep how far a source is."""
+        ...
+
+    def record_sight(self, hydration_id: str, sight: Sight, *, least_seconds: float) -> Course:
+        """Keep what a look has found and return the course after it; the same where the sight is no newer.
+
+        The statistics get its frontiers and rates, and a sample is kept.
+        """
+        ...
+
+    def record_memory(self, hydration_id: str, reading: MemoryReading) -> None:
+        """Keep a sample with the executors' memory."""
+        ...
+
+    def note(self, hydration_id: str, present: Mapping[str, float], *, looked: Collection[str]) -> Notice:
+        """Store the conditions, and return the alerts that are new; see ``core.progress.alerts.noted``."""
+        ...
+
+    def prune_samples(self, hydration_id: str, *, seconds: float, rows: int, most: int = 1000) -> int:
+        """Forget samples that are older, or more, than is kept, ``most`` at a time; return how many went."""
+        ...
 
 
 class LedgerReader(ObservedReader, Protocol):
@@ -260,3 +332,31 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
     def close(self) -> None:
         """Give connections back; idempotent."""
         ...
+
+
+def count_leased(ledger: Ledger, hydration_id: str) -> int:
+    """Return how many ranges of a hydration are in flight under a lease that has not run out."""
+    return max(0, ledger.gate(hydration_id).in_flight - len(ledger.find_abandoned(hydration_id)))
+
+
+PAGE = 1_000
+GLANCES = 200
+"""Hydrations of a page."""
+
+
+def every_range(
+    ledger: LedgerReader, plan_id: str, states: Sequence[RangeState] | None = None
+) -> Iterator[RangeRecord]:
+    """Yield ranges in the order of ``seq``, of all states or of those asked for."""
+    after = -1
+    while page := ledger.ranges(plan_id, states=states, after_seq=after, limit=PAGE):
+        yield from page
+        after = page[-1].seq
+
+
+def every_glance(ledger: Views) -> Iterator[HydrationSummary]:
+    """Yield the state of every hydration: those that hydrate first."""
+    offset = 0
+    while page := ledger.glances(limit=GLANCES, offset=offset):
+        yield from page
+        offset += GLANCES

@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration
-from airflow_provider_backpressure.core.progress.lag import Course, Verdict
-from airflow_provider_backpressure.core.progress.lag_text import sentence
+from airflow_provider_backpressure.core.progress.lag import Course, Verdict, sentence
 
 
 class Kind(StrEnum):

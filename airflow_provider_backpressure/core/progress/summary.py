@@ -1,17 +1,18 @@
 """A hydration at a glance: everything that its line in an overview shows."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
 
-from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration
-from airflow_provider_backpressure.core.gate.hydration_state import State, state_of
+from airflow_provider_backpressure.core.frontier import Frontier, difference, meet
+from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, Phase, State, state_of
 from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace
 from airflow_provider_backpressure.core.gate.signals import credits_taken, manual_pause, queue_place, sink_connections
-from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.progress.lag import Course
-from airflow_provider_backpressure.core.progress.samples import Eta, eta
-from airflow_provider_backpressure.core.progress.statistics import Progress
-from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, bottleneck, unify_stages
+from airflow_provider_backpressure.core.progress.lag import Course, Verdict
+from airflow_provider_backpressure.core.progress.samples import Eta, Progress, Sample, eta
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, bottleneck, total, unify_stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,3 +147,140 @@ def reasons(hydration: Hydration, gate: "GateState | HydrationSummary") -> list[
         if (signal["closed"] or signal.get("warning")) and signal["name"] not in known
     ]
     return [signal.sentence for signal in now if signal.closed] + seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A piece of a plan on its map: one range, or some that follow each other."""
+
+    first: int
+    """Sequence number."""
+    last: int
+    ranges: int
+    states: dict[RangeState, int]
+    """Ranges by state; states that none is in are left out."""
+    attempts: int
+    """The most of one range."""
+    seconds: float | None
+    """The longest time from admission to commit; ``None`` before the first commit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowAt:
+    """What the stages did in a stretch of time that ended at ``at``."""
+
+    at: datetime
+    flow: Flow
+
+
+def stretches(looks: Sequence[tuple[datetime, Flow]], *, seconds: float, most: int) -> list[FlowAt]:
+    """Put looks of the last ``seconds``, which ascend in time, together in at most ``most`` stretches of equal length.
+
+    Stretches without samples are left out.
+    """
+    if not looks:
+        return []
+    end, length = looks[-1][0], timedelta(seconds=seconds / most)
+    found: dict[int, list[tuple[datetime, Flow]]] = {}
+    for at, flow in looks:
+        found.setdefault(min(most - 1, (end - at) // length), []).append((at, flow))
+    return [FlowAt(at=part[-1][0], flow=total(*(flow for _, flow in part))) for part in found.values()]
+
+
+class Views(Protocol):
+    """Reading the ledger for people. Answers are bounded, and so is the number of statements."""
+
+    def owners(self) -> set[str]:
+        """Return who has hydrations."""
+        ...
+
+    def find_owners(self, ids: Collection[str]) -> dict[str, str]:
+        """Return whose each of these hydrations is; those that there are not are left out."""
+        ...
+
+    def clusters(self) -> dict[str, set[str]]:
+        """Return who has hydrations on each Spark cluster."""
+        ...
+
+    def glances(
+        self, *, owners: Collection[str] | None = None, ids: Collection[str] | None = None, limit: int, offset: int = 0
+    ) -> list[HydrationSummary]:
+        """Return the state of hydrations: all, those of some owners, or those of some ids.
+
+        Those that hydrate come first, and of these the latest made.
+        """
+        ...
+
+    def how_many(self, *, owners: Collection[str]) -> int:
+        """Count the hydrations of some owners."""
+        ...
+
+    def history(self, hydration_id: str, *, seconds: float, most: int = 600) -> list[Sample]:
+        """Return the current plan's samples of the last seconds, the oldest first.
+
+        More than ``most`` are put together, some that follow each other at a time: the highest of each figure.
+        """
+        ...
+
+    def flows(self, hydration_id: str, *, seconds: float, most: int = 120) -> list[FlowAt]:
+        """Return what the stages did in the last seconds, in at most ``most`` stretches, the oldest first."""
+        ...
+
+    def tiles(self, plan_id: str, *, most: int = 2_000) -> list[Tile]:
+        """Return the map of a plan's ranges in at most ``most`` tiles."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTotal:
+    """What the tables of a source come to."""
+
+    tables: int
+    progress: Progress
+    known: Frontier | None
+    """How far the source is, as it was seen last."""
+    committed: Frontier | None
+    """What every table has reached; ``None`` while that is not known of one."""
+    verdict: Verdict
+
+    follows: bool = True
+    """Whether some table follows the source; none of a snapshot's is behind it."""
+
+    @property
+    def lag(self) -> int | None:
+        """What the source has and some table has not; ``None`` where none follows the source."""
+        if self.known is None or self.committed is None or not self.follows:
+            return None
+        return difference(self.known, self.committed)
+
+
+def sum_tables(parts: Sequence[tuple[Progress, Course | None]]) -> SourceTotal:
+    """Return several tables of one source as one."""
+    courses = [course for _, course in parts if course is not None]
+    latest = max((course.latest for course in courses), key=lambda sight: sight.at, default=None)
+    frontiers = [course.latest.committed for course in courses if course.latest.committed is not None]
+    return SourceTotal(
+        tables=len(parts),
+        progress=_sum([progress for progress, _ in parts]),
+        known=latest.known if latest else None,
+        committed=meet(frontiers) if frontiers and len(frontiers) == len(parts) else None,
+        follows=any(course.latest.follows for course in courses),
+        verdict=min((course.verdict for course in courses), key=WORST.index, default=Verdict.UNKNOWN),
+    )
+
+
+WORST = (Verdict.NOT_KEEPING_UP, Verdict.UNKNOWN, Verdict.IDLE, Verdict.KEEPING_UP, Verdict.CAUGHT_UP)
+"""A source is as well off as its worst table."""
+
+
+def _sum(parts: Sequence[Progress]) -> Progress:
+    """Return the sum; a total that is unknown of one table is unknown of all."""
+    totals = [part.total for part in parts if part.total is not None]
+    return Progress(
+        total=sum(totals) if totals and len(totals) == len(parts) else None,
+        total_exact=all(part.total_exact for part in parts),
+        committed=sum(part.committed for part in parts),
+        read=sum(part.read for part in parts),
+        messages=sum(part.messages for part in parts),
+        bytes=sum(part.bytes for part in parts),
+    )

@@ -11,16 +11,63 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from airflow_provider_backpressure.core.gate.gate_event import Diff, Unreadable, decode
 from airflow_provider_backpressure.core.gate.hydration import GateState
+from airflow_provider_backpressure.core.gate.queue import Shared, Steering
 from airflow_provider_backpressure.core.gate.signals import SINK_COMMIT, Decision
 from airflow_provider_backpressure.core.ports import Channel, Receiver
 from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
 from airflow_provider_backpressure.core.push.metrics import PushCounts
-from airflow_provider_backpressure.core.push.switches import Switches
 from airflow_provider_backpressure.core.push.wait_queue import Waiter, WaitQueue
 from airflow_provider_backpressure.exceptions import BackpressureError
+
+REFRESH_SECONDS = 3.0
+"""How old what a process knows of the switches may be."""
+
+
+class Switch(StrEnum):
+    """What may be turned off, each alone."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+
+
+def is_on(ledger: Steering, switch: Switch) -> bool:
+    """Return the state of a switch in the ledger; one that was never set is on."""
+    return ledger.get_shared(Shared.PUSH, switch) != 0
+
+
+def turn(ledger: Steering, switch: Switch, *, on: bool, who: str, why: str | None = None) -> None:
+    """Turn a switch for every process that uses this ledger."""
+    ledger.share(Shared.PUSH, switch, int(on), who=who, why=why)
+
+
+class Switches:
+    """The state of the switches, as last read."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self.publish = True
+        self.subscribe = True
+        self._clock = clock
+        self._next = -1.0
+        self._lock = threading.Lock()
+
+    @property
+    def both(self) -> bool:
+        """Whether changes go all the way from writers to waiters."""
+        return self.publish and self.subscribe
+
+    def refresh(self, ledger: Steering) -> None:
+        """Read them where that is due; one thread does it for all. What cannot be read stays as it was."""
+        with self._lock:
+            if self._clock() < self._next:
+                return
+            self._next = self._clock() + REFRESH_SECONDS
+        publish, subscribe = is_on(ledger, Switch.PUBLISH), is_on(ledger, Switch.SUBSCRIBE)
+        self.publish, self.subscribe = publish, subscribe
+
 
 log = logging.getLogger(__name__)
 

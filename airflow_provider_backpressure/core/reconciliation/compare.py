@@ -5,8 +5,8 @@ from enum import Enum
 
 from airflow_provider_backpressure.core.gate.hydration import RangeCounts
 from airflow_provider_backpressure.core.ports import PlanRow
-from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.exceptions import RESTART
 
 
 class Standing(Enum):

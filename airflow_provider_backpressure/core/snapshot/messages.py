@@ -282,3 +282,77 @@ def _object(text: str) -> dict[str, Any]:
 def columns_from_json(values: list[dict[str, Any]]) -> tuple[Column, ...]:
     """Build columns from their JSON objects."""
     return tuple(Column(**value) for value in values)
+
+
+COPY = "copy"
+"""PostgreSQL to PostgreSQL as binary COPY, never decoded."""
+FRAME = "frame"
+"""Any source to any sink as a DataFrame of typed rows."""
+REPLAY = "replay"
+"""A database's log as upserts and deletes by key, in the log's order."""
+
+
+REPLAYED_INTO = frozenset({"postgres"})
+"""Kinds of targets that take changes of a database's log: a frontier alone, as some keep of a topic, is not enough."""
+
+
+def copies(source: str, sink: str) -> bool:
+    """Whether rows of these kinds may pass undecoded, given that their columns are the same."""
+    return source == sink == "postgres"
+
+
+def choose_path(read: ReadSpec, write: WriteSpec, transform: Transform | None) -> str:
+    """Return ``copy`` if rows may pass undecoded: same columns and types, no transform; otherwise ``frame``."""
+    same = [(each.name, each.type) for each in read.columns] == [(each.name, each.type) for each in write.columns]
+    return COPY if same and transform is None and copies(read.kind, write.kind) else FRAME
+
+
+RANGE, CHECKSUMS, DESCRIBE, PROBE = "range", "checksums", "describe", "probe"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What one application does. It holds no secret: connections are named."""
+
+    kind: str
+    """:data:`RANGE` needs ``spec``; :data:`CHECKSUMS` ``checksums``; :data:`DESCRIBE` ``read`` and ``transform``."""
+    spec: RangeSpec | None = None
+    checksums: tuple[ChecksumSpec, ...] = ()
+    read: ReadSpec | None = None
+    transform: Transform | None = None
+    modules: tuple[str, ...] = ()
+    """Of :data:`PROBE`: what is looked for."""
+    master: str | None = None
+    """Where it runs, if not on the cluster that it was submitted to: ``local[1]``."""
+
+    @property
+    def conn_ids(self) -> frozenset[str]:
+        """Connections whose logins it needs."""
+        ranges = () if self.spec is None else (self.spec.read.conn_id, self.spec.write.conn_id)
+        return frozenset((*ranges, *(checksum.conn_id for checksum in self.checksums))) - {""}
+
+    def to_json(self) -> str:
+        """Return the message with its version."""
+        spec = None if self.spec is None else self.spec.to_json()
+        return json.dumps({**asdict(self), "spec": spec, "version": VERSION})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Request":
+        """Read a message; :class:`InvalidDeclaration` for another version or a missing field."""
+        value: dict[str, Any] = json.loads(text)
+        if value.pop("version", None) != VERSION:
+            raise InvalidDeclaration(
+                f"A request of another version than {VERSION} arrived: both sides need one release."
+            )
+        try:
+            spec, read, transform = value.pop("spec"), value.pop("read"), value.pop("transform")
+            return cls(
+                spec=RangeSpec.from_json(spec) if spec else None,
+                checksums=tuple(ChecksumSpec.from_json(checksum) for checksum in value.pop("checksums")),
+                read=ReadSpec.from_json(read) if read else None,
+                transform=Transform(**transform) if transform else None,
+                modules=tuple(value.pop("modules")),
+                **value,
+            )
+        except (KeyError, TypeError) as error:
+            raise InvalidDeclaration(f"This is not a request of version {VERSION}: {error}.") from error

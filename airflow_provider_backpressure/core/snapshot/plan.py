@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn
 from airflow_provider_backpressure.core.frontier import Key
 from airflow_provider_backpressure.core.snapshot.messages import (
+    REPLAY,
     Column,
     ReadSpec,
     Transform,
@@ -15,9 +17,8 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     WriteSpec,
     columns_from_json,
 )
-from airflow_provider_backpressure.core.snapshot.paths import REPLAY
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
-from airflow_provider_backpressure.exceptions import PlanSuperseded
+from airflow_provider_backpressure.exceptions import RESTART, InvalidDeclaration, PlanSuperseded, SourceRefused
 
 LANDED = "landed"
 """Kind of a source whose rows a hydration has landed in a table of files before."""
@@ -167,3 +168,118 @@ class Plan:
             mode=Mode(value.pop("mode")),
             **value,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaChange:
+    """How columns of now differ from those of before."""
+
+    before: tuple[Column, ...]
+    now: tuple[Column, ...]
+
+    @property
+    def added(self) -> tuple[Column, ...]:
+        """Columns that are new."""
+        known = {column.name for column in self.before}
+        return tuple(column for column in self.now if column.name not in known)
+
+    @property
+    def others(self) -> list[str]:
+        """What else has changed, in words."""
+        now = {column.name: column for column in self.now}
+        gone = [f"column {column.name} is gone" for column in self.before if column.name not in now]
+        retyped = [
+            f"column {column.name} was {column.type} and is {now[column.name].type}"
+            for column in self.before
+            if column.name in now and now[column.name].type != column.type
+        ]
+        kept = [column.name for column in self.now if column.name in {each.name for each in self.before}]
+        moved = not gone and not retyped and kept != [column.name for column in self.before]
+        return [*gone, *retyped, *(["its columns come in another order"] if moved else [])]
+
+    def check_logged(self, snapshot: Snapshot, plan_id: str) -> None:
+        """Raise ``SourceRefused`` where rows got a value of a new column that is in no log."""
+        names = [column.name for column in self.added if column.name in snapshot.defaults]
+        if names:
+            raise SourceRefused(
+                f"{snapshot.source_identity} has changed since plan {plan_id}: column {', '.join(names)} was added "
+                f"with a default, which rows have that nobody has changed. What is committed stays; {RESTART}."
+            )
+
+    def check(self, identity: str, plan_id: str, policy: NewColumn) -> None:
+        """Raise ``SourceRefused`` for what the policy does not let pass; nothing that is committed is lost by it."""
+        strict = [column.name for column in self.added if not column.nullable]
+        since = f"{identity} has changed since plan {plan_id}"
+        if self.others or strict:
+            what = [*self.others, *(f"column {name}, which may not be NULL, was added" for name in strict)]
+            raise SourceRefused(f"{since}: {'; '.join(what)}. What is committed stays; {RESTART}.")
+        if self.added and policy is NewColumn.STOP:
+            names = ", ".join(column.name for column in self.added)
+            raise SourceRefused(
+                f"{since}: column {names} was added. What is committed stays; set on_new_column='add' to bring it from "
+                f"the next plan on, leave it out with columns=, or {RESTART}."
+            )
+
+
+def check_columns(plan: Plan, types: Mapping[str, str], identity: str) -> None:
+    """Raise ``SourceRefused`` where a column of a plan is gone or of another type; one read as text may be of any."""
+    now = [
+        replace(column, type=column.type if column.type == "text" else types[column.name])
+        for column in plan.read.columns
+        if column.name in types
+    ]
+    SchemaChange(before=plan.read.columns, now=tuple(now)).check(identity, plan.plan_id, NewColumn.STOP)
+
+
+def keep_planned_columns(snapshot: Snapshot, plan: Plan, policy: NewColumn) -> Snapshot:
+    """Return what a plan that is not complete continues with: its own columns, whatever was added since."""
+    SchemaChange(before=plan.read.columns, now=snapshot.columns).check(snapshot.source_identity, plan.plan_id, policy)
+    return replace(snapshot, columns=plan.read.columns)
+
+
+log = logging.getLogger(__name__)
+
+
+def check_increment(plan: Plan, column: str | None) -> None:
+    """Raise where the value committed last is one of another column than later runs are to be read by."""
+    window = plan.read.window
+    if window is None or column is None or window.column == column:
+        return
+    raise InvalidDeclaration(
+        f"{plan.source_identity} was read by increment_column={window.column!r}, not {column!r}: the value committed "
+        f"last, {shorten(window.upto)}, says nothing of {column}. Name {window.column} again, or {RESTART}."
+    )
+
+
+def check_order(plan: Plan, snapshot: Snapshot) -> None:
+    """Raise where text of the rising column is in another order than when its last value was committed."""
+    window = plan.read.window
+    if window is None:
+        return
+    before, now = (
+        next((each.collation for each in columns if each.name == window.column), None)
+        for columns in (plan.read.columns, snapshot.columns)
+    )
+    if None not in (before, now) and before != now:
+        raise SourceRefused(
+            f"Text of {window.column} in {plan.source_identity} is ordered by {now}, and was by {before} when its last "
+            f"value was committed: what lies above that value has changed. What is committed stays; {RESTART}."
+        )
+
+
+def warn_coarse(snapshot: Snapshot) -> None:
+    """Log a warning where many rows have one value of the rising column: the next run reads only what lies above."""
+    window = snapshot.window
+    if window is not None and window.column in snapshot.coarse:
+        log.warning(
+            "Increments of %s are read by %s, in which many rows have one value: a row that arrives later with the "
+            "highest value of this plan, %s, is never read, so name a column of finer values if there is one.",
+            snapshot.source_identity,
+            window.column,
+            window.upto,
+        )
+
+
+def shorten(text: str, width: int = 120) -> str:
+    """Return the text for a sentence: a log's frontier has a number for each partition."""
+    return text if len(text) <= width else f"{text[:width]}…"

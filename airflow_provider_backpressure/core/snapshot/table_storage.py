@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_backpressure.core.remedies import RESTART
-from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.exceptions import RESTART, SourceRefused
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,14 @@
 """What becomes of a hydration's figures: registered, planned, its credits, what each range teaches, finished."""
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_provider_backpressure.core.gate.gate_event import Diff
+from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.gate.hydration import advance as advance_phase
 from airflow_provider_backpressure.core.gate.limits import Limit
-from airflow_provider_backpressure.core.gate.overrides import Change
-from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.phases import advance as advance_phase
+from airflow_provider_backpressure.core.gate.queue import Change
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.core.transitions.admission import lease_runs
@@ -216,3 +216,36 @@ def number_change(
         in_flight=in_flight,
         seq=seq,
     )
+
+
+RENEWED_BELOW = 0.75
+"""Share of its lease below which a token or a wait is renewed: not with every range or look."""
+
+
+def stands_by(figures: Figures, now: datetime, seconds: float) -> Figures:
+    """Return the figures of a hydration that waits for a connection, and still does; not renewed at every look.
+
+    One whose wait has run out begins behind the others.
+    """
+    until = figures.waits_until
+    left = 0.0 if until is None else (until - now).total_seconds()
+    if left > seconds * RENEWED_BELOW:
+        return figures
+    since = figures.waits_since if left > 0 else now
+    return replace(figures, waits_since=since, waits_until=now + timedelta(seconds=seconds))
+
+
+def goes_before(figures: Figures, priority: int, mine: Figures, my_priority: int, now: datetime) -> bool:
+    """Whether the next connection to a server is another one's rather than mine: by priority, then by who waits longer.
+
+    Who is paused, or has shown no sign of life, holds nobody up.
+    """
+    if figures.id == mine.id or figures.paused_by is not None or not _waits(figures, now):
+        return False
+    if priority != my_priority:
+        return priority > my_priority
+    return not _waits(mine, now) or (figures.waits_since, figures.id) < (mine.waits_since, mine.id)
+
+
+def _waits(figures: Figures, now: datetime) -> bool:
+    return figures.waits_until is not None and figures.waits_until > now

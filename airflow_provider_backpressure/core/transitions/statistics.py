@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.lag import Course
-from airflow_provider_backpressure.core.progress.samples import Sample
-from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER, WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.progress.samples import PLAN_WORKER, Sample, WorkerStatistics, total_progress
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.transitions.hydration import Figures

@@ -9,8 +9,7 @@ from enum import StrEnum
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.ports import Marker, Runner, Sink, Source
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, ReadSpec, SliceResult
-from airflow_provider_backpressure.core.snapshot.paths import COPY
+from airflow_provider_backpressure.core.snapshot.messages import COPY, ChecksumSpec, ReadSpec, SliceResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused

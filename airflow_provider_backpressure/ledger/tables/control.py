@@ -1,14 +1,15 @@
 """Statements on ``backpressure_control``: who steered what, when and why."""
 
 import json
+import math
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.gate.overrides import Control
-from airflow_provider_backpressure.ledger.models import control
-from airflow_provider_backpressure.ledger.sqltypes import utc_now
+from airflow_provider_backpressure.core.gate.queue import Control
+from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.ledger.models import control, utc_now
 
 
 def add(
@@ -39,3 +40,23 @@ def latest(connection: Connection, hydration_id: str | None, *, limit: int) -> l
         )
         for row in connection.execute(query)
     ]
+
+
+def to_json(decision: Decision) -> str:
+    """Return ``{"open": …, "pressure": …, "signals": […]}``; a pressure without bound is null."""
+    pressure = round(decision.pressure, 4) if math.isfinite(decision.pressure) else None
+    return json.dumps(
+        {"open": decision.open, "pressure": pressure, "signals": [signal.to_json() for signal in decision.signals]}
+    )
+
+
+def from_json(text: str | None) -> dict[str, Any] | None:
+    """Return the decision's JSON object, if one was kept."""
+    return None if text is None else json.loads(text)
+
+
+def memory_closed(text: str | None) -> bool:
+    """Whether live executor memory closed the gate."""
+    decision = from_json(text)
+    signals = decision["signals"] if decision else ()
+    return any(signal["name"] == "executor memory" and signal["closed"] for signal in signals)

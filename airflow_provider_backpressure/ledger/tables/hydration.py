@@ -10,18 +10,41 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core import transitions as refusals
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, Span
 from airflow_provider_backpressure.core.progress import alerts as events
 from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.transitions import errors as refusals
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions.hydration import Figures
-from airflow_provider_backpressure.ledger.models import control, hydration, metadata, range_
-from airflow_provider_backpressure.ledger.sqltypes import utc_now
-from airflow_provider_backpressure.ledger.tables import decision as decisions
-from airflow_provider_backpressure.ledger.tables import phase as phases
+from airflow_provider_backpressure.ledger.models import control, hydration, metadata, phase, range_, utc_now
+from airflow_provider_backpressure.ledger.tables import control as decisions
+
+_OF = sa.select(phase).where(phase.c.hydration_id == sa.bindparam("hydration"))
+_END = (
+    sa.update(phase)
+    .where(phase.c.hydration_id == sa.bindparam("hydration"), phase.c.ended_at.is_(None))
+    .values(ended_at=utc_now())
+)
+_LAST = sa.select(sa.func.max(phase.c.number)).where(phase.c.hydration_id == sa.bindparam("hydration"))
+
+
+def enter(connection: Connection, hydration_id: str, entered: Phase) -> None:
+    """End the phase that a hydration is in, and begin another."""
+    connection.execute(_END, {"hydration": hydration_id})
+    last = connection.execute(_LAST, {"hydration": hydration_id}).scalar_one() or 0
+    connection.execute(
+        sa.insert(phase).values(
+            hydration_id=hydration_id, number=last + 1, phase=entered.value, started_at=utc_now(), ended_at=None
+        )
+    )
+
+
+def read_spans(connection: Connection, hydration_id: str) -> list[Span]:
+    """Return the phases of a hydration, in order."""
+    rows = connection.execute(_OF.order_by(phase.c.number), {"hydration": hydration_id})
+    return [Span(phase=Phase(row.phase), started_at=row.started_at, ended_at=row.ended_at) for row in rows]
+
 
 _FIGURES: tuple[sa.ColumnElement[Any], ...] = (
     hydration.c.id,
@@ -170,7 +193,7 @@ def add(
             **values,
         )
     )
-    phases.enter(connection, figures.id, figures.phase)
+    enter(connection, figures.id, figures.phase)
 
 
 def lock(connection: Connection, hydration_id: str) -> Figures:

@@ -13,20 +13,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.gate.queue import (
     NOT_QUEUED,
     REMEMBERED_SECONDS,
     QueueEntry,
     QueuePlace,
+    Shared,
     may_start,
     place,
 )
-from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.transitions.fairness import RENEWED_BELOW
-from airflow_provider_backpressure.core.transitions.hydration import Figures
-from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
-from airflow_provider_backpressure.ledger.sqltypes import utc_now
+from airflow_provider_backpressure.core.transitions.hydration import RENEWED_BELOW, Figures
+from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_, utc_now
 from airflow_provider_backpressure.ledger.tables.range import BY_STATE, any_open, held_by, now
 
 _THIS_LIMIT = sa.and_(limit.c.kind == sa.bindparam("key_kind"), limit.c.name == sa.bindparam("key_name"))

@@ -1,23 +1,35 @@
 """Statements on ``backpressure_sample``: the course of a hydration over time, for rates and charts."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
 
+from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, STEP_SECONDS, Sample, recent_rates
+from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
+from airflow_provider_backpressure.core.transitions import statistics as tallies
+from airflow_provider_backpressure.core.transitions.hydration import Figures
 from airflow_provider_backpressure.core.transitions.statistics import rate_between
-from airflow_provider_backpressure.ledger.models import hydration, sample
-from airflow_provider_backpressure.ledger.sqltypes import (
+from airflow_provider_backpressure.ledger.models import (
     Unsigned64,
     UtcDateTime,
+    hydration,
+    sample,
     seconds_between,
+    upstream,
     utc_now,
     whole_seconds,
 )
+from airflow_provider_backpressure.ledger.tables import hydration as hydrations
+from airflow_provider_backpressure.ledger.tables import range as ranges
+from airflow_provider_backpressure.ledger.tables import statistics
+from airflow_provider_backpressure.ledger.tables.range import now
 
 _COLUMNS = {"committed": "committed_rows", "read": "read_rows"}
 """Columns that are called otherwise than the field."""
@@ -180,3 +192,84 @@ def _one(
         .limit(1)
     ).one_or_none()
     return None if row is None else (Sample(at=row.at, committed=row.committed_rows), row.now)
+
+
+def taken(
+    connection: Connection,
+    figures: Figures,
+    now: datetime,
+    *,
+    pressure: float | None = None,
+    memory: MemoryReading | None = None,
+) -> Figures:
+    """Keep a sample and return the figures after it, which the caller has to save."""
+    row = tallies.sample(
+        now,
+        statistics.read_statistics(connection, figures.id),
+        in_flight=ranges.in_flight(connection, figures.id),
+        credits=figures.credits,
+        pressure=pressure,
+        memory=memory,
+    )
+    add(connection, hydration_id=figures.id, plan_id=figures.plan_id or "", row=row)
+    return replace(figures, sampled_at=now)
+
+
+def keep_sample(
+    connection: Connection, figures: Figures, now: datetime, *, memory: MemoryReading | None = None
+) -> None:
+    """Keep a sample, but not two at the same moment; the figures are saved."""
+    if figures.plan_id is not None and (figures.sampled_at is None or now > figures.sampled_at):
+        taken(connection, figures, now, memory=memory)
+        hydrations.keep_sampled(connection, figures.id, now)
+
+
+def _digest(source_identity: str) -> str:
+    return hashlib.sha256(source_identity.encode()).hexdigest()
+
+
+def claim(connection: Connection, source_identity: str, *, seconds: float) -> bool:
+    """Claim the source's next poll; ``False`` where another process has claimed it in the last seconds."""
+    source, at = _digest(source_identity), now(connection)
+    stale = upstream.c.asked_at <= at - timedelta(seconds=seconds)
+    mine = sa.update(upstream).where(upstream.c.source == source, stale).values(asked_at=utc_now())
+    if connection.execute(mine).rowcount:
+        return True
+    if connection.execute(sa.select(upstream.c.source).where(upstream.c.source == source)).one_or_none():
+        return False
+    try:
+        with connection.begin_nested():
+            values = {"source": source, "source_identity": source_identity}
+            connection.execute(sa.insert(upstream).values(asked_at=utc_now(), **values))
+    except IntegrityError:
+        return False
+    return True
+
+
+def keep(connection: Connection, source_identity: str, seen: Upstream) -> None:
+    """Keep how far a source is now; it was claimed before."""
+    own = sa.update(upstream).where(upstream.c.source == _digest(source_identity))
+    connection.execute(own.values(frontier=seen.to_json(), seen_at=utc_now()))
+
+
+def forget(connection: Connection, source_identity: str) -> None:
+    """Remove what is known of a source, unless a hydration reads it."""
+    read = sa.select(hydration.c.id).where(hydration.c.source_identity == source_identity)
+    if connection.execute(read.limit(1)).one_or_none() is None:
+        connection.execute(sa.delete(upstream).where(upstream.c.source == _digest(source_identity)))
+
+
+def strays(connection: Connection, *, seconds: float) -> int:
+    """Remove sources that no hydration reads and no process has polled lately; return how many there were."""
+    read = sa.exists().where(hydration.c.source_identity == upstream.c.source_identity)
+    old = upstream.c.asked_at <= now(connection) - timedelta(seconds=seconds)
+    return connection.execute(sa.delete(upstream).where(~read, old)).rowcount
+
+
+def read_position(connection: Connection, source_identity: str) -> Seen | None:
+    """Return how far a source was seen to be; ``None`` before the first time."""
+    found = sa.select(upstream.c.frontier, upstream.c.seen_at).where(upstream.c.source == _digest(source_identity))
+    row = connection.execute(found).one_or_none()
+    if row is None or row.frontier is None:
+        return None
+    return Seen(upstream=Upstream.from_json(row.frontier), at=row.seen_at)

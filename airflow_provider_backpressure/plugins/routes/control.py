@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, HTTPException, status
 
-from airflow_provider_backpressure.core.gate.overrides import Change, Shared
+from airflow_provider_backpressure.core.gate.queue import Change, Shared
 from airflow_provider_backpressure.core.planning.repair import repair, replan, skip
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -14,10 +14,18 @@ from airflow_provider_backpressure.hooks.recorded_declaration import (
     open_recorded_source,
 )
 from airflow_provider_backpressure.plugins import schemas as answers
-from airflow_provider_backpressure.plugins.authorization import User, from_here, steerable
-from airflow_provider_backpressure.plugins.dependencies import Opened, Seq, Steered, answer_refusals, range_of, seen
-from airflow_provider_backpressure.plugins.routes.queues import queues
-from airflow_provider_backpressure.plugins.routes.read import detail
+from airflow_provider_backpressure.plugins.dependencies import (
+    Opened,
+    Seq,
+    Steered,
+    User,
+    answer_refusals,
+    from_here,
+    range_of,
+    seen,
+    steerable,
+)
+from airflow_provider_backpressure.plugins.routes.read import detail, queues
 
 router = APIRouter(prefix="/api", dependencies=[Depends(from_here)])
 

@@ -1,28 +1,162 @@
 """The machine API: what the page is made from, for other clients too. Every route asks the auth manager."""
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 
-from airflow_provider_backpressure.core.progress.summary import HydrationSummary
+from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, QueueEntry, Shared, estimate_starts, in_order
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.progress.summary import FlowAt, HydrationSummary
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, State, unify_stages
-from airflow_provider_backpressure.plugins import charts as figures
-from airflow_provider_backpressure.plugins import links
+from airflow_provider_backpressure.plugins import dependencies as links
 from airflow_provider_backpressure.plugins import schemas as answers
-from airflow_provider_backpressure.plugins.authorization import User, may_steer, may_trigger, readable
 from airflow_provider_backpressure.plugins.dependencies import (
     MOST_NUMBER,
     NONE_SUCH,
     Opened,
     Seen,
     Seq,
+    User,
     check_readable,
+    may_steer,
+    may_trigger,
     range_of,
+    readable,
+    steerable,
 )
 from airflow_provider_backpressure.plugins.long_poll import Live
-from airflow_provider_backpressure.plugins.routes.queues import queues
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SMOOTHED = "10s"
+"""Over how long the rate of a moment is taken, at least: commits come in steps."""
+COLUMNS = (
+    "committed",
+    "rate",
+    "in_flight",
+    "credits",
+    "pressure",
+    "memory_used",
+    "memory_limit",
+    "upstream_rate",
+    "process_rate",
+)
+WHOLE = ("committed", "in_flight", "credits", "memory_used", "memory_limit")
+
+
+def chart_columns(points: Sequence[Sample], flows: Sequence[FlowAt], *, total: int | None) -> dict[str, Any]:
+    """Return columns over time: of the samples, and of what the stages did."""
+    import pandas as pd
+
+    frame = pd.DataFrame([vars(point) for point in points], columns=[*Sample.__dataclass_fields__])
+    frame["rate"] = _rate(frame)
+    columns = {name: _plain(frame[name], whole=name in WHOLE) for name in COLUMNS}
+    done = [_percent(point.committed, total) for point in points]
+    return {"at": [point.at for point in points], "percent": done, **columns, **_flow(flows)}
+
+
+def _rate(frame: "pd.DataFrame") -> "pd.Series[float]":
+    """Return units a second, each over the time since the latest sample that is :data:`SMOOTHED` or more before it."""
+    import pandas as pd
+
+    if frame.empty:
+        return pd.Series(dtype=float)
+    own = pd.DataFrame({"at": pd.to_datetime(frame["at"], utc=True), "committed": frame["committed"].astype(float)})
+    asked = pd.DataFrame({"at": own["at"] - pd.Timedelta(SMOOTHED)})
+    before = pd.merge_asof(asked, own.rename(columns={"at": "then"}), left_on="at", right_on="then")
+    # Nothing is that old yet: from the first sample on.
+    then, committed = before["then"].fillna(own["at"].iloc[0]), before["committed"].fillna(own["committed"].iloc[0])
+    seconds = (own["at"] - then).dt.total_seconds()
+    return ((own["committed"] - committed).clip(lower=0) / seconds).where(seconds > 0)
+
+
+def _percent(committed: int, total: int | None) -> float | None:
+    if total is None:
+        return None
+    return 100.0 if total == 0 else min(100.0, round(100.0 * committed / total, 3))
+
+
+def _plain(column: "pd.Series[Any]", *, whole: bool) -> list[Any]:
+    """Return values as JSON has them: ``None`` for what is not known."""
+    kept = column.astype(object).where(column.notna(), None)
+    return [None if value is None else int(value) if whole else round(float(value), 4) for value in kept]
+
+
+def _flow(flows: Sequence[FlowAt]) -> dict[str, Any]:
+    def shares(stage: Stage, state: State) -> list[float | None]:
+        spent = (one.flow.get(stage) for one in flows)
+        return [round(time.share(state), 4) if time and time.seconds else None for time in spent]
+
+    by_stage = {stage.value: {state.value: shares(stage, state) for state in State} for stage in Stage}
+    return {"flow_at": [one.at for one in flows], "flow": by_stage}
+
+
+MOST_ACTS, SHOWN_ACTS = 100, 3
+
+
+def queues(ledger: Ledger, user: User) -> answers.Queues:
+    """Return the queues of the clusters on which the person sees a hydration, or something waits.
+
+    Hydrations that the person may not see are only counted.
+    """
+    entries, clusters = ledger.queue(), ledger.clusters()
+    owners = set().union(*clusters.values())
+    shown = readable(user, owners)
+    acts = [act for act in ledger.controls("", limit=MOST_ACTS) if act.values.get("kind") == Shared.HYDRATIONS]
+    found = ledger.glances(ids=[entry.hydration_id for entry in entries], limit=max(1, len(entries)))
+    by_id = {one.hydration.id: one for one in found if one.hydration.owner in shown}
+    left = {one.hydration.id: one.eta.seconds if one.eta else None for one in found}
+    told = []
+    for name in sorted(clusters):
+        own = [entry for entry in entries if entry.cluster == name]
+        if own or clusters[name] & shown:
+            most = ledger.get_shared(Shared.HYDRATIONS, name)
+            queue = _queue(name, own, by_id, left, CONCURRENCY if most is None else most)
+            queue.may_steer = clusters[name] <= shown and clusters[name] <= steerable(user, clusters[name])
+            queue.acts = [answers.Act.from_value(act) for act in acts if act.values.get("name") == name][:SHOWN_ACTS]
+            told.append(queue)
+    return answers.Queues(clusters=told)
+
+
+def _queue(
+    name: str,
+    own: Sequence[QueueEntry],
+    shown: Mapping[str, HydrationSummary],
+    left: Mapping[str, float | None],
+    most: int,
+) -> answers.ClusterQueue:
+    here = {entry.hydration_id: left[entry.hydration_id] for entry in own if entry.hydration_id in left}
+    starts = estimate_starts(own, here, concurrency=most)
+    places = {entry.hydration_id: number for number, entry in enumerate(in_order(own), start=1)}
+    turns = [
+        answers.Turn(
+            id=entry.hydration_id,
+            target=now.hydration.sink_identity,
+            dag_id=now.hydration.owner,
+            running=entry.running,
+            position=places.get(entry.hydration_id),
+            priority=entry.priority,
+            ready_at=entry.ready_at,
+            starts_in_seconds=starts.get(entry.hydration_id),
+        )
+        for entry in own
+        if (now := shown.get(entry.hydration_id)) is not None
+    ]
+    running = sum(entry.running for entry in own)
+    return answers.ClusterQueue(
+        cluster=name,
+        at_once=most,
+        running=running,
+        waiting=len(own) - running,
+        turns=turns,
+        acts=[],
+        may_steer=False,
+    )
+
 
 MOST_LINES, MOST_RANGES, MOST_ACTS = 200, 1_000, 500
 DAY, WEEK = 86_400.0, 604_800.0
@@ -129,7 +263,7 @@ def course(
     points = ledger.history(now.hydration.id, seconds=seconds)
     length = min(seconds, FLOW_SECONDS)
     flows = ledger.flows(now.hydration.id, seconds=length, most=FLOW_STRETCHES)
-    columns = figures.course(points, flows, total=now.progress.total)
+    columns = chart_columns(points, flows, total=now.progress.total)
     return answers.Course(**columns, flow_seconds=length / FLOW_STRETCHES)
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
 from airflow_provider_backpressure.ledger.database import WAIT_SECONDS, Database
-from airflow_provider_backpressure.ledger.grants import TABLES, find_missing_rights, write_grants_on_mysql
+from airflow_provider_backpressure.ledger.migration import TABLES, find_missing_rights, write_grants_on_mysql
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.conformance.ledger.support import admit, planned, register, take
 from tests.support.mysql import address, new_role, run
@@ -159,7 +159,7 @@ def test_a_plan_of_any_length_is_listed(ledger):
 @pytest.mark.parametrize("scheme", ["mysql", "mysql+pymysql"])
 def test_a_missing_driver_is_named(monkeypatch, scheme):
     """X5: with what to install."""
-    monkeypatch.setattr("airflow_provider_backpressure.ledger.mysql_dialect.find_spec", lambda name: None)
+    monkeypatch.setattr("airflow_provider_backpressure.ledger.database.find_spec", lambda name: None)
     packages = "pymysql or MySQLdb" if scheme == "mysql" else "pymysql"
     with pytest.raises(LedgerRefused, match=rf"needs the Python package {packages}: `pip install .*\[mysql\]'`"):
         SqlLedger(f"{scheme}://u:hunter-two@nowhere/ledger")

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.progress.samples import WorkerStatistics, total_progress
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from tests.conformance.ledger.support import commit, in_threads, planned, planned_log, replan, take

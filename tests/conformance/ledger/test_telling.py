@@ -10,10 +10,10 @@ import pytest
 from airflow_provider_backpressure.core.gate.gate_event import Diff, decode, encode
 from airflow_provider_backpressure.core.gate.hydration import GateState
 from airflow_provider_backpressure.core.gate.limits import GradedLimit
-from airflow_provider_backpressure.core.gate.overrides import Change, Shared
+from airflow_provider_backpressure.core.gate.queue import Change, Shared
 from airflow_provider_backpressure.core.gate.signals import Decision
-from airflow_provider_backpressure.core.push.gate_cache import Mirror
-from airflow_provider_backpressure.core.push.switches import Switch, is_on, turn
+from airflow_provider_backpressure.core.push.hub import Switch, is_on, turn
+from airflow_provider_backpressure.core.push.wait_queue import Mirror
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.repository import SqlLedger

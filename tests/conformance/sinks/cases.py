@@ -18,8 +18,8 @@ from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
+from airflow_provider_backpressure.spark.change_rows import complete
 from airflow_provider_backpressure.spark.registry import writer
-from airflow_provider_backpressure.spark.stream_end import complete
 from airflow_provider_backpressure.testing import MemorySink
 from tests.support.postgres import run
 
@@ -78,7 +78,7 @@ class MemoryCase:
         return SliceResult(slice_id=marker.slice_id, rows=marker.rows, bytes=marker.bytes, checksum=marker.checksum)
 
     def checksum(self, write: WriteSpec, query: str) -> SliceResult:
-        from airflow_provider_backpressure.testing.rows import checksum_of
+        from airflow_provider_backpressure.testing.sink import checksum_of
 
         keys = self.sink.read(query)
         return SliceResult(slice_id="", rows=len(keys), bytes=8 * len(keys), checksum=checksum_of(keys))

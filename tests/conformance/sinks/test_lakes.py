@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_backpressure.connectors.lake import table
 from airflow_provider_backpressure.connectors.lake.parquet import atomic_put as folders
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import LocalFolder
-from airflow_provider_backpressure.connectors.lake.sink.compatibility import check_columns
+from airflow_provider_backpressure.connectors.lake.sink.target import check_columns
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.tasks import parquet_files as lake_files
 from airflow_provider_backpressure.connectors.lake.tasks import write as lake

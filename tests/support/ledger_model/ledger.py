@@ -6,24 +6,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit
+from airflow_provider_backpressure.core import transitions as refusals
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit, Phase
 from airflow_provider_backpressure.core.gate.limits import Limit
-from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.queue import Shared
 from airflow_provider_backpressure.core.gate.signals import Decision, MemoryReading
-from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER
+from airflow_provider_backpressure.core.progress.samples import PLAN_WORKER
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Flow
 from airflow_provider_backpressure.core.transitions import admission
-from airflow_provider_backpressure.core.transitions import errors as refusals
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions import range as attempts
 from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.exceptions import LedgerRefused
-from airflow_provider_backpressure.ledger.outbox import Publish, nobody
-from airflow_provider_backpressure.ledger.tables import decision as decisions
+from airflow_provider_backpressure.ledger.overrides import Publish, nobody
+from airflow_provider_backpressure.ledger.tables import control as decisions
 from tests.support.ledger_model.reading import ModelReader
 from tests.support.ledger_model.steering import ModelSteering
 from tests.support.ledger_model.tables import Entry, Tables

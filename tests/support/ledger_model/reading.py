@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, RangeCounts
-from airflow_provider_backpressure.core.gate.overrides import Shared
-from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED
-from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, Shared
+from airflow_provider_backpressure.core.progress.samples import WorkerStatistics
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, total
 from airflow_provider_backpressure.core.transitions import statistics as tallies
-from airflow_provider_backpressure.ledger.tables import decision as decisions
+from airflow_provider_backpressure.ledger.tables import control as decisions
 from tests.support.ledger_model.tables import Tables
 
 

@@ -6,18 +6,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_backpressure.core.gate.overrides import Change, Control, Shared
 from airflow_provider_backpressure.core.gate.queue import (
     STAND_BY_SECONDS,
     TOKEN_SECONDS,
+    Change,
+    Control,
     QueueEntry,
     QueuePlace,
+    Shared,
     by_turn,
 )
-from airflow_provider_backpressure.core.transitions import fairness as waits
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions import range as attempts
-from airflow_provider_backpressure.ledger.outbox import Outbox, Publish
+from airflow_provider_backpressure.ledger.overrides import Outbox, Publish
 from tests.support.ledger_model.tables import Tables
 
 
@@ -93,7 +94,7 @@ class ModelSteering:
         """See ``Queue.stand_by``."""
         with self._lock:
             entry = self._tables.entry(hydration_id)
-            entry.figures = waits.stands_by(entry.figures, self._tables.now(), lease_seconds)
+            entry.figures = hydrating.stands_by(entry.figures, self._tables.now(), lease_seconds)
 
     def leave(self, hydration_id: str) -> None:
         """See ``Queue.leave``."""

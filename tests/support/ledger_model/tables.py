@@ -5,30 +5,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.gate.overrides import Control, Shared
+from airflow_provider_backpressure.core import transitions as refusals
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, Span
 from airflow_provider_backpressure.core.gate.queue import (
     NOT_QUEUED,
     REMEMBERED_SECONDS,
     TOKEN_SECONDS,
+    Control,
     QueueEntry,
     QueuePlace,
+    Shared,
     may_start,
     place,
 )
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.phases import Phase, Span
-from airflow_provider_backpressure.core.progress.samples import Sample
-from airflow_provider_backpressure.core.progress.statistics import WorkerStatistics
+from airflow_provider_backpressure.core.progress.samples import Sample, WorkerStatistics
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
-from airflow_provider_backpressure.core.transitions import errors as refusals
-from airflow_provider_backpressure.core.transitions import fairness as waits
+from airflow_provider_backpressure.core.transitions import hydration as waits
 from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.core.transitions.admission import lease_runs
 from airflow_provider_backpressure.core.transitions.hydration import Figures
-from airflow_provider_backpressure.ledger.tables import decision as decisions
+from airflow_provider_backpressure.ledger.tables import control as decisions
 
 
 @dataclass(kw_only=True)

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from airflow_provider_backpressure.channels import listener_thread as hearing
-from airflow_provider_backpressure.channels.listener_thread import ListenerThread, Pulse
+from airflow_provider_backpressure.channels import threaded as hearing
+from airflow_provider_backpressure.channels.threaded import ListenerThread, Pulse
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.push.metrics import PushCounts
 from tests.conformance.channels.support import Recorder

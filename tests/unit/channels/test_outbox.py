@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_provider_backpressure.channels import outbox as sending
-from airflow_provider_backpressure.channels.outbox import MOST, Message, Sender
+from airflow_provider_backpressure.channels import threaded as sending
+from airflow_provider_backpressure.channels.threaded import MOST, Message, Sender
 from airflow_provider_backpressure.core.push.metrics import PushCounts
 from tests.support.waiting import until
 

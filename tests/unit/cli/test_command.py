@@ -11,10 +11,10 @@ import pytest
 import yaml
 from airflow.cli.cli_parser import get_parser
 
-from airflow_provider_backpressure.cli import completion
+from airflow_provider_backpressure.cli import definition as completion
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.cli.manual import PAGES
-from airflow_provider_backpressure.core.gate.overrides import Change
+from airflow_provider_backpressure.core.gate.queue import Change
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
 from tests.support.world import World, context
 from tests.unit.cli.test_commands import airflow  # noqa: F401

@@ -9,8 +9,8 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 from airflow.sdk import DAG
 
-from airflow_provider_backpressure.cli import declarations as dags
-from airflow_provider_backpressure.cli import rehydrate as subject
+from airflow_provider_backpressure.cli import command as dags
+from airflow_provider_backpressure.cli import maintenance as subject
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
 from tests.support.world import MemoryTable, World
 

@@ -7,7 +7,7 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 from airflow.sdk import DAG
 
-from airflow_provider_backpressure.cli import declarations as dags
+from airflow_provider_backpressure.cli import command as dags
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.support.world import World, context

@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_provider_backpressure import exceptions
-from airflow_provider_backpressure.core.error_codec import from_text, to_text
+from airflow_provider_backpressure.exceptions import from_text, to_text
 
 
 @pytest.mark.parametrize("name", ["PlanSuperseded", "RangeFailed", "SourceRefused", "SinkUnavailable"])

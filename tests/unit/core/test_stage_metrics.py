@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.stage_metrics import (
     total,
     unify_stages,
 )
-from airflow_provider_backpressure.spark import stage_timer as meter
+from airflow_provider_backpressure.spark import reader_timings as meter
 
 
 class Clock:

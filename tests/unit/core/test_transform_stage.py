@@ -6,8 +6,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime, State, bottleneck
-from airflow_provider_backpressure.core.transform_stage import AT_ONCE, Ahead, TransformClock
+from airflow_provider_backpressure.core.stage_metrics import (
+    AT_ONCE,
+    Ahead,
+    Flow,
+    Stage,
+    StageTime,
+    State,
+    TransformClock,
+    bottleneck,
+)
 
 pytestmark = pytest.mark.statement("F4")
 

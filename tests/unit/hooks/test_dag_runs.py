@@ -3,7 +3,7 @@
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_provider_backpressure.hooks.dag_runs import is_running, under_way
+from airflow_provider_backpressure.hooks.backpressure import is_running, under_way
 
 
 @pytest.mark.parametrize(

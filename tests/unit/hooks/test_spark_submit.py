@@ -102,7 +102,7 @@ def test_the_recorded_submission(
 ) -> None:
     """Argument by argument (RECORD=1 records them again). X5: neither they, environment nor log hold the password."""
     monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.kube_client", object(), raising=False)
-    monkeypatch.setattr("airflow_provider_backpressure.runners.spark_master.Target.knock", lambda target: None)
+    monkeypatch.setattr("airflow_provider_backpressure.runners.executor_memory.Target.knock", lambda target: None)
     monkeypatch.setenv("AIRFLOW_CONN_SOURCE", f"postgres://u:{PASSWORD}@db/d")
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"postgresql://u:{PASSWORD}@meta/d")
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")

@@ -9,8 +9,7 @@ import pytest
 from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.hydration import Permit
-from airflow_provider_backpressure.core.gate.overrides import Change
-from airflow_provider_backpressure.core.gate.queue import STAND_BY_SECONDS
+from airflow_provider_backpressure.core.gate.queue import STAND_BY_SECONDS, Change
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange

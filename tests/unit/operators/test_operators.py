@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, A
 from airflow_provider_backpressure.assets import hydrations_of
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator
-from airflow_provider_backpressure.core.phases import Phase
+from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import LedgerUnavailable, RangeFailed, SourceRefused

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.channels.in_process import Exchange, LocalChannel
-from airflow_provider_backpressure.core.push.hub import Paces, Push
-from airflow_provider_backpressure.core.push.switches import Switch, turn
+from airflow_provider_backpressure.core.push.hub import Paces, Push, Switch, turn
 from airflow_provider_backpressure.plugins import long_poll as live
 from airflow_provider_backpressure.plugins.long_poll import Heard, Live
 from airflow_provider_backpressure.testing import MemoryLedger

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.runners import driver_processes as processes
-from airflow_provider_backpressure.runners.spark_master import safe
-from airflow_provider_backpressure.runners.work_folders import STALE_SECONDS, Folders, private
+from airflow_provider_backpressure.runners import application as processes
+from airflow_provider_backpressure.runners.application import STALE_SECONDS, Folders, private
+from airflow_provider_backpressure.runners.executor_memory import safe
 
 TAG = "bp:0123456789abcdef0123456789abcdef:7.0:1"
 SLEEP = "import signal, sys, time\n{}\nprint('ready', flush=True)\ntime.sleep(60)\n"

@@ -4,7 +4,6 @@ import grpc
 import pytest
 from pyspark.errors.exceptions.connect import AnalysisException, PythonException, SparkConnectGrpcException
 
-from airflow_provider_backpressure.core.error_codec import to_text
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     InvalidDeclaration,
@@ -14,6 +13,7 @@ from airflow_provider_backpressure.exceptions import (
     RunnerRefused,
     RunnerUnavailable,
     WorkerLost,
+    to_text,
 )
 from airflow_provider_backpressure.runners.errors import translate
 

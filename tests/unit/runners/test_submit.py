@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json
-from airflow_provider_backpressure.core.error_codec import to_text
-from airflow_provider_backpressure.core.snapshot.application_request import Request
 from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     Column,
     RangeSpec,
     ReadSpec,
+    Request,
     Slice,
     Transform,
     WriteSpec,
@@ -28,9 +27,10 @@ from airflow_provider_backpressure.exceptions import (
     RangeFailed,
     RunnerRefused,
     RunnerUnavailable,
+    to_text,
 )
 from airflow_provider_backpressure.runners.application import Application
-from airflow_provider_backpressure.runners.spark_master import Target
+from airflow_provider_backpressure.runners.executor_memory import Target
 from airflow_provider_backpressure.runners.submit import SubmitRunner
 
 PASSWORD = "hunter2-is-secret"

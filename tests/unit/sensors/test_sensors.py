@@ -11,10 +11,9 @@ from airflow_provider_backpressure.core.admission import health_watch as looking
 from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.admission.watcher import SIGNALS, Watch
 from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Query
-from airflow_provider_backpressure.core.gate.hydration import GateState, Permit, Refusal
-from airflow_provider_backpressure.core.gate.overrides import Shared
+from airflow_provider_backpressure.core.gate.hydration import GateState, Permit, Phase, Refusal
+from airflow_provider_backpressure.core.gate.queue import Shared
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceUnavailable
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, SubmitRangeOperator

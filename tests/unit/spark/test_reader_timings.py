@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
-from airflow_provider_backpressure.core.stage_metrics import Stage, State, flow_of
-from airflow_provider_backpressure.core.transform_stage import Ahead
-from airflow_provider_backpressure.spark import stage_timer as meter
+from airflow_provider_backpressure.core.stage_metrics import Ahead, Stage, State, flow_of
+from airflow_provider_backpressure.spark import reader_timings as meter
 from airflow_provider_backpressure.spark.reader_timings import ReaderTimings, Slates, time_items
 
 pytestmark = pytest.mark.statement("F4")

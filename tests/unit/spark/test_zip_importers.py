@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.spark.zip_importers import forget_archives
+from airflow_provider_backpressure.spark.task import forget_archives
 
 
 def test_an_archive_is_not_read_again_before_each_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,8 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     SourceUnavailable,
 )
-from airflow_provider_backpressure.hooks import declaration_codec as declared
 from airflow_provider_backpressure.hooks import recorded_declaration as recorded
-from airflow_provider_backpressure.hooks.declaration_codec import text
+from airflow_provider_backpressure.hooks.recorded_declaration import text
 from airflow_provider_backpressure.operators import PlanSnapshotOperator, SubmitRangeOperator
 from airflow_provider_backpressure.triggers import AdmissionTrigger, admission
 from airflow_provider_backpressure.triggers import shared_ledger as ledger
@@ -41,7 +40,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def logged(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """A hydration whose source keeps its log."""
-    monkeypatch.setattr(declared, "classes", lambda: {"MemoryTable": MemoryTable})
+    monkeypatch.setattr(recorded, "classes", lambda: {"MemoryTable": MemoryTable})
     world.source = TABLES["public.t"] = Logged(keys=list(range(20)))
     plan = replace(world.plan, consistency=Consistency.CATCH_UP, position="100 0/64")
     world.ledger.take_over(world.hydration.id, plan)

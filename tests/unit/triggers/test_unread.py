@@ -13,7 +13,6 @@ from airflow_provider_backpressure.core.monitoring.new_data import Debounce, Unr
 from airflow_provider_backpressure.core.progress.lag import Sight, advance
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceUnavailable
-from airflow_provider_backpressure.hooks import declaration_codec as declared
 from airflow_provider_backpressure.hooks import recorded_declaration as recorded
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from airflow_provider_backpressure.sinks import DeltaSink, PostgresSink
@@ -52,14 +51,14 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     TABLES["public.t"] = made.source
     monkeypatch.setattr(ledger, "get_shared_ledger", lambda address: made.ledger)
     monkeypatch.setattr(unread, "under_way", lambda dag_id, run_id: run_id in made.running)
-    monkeypatch.setattr(declared, "classes", lambda: {"MemoryTable": MemoryTable})
+    monkeypatch.setattr(recorded, "classes", lambda: {"MemoryTable": MemoryTable})
     monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: made.flow["source"])
     monkeypatch.setitem(recorded.SINKS, "memory", lambda write, identity: made.flow["sink"])
     return made
 
 
 def trigger(world: World, *, backpressure_conn_id="backpressure_default", interval=0.02, **values) -> UnreadTrigger:
-    own = {"source": declared.plain(world.flow["source"]), "sink": declared.plain(world.flow["sink"])}
+    own = {"source": recorded.plain(world.flow["source"]), "sink": recorded.plain(world.flow["sink"])}
     subject = Subject(**{**own, **values}).to_json()
     return UnreadTrigger(subject=subject, backpressure_conn_id=backpressure_conn_id, interval=interval)
 
@@ -103,7 +102,7 @@ def test_it_is_rebuilt_from_what_it_serialises(world):
 
 
 def test_triggers_of_a_ledger_share_one_poller(world):
-    one, other = trigger(world), trigger(world, sink=declared.plain(MemoryTable(conn_id="warehouse", table="other")))
+    one, other = trigger(world), trigger(world, sink=recorded.plain(MemoryTable(conn_id="warehouse", table="other")))
     assert one.shared_stream_key() == other.shared_stream_key()
     assert one.shared_stream_key() != trigger(world, backpressure_conn_id="another").shared_stream_key()
 
@@ -113,7 +112,7 @@ def test_airflows_own_manager_lets_them_share_one_poll(world, monkeypatch):
     """M13: two triggers in a triggerer, one poller; each has its own event."""
     opened = []
     monkeypatch.setattr(unread, "Poller", lambda **given: opened.append(given) or poller.Poller(**given))
-    other = declared.plain(MemoryTable(conn_id="warehouse", table="other"))
+    other = recorded.plain(MemoryTable(conn_id="warehouse", table="other"))
     TABLES["other"] = MemorySink(identity="memory://other")
     triggers = [trigger(world), trigger(world, sink=other)]
 
@@ -222,14 +221,14 @@ def test_what_has_led_to_nothing_is_said_again_after_a_while_if_more_has_come():
     ids=lambda one: type(one).__name__,
 )
 def test_declarations_travel_as_json(declaration):
-    there = declared.from_plain(json.loads(json.dumps(declared.plain(declaration))))
-    assert declared.plain(there) == declared.plain(declaration)
+    there = recorded.from_plain(json.loads(json.dumps(recorded.plain(declaration))))
+    assert recorded.plain(there) == recorded.plain(declaration)
     assert type(there) is type(declaration)
 
 
 def test_a_class_of_others_does_not_travel():
     with pytest.raises(InvalidDeclaration, match="no declaration"):
-        declared.from_plain({"class": "Popen", "args": "rm"})
+        recorded.from_plain({"class": "Popen", "args": "rm"})
 
 
 def test_the_asset_is_another_than_that_of_the_commits():

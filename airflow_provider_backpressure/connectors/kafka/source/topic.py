@@ -8,11 +8,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_provider_backpressure.connectors.kafka import topic_identity as identity
+from airflow_provider_backpressure.connectors.kafka import metadata as identity
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED
 from airflow_provider_backpressure.connectors.kafka.errors import loss, shortfall
-from airflow_provider_backpressure.connectors.kafka.source.columns import KEY, columns_of
-from airflow_provider_backpressure.connectors.kafka.source.config import EARLIEST, LATEST, parse_start
+from airflow_provider_backpressure.connectors.kafka.source.config import EARLIEST, KEY, LATEST, columns_of, parse_start
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
 from airflow_provider_backpressure.connectors.kafka.source.marks import Mark, Marks
 from airflow_provider_backpressure.connectors.kafka.source.offsets import ASSUMED_BYTES, Log, TopicLog
@@ -21,13 +20,12 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
-from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, OffsetBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, Offsets, pack_pieces
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
-from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.exceptions import RESTART, SourceRefused
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.connectors.kafka.source.config import KafkaSource

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
-from airflow_provider_backpressure.connectors.kafka import topic_identity as identity
+from airflow_provider_backpressure.connectors.kafka import metadata as identity
 from airflow_provider_backpressure.connectors.kafka.connect import consumer
 from airflow_provider_backpressure.connectors.kafka.errors import Heard, loss, translate_error, where
 from airflow_provider_backpressure.connectors.kafka.metadata import open_client

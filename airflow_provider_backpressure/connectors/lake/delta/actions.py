@@ -3,13 +3,15 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
-from airflow_provider_backpressure.connectors.lake.footers import footer
+from airflow_provider_backpressure.connectors.lake.metadata_files import footer
 from airflow_provider_backpressure.connectors.lake.storage import Place
+from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
 Action = AddAction | RemoveAction
 
@@ -47,3 +49,93 @@ def _addition(place: Place, name: str) -> AddAction:
 
 def _now() -> int:
     return int(time.time() * 1000)
+
+
+def check_unreverted(table: DeltaTable, ours: str, since: int, name: str) -> None:
+    """Raise ``SinkRefused`` where a RESTORE removed one of our entries.
+
+    ``ours``: the key under which our entries say what they are. ``since``: the version that the plan began with. The
+    valid entries are found from the last version backwards: an entry builds on its predecessor, a RESTORE on its
+    target.
+    """
+    head = table.version()
+    entries = {entry["version"]: entry for entry in table.history(head - since + 1) if entry["version"] >= since}
+    at, standing = head, set[int]()
+    while at in entries:
+        standing.add(at)
+        at = _get_restored_version(entries[at]) if entries[at].get("operation") == "RESTORE" else at - 1
+    lost = max((version for version in entries if ours in entries[version] and version not in standing), default=None)
+    if lost is not None:
+        raise SinkRefused(
+            f"{name} no longer holds what was committed with version {lost}: a later RESTORE took it away. Restore "
+            f"that version, or {RESTART}."
+        )
+
+
+def _get_restored_version(entry: dict[str, Any]) -> int:
+    """Return the version that a RESTORE went back to; -1 where it names a time instead."""
+    version = str(entry.get("operationParameters", {}).get("version"))
+    return int(version) if version.isdigit() else -1
+
+
+def keeps_rows(place: Place, since: int, head: int) -> bool:
+    """Whether all entries after a version leave the rows as they are; ``False`` where one was cleaned from the log.
+
+    An entry that only compacts or clusters files says so of each file by ``dataChange``.
+    """
+    entries = (place.read(f"_delta_log/{version:020}.json") for version in range(since + 1, head + 1))
+    return since <= head and all(entry is not None and _keeps_rows(entry) for entry in entries)
+
+
+def _keeps_rows(entry: bytes) -> bool:
+    actions = [json.loads(line) for line in entry.splitlines() if line.strip()]
+    files = (action[kind] for action in actions for kind in ("add", "remove") if kind in action)
+    return not any(file.get("dataChange", True) for file in files)
+
+
+FORBIDDEN = " ,;{}()\n\t="
+"""Characters that Delta takes in no column's name."""
+FEATURES = frozenset({"timestampNtz", "appendOnly", "invariants", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Features that a table may have; others bind how files are read or written."""
+_BINDING = (
+    "delta.constraints.",
+    "delta.columnMapping.mode",
+    "delta.enableChangeDataFeed",
+    "delta.generationExpression",
+)
+
+
+def schema_of(table: DeltaTable, name: str) -> pyarrow.Schema:
+    """Return a table's columns; ``SinkRefused`` as for :func:`check_features`."""
+    check_features(table, name)
+    return pyarrow.schema(table.schema().to_arrow())
+
+
+def check_features(table: DeltaTable, name: str) -> None:
+    """Raise ``SinkRefused`` for a table whose files, as it is now, must not be written here, nor read by themselves."""
+    protocol, metadata = table.protocol(), table.metadata()
+    if metadata.partition_columns:
+        raise SinkRefused(f"{name} is partitioned by {', '.join(metadata.partition_columns)}: that is not supported.")
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    strange = sorted(str(feature) for feature in features - FEATURES)
+    strange += sorted(
+        key
+        for key, value in metadata.configuration.items()
+        if key.startswith(_BINDING) and value not in ("none", "false")
+    )
+    if strange:
+        raise SinkRefused(
+            f"{name} has features that are not supported: {', '.join(strange)}. Drop them, or name another table."
+        )
+
+
+def check_names(schema: pyarrow.Schema, name: str) -> None:
+    """Raise ``SinkRefused`` for a column whose name Delta does not take, or takes for that of another."""
+    strange = [field.name for field in schema if any(character in FORBIDDEN for character in field.name)]
+    if strange:
+        names = ", ".join(map(repr, strange))
+        raise SinkRefused(f"Delta takes no column {names} in {name}: no spaces nor any of ,;{{}}()=.")
+    folded = [column.lower() for column in schema.names]
+    twice = sorted({column for column in schema.names if folded.count(column.lower()) > 1})
+    if twice:
+        raise SinkRefused(f"Delta cannot distinguish the columns {', '.join(twice)} of {name}.")

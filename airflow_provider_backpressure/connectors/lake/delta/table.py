@@ -15,26 +15,19 @@ from deltalake.exceptions import (
 )
 from deltalake.table import TableMerger
 
-from airflow_provider_backpressure.connectors.lake.commit_retry import tries
 from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
-from airflow_provider_backpressure.connectors.lake.delta import compatibility as delta_fit
-from airflow_provider_backpressure.connectors.lake.delta import history as delta_history
-from airflow_provider_backpressure.connectors.lake.footers import batches, footer
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
-from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
-from airflow_provider_backpressure.connectors.lake.options import ADDRESS, REGION
-from airflow_provider_backpressure.connectors.lake.staged_files import StagedRows, require_files
-from airflow_provider_backpressure.connectors.lake.storage import Place
+from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, footer
+from airflow_provider_backpressure.connectors.lake.storage import REGION, S3_ADDRESS, Place, tries
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, require_files
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import strip_frames
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_start_positions, move_streams
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.snapshot.stream_positions import find_start_positions, move_streams
-from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, strip_frames
 
 FENCE = "backpressure"
 """App id of the fence, whose version is the epoch. Each of our commits writes it: no two can pass each other."""
@@ -60,11 +53,11 @@ class DeltaLakeTable:
     def schema(self) -> pyarrow.Schema | None:
         """See :meth:`..connectors.lake.table.LakeTable.schema`."""
         table = self._find()
-        return None if table is None else delta_fit.schema_of(table, self.name)
+        return None if table is None else delta_files.schema_of(table, self.name)
 
     def check(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.check`."""
-        delta_fit.check_names(schema, self.name)
+        delta_files.check_names(schema, self.name)
 
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
         """See :meth:`..connectors.lake.table.LakeTable.to_stored_schema`."""
@@ -143,7 +136,7 @@ class DeltaLakeTable:
             stands = self._mark(table, attempt.plan_id, attempt.slice_id)
             if stands is None:
                 attempt.check(self._holder(table), self.name)
-                delta_fit.check_features(table, self.name)
+                delta_files.check_features(table, self.name)
                 if not self._commit(table, attempt, mark, write if merges else None, settled):
                     continue
                 stands = mark
@@ -225,7 +218,7 @@ class DeltaLakeTable:
         Where the log has no row count of a file, the file itself is read.
         """
         table = self._load()
-        delta_fit.check_features(table, self.name)
+        delta_files.check_features(table, self.name)
         holder = self._holder(table)
         active = delta_files.active(table)
         visible = {
@@ -239,7 +232,7 @@ class DeltaLakeTable:
         """See :meth:`..connectors.lake.table.LakeTable.is_rearranged`. Each entry of the log says it of its files."""
         table = self._load()
         same = str(table.metadata().id) == since.table
-        return same and delta_history.keeps_rows(self._place, since.number, table.version())
+        return same and delta_files.keeps_rows(self._place, since.number, table.version())
 
     def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows.
@@ -247,7 +240,7 @@ class DeltaLakeTable:
         So has one that the log no longer names: a caller that names files knows how many rows they hold.
         """
         table = self._load()
-        delta_fit.check_features(table, self.name)
+        delta_files.check_features(table, self.name)
         if files is None:
             yield from table.to_pyarrow_dataset().to_batches()
             return
@@ -300,7 +293,7 @@ class DeltaLakeTable:
             raise SinkRefused(format_missing_table(self.name))
         holder.check_table(str(table.metadata().id), self.name)
         if "version" in holder.about:
-            delta_history.check_unreverted(table, FENCE, holder.about["version"], self.name)
+            delta_files.check_unreverted(table, FENCE, holder.about["version"], self.name)
 
     def _take(
         self,
@@ -451,6 +444,6 @@ def _storage_options(endpoint: Endpoint) -> dict[str, str]:
         options |= {"AWS_ACCESS_KEY_ID": endpoint.user, "AWS_SECRET_ACCESS_KEY": endpoint.password}
     if region := endpoint.options.get(REGION):
         options["AWS_REGION"] = region
-    if address := endpoint.options.get(ADDRESS):
+    if address := endpoint.options.get(S3_ADDRESS):
         options |= {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": str(address.startswith("http://")).lower()}
     return options

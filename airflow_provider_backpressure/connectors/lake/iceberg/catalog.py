@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from airflow_provider_backpressure.connectors.lake.options import ADDRESS, CATALOG, REGION
-from airflow_provider_backpressure.connectors.lake.storage import check_characters
+from airflow_provider_backpressure.connectors.lake.storage import CATALOG, REGION, S3_ADDRESS, check_characters
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -63,7 +62,7 @@ def catalog_properties(endpoint: Endpoint) -> dict[str, str]:
         login_text = f"{quote(endpoint.user, safe='')}:{quote(endpoint.password, safe='')}"
         options = f"?{urlencode(endpoint.options)}" if endpoint.options else ""
         return {"type": "sql", "uri": f"postgresql+psycopg://{login_text}@{endpoint.address}{options}"}
-    found = {"s3.region": endpoint.options.get(REGION), "s3.endpoint": endpoint.options.get(ADDRESS)}
+    found = {"s3.region": endpoint.options.get(REGION), "s3.endpoint": endpoint.options.get(S3_ADDRESS)}
     if endpoint.user:
         found |= {"s3.access-key-id": endpoint.user, "s3.secret-access-key": endpoint.password}
     return {name: value for name, value in found.items() if value}

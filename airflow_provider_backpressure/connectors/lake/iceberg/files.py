@@ -1,5 +1,6 @@
 """Files of an Iceberg table, and the snapshots that remove some."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -9,6 +10,9 @@ from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
 
 class Data:
@@ -98,3 +102,86 @@ def remove(files: Sequence[DataFile]) -> Callable[[Transaction, dict[str, str]],
                 snapshot.delete_data_file(file)
 
     return change
+
+
+OURS = "backpressure.plan"
+"""Key in the summary of each of our snapshots."""
+_CHANGES = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
+
+
+def describe_snapshot(snapshot: Snapshot | None) -> str:
+    """Return what a property says of our last snapshot: its id and sequence number."""
+    return json.dumps([snapshot.snapshot_id, snapshot.sequence_number or 0] if snapshot is not None else [])
+
+
+def check_unreverted(table: Table, last: str | None, name: str) -> None:
+    """Raise ``SinkRefused`` where the current snapshot does not descend from our last one.
+
+    Where that one has expired, the oldest that is left has to be younger.
+    """
+    if not last or last == "[]":
+        return
+    wanted, number = json.loads(last)
+    snapshots = {each.snapshot_id: each for each in table.metadata.snapshots}
+    line, at = list[Snapshot](), table.current_snapshot()
+    while at is not None:
+        line.append(at)
+        at = snapshots.get(at.parent_snapshot_id or 0) if at.snapshot_id != wanted else None
+    expired = wanted not in snapshots and line and (line[-1].sequence_number or 0) >= number
+    if not expired and all(each.snapshot_id != wanted for each in line):
+        raise SinkRefused(
+            f"{name} no longer holds what was committed with snapshot {wanted}: it was rolled back or replaced since. "
+            f"Make that snapshot the current one, or {RESTART}."
+        )
+
+
+def keeps_rows(table: Table, since: int) -> bool:
+    """Whether all snapshots after one leave the rows as they are; ``False`` where it has expired.
+
+    A compaction makes a snapshot whose operation is ``replace``; a plan, and a range without rows, one without files.
+    """
+    snapshots = {each.snapshot_id: each for each in table.metadata.snapshots}
+    at = table.current_snapshot()
+    while at is not None and at.snapshot_id != since:
+        if not _keeps_rows(at):
+            return False
+        at = snapshots.get(at.parent_snapshot_id or 0)
+    return at is not None
+
+
+def _keeps_rows(snapshot: Snapshot) -> bool:
+    summary = snapshot.summary
+    if summary is None:
+        return False
+    if summary.operation is Operation.REPLACE:
+        return True
+    facts = summary.additional_properties
+    return OURS in facts and not any(int(facts.get(name, 0)) for name in _CHANGES)
+
+
+PROPERTIES = {
+    # Old metadata files go as new ones come: each commit writes one, with all snapshots and slices in it.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    # Otherwise every commit leaves a manifest of its own, and readers open them all.
+    "commit.manifest-merge.enabled": "true",
+}
+"""Of a table that is created here."""
+_LARGE = {pyarrow.large_string(): pyarrow.string(), pyarrow.large_binary(): pyarrow.binary()}
+
+
+def to_stored_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
+    """Return a schema as Iceberg has it: its least integer has 32 bits."""
+    fields = [field.with_type(pyarrow.int32()) if field.type == pyarrow.int16() else field for field in schema]
+    return pyarrow.schema(fields)
+
+
+def schema_of(table: Table, name: str) -> pyarrow.Schema:
+    """Return a table's columns; ``SinkRefused`` for one that this package must not write into."""
+    if not table.spec().is_unpartitioned():
+        raise SinkRefused(f"{name} is partitioned by {table.spec()}: that is not supported.")
+    fields = [
+        pyarrow.field(field.name, _LARGE.get(field.type, field.type), field.nullable)
+        for field in table.schema().as_arrow()
+    ]
+    return pyarrow.schema(fields)

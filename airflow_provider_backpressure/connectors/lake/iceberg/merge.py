@@ -19,12 +19,11 @@ from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
 
-from airflow_provider_backpressure.connectors.lake.iceberg.compatibility import schema_of
-from airflow_provider_backpressure.connectors.lake.iceberg.files import Data
+from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, schema_of
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import Mark
-from airflow_provider_backpressure.connectors.lake.staged_files import StagedRows, require_files
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, require_files
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 _ORDERED = (pyarrow.types.is_integer, pyarrow.types.is_string, pyarrow.types.is_binary)

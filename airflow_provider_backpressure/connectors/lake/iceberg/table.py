@@ -22,11 +22,8 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table, Transaction
 
-from airflow_provider_backpressure.connectors.lake.commit_retry import tries
 from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
-from airflow_provider_backpressure.connectors.lake.footers import batches
-from airflow_provider_backpressure.connectors.lake.iceberg import compatibility as iceberg_fit
-from airflow_provider_backpressure.connectors.lake.iceberg import history as iceberg_history
+from airflow_provider_backpressure.connectors.lake.iceberg import files as iceberg_history
 from airflow_provider_backpressure.connectors.lake.iceberg import merge as iceberg_merge
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog import (
     IMPLEMENTATION,
@@ -37,16 +34,15 @@ from airflow_provider_backpressure.connectors.lake.iceberg.catalog import (
 from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, active, remove, scan_rows
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
-from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
-from airflow_provider_backpressure.connectors.lake.staged_files import require_files
+from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches
+from airflow_provider_backpressure.connectors.lake.storage import tries
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import require_files
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import strip_frames
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_start_positions, move_streams
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.snapshot.stream_positions import find_start_positions, move_streams
-from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, strip_frames
 
 PLAN, SLICES, BEFORE = "backpressure.plan", "backpressure.slices", "backpressure.slices.before"
 """Table properties: the plan that holds the table, its committed slices, and those of the plan before it."""
@@ -85,7 +81,7 @@ class IcebergTable:
     def schema(self) -> pyarrow.Schema | None:
         """See :meth:`..connectors.lake.table.LakeTable.schema`."""
         table = self._find()
-        return None if table is None else iceberg_fit.schema_of(table, self.name)
+        return None if table is None else iceberg_history.schema_of(table, self.name)
 
     def check(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.check`.
@@ -95,7 +91,7 @@ class IcebergTable:
 
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
         """See :meth:`..connectors.lake.table.LakeTable.to_stored_schema`."""
-        return iceberg_fit.to_stored_schema(schema)
+        return iceberg_history.to_stored_schema(schema)
 
     def create(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.create`. The namespace too."""
@@ -108,7 +104,7 @@ class IcebergTable:
         except NamespaceAlreadyExistsError:
             pass
         try:
-            self._catalog.create_table(self.name, self.to_stored_schema(schema), properties=iceberg_fit.PROPERTIES)
+            self._catalog.create_table(self.name, self.to_stored_schema(schema), properties=iceberg_history.PROPERTIES)
         except TableAlreadyExistsError:
             return
 

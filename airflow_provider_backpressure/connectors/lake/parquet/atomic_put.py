@@ -15,8 +15,7 @@ import pyarrow
 from pyarrow import fs
 
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER
-from airflow_provider_backpressure.connectors.lake.options import ADDRESS, REGION
-from airflow_provider_backpressure.connectors.lake.storage import Place, sync
+from airflow_provider_backpressure.connectors.lake.storage import REGION, S3_ADDRESS, Place, sync
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import SinkUnavailable
 
@@ -203,7 +202,7 @@ class BucketFolder:
             aws_access_key_id=self._endpoint.user or None,
             aws_secret_access_key=self._endpoint.password or None,
             region_name=self._endpoint.options.get(REGION),
-            endpoint_url=self._endpoint.options.get(ADDRESS),
+            endpoint_url=self._endpoint.options.get(S3_ADDRESS),
         )
 
 

@@ -11,16 +11,15 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
-from airflow_provider_backpressure.connectors.lake.footers import MARK, batches, footer
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
+from airflow_provider_backpressure.connectors.lake.metadata_files import MARK, batches, footer
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import Folder, open_folder
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.error_codec import strip_frames
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, strip_frames
 
 PLAN = f"{FOLDER}/plan.json"
 NAME = re.compile(r"part-(?P<plan>[^-]+)-(?P<slice>[\w.]+)\.parquet")

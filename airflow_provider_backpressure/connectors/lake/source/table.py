@@ -6,21 +6,26 @@ from contextlib import closing, contextmanager
 from functools import cached_property
 
 from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion, Landed
+from airflow_provider_backpressure.connectors.lake.last_write import of_window
 from airflow_provider_backpressure.connectors.lake.table import KINDS, LakeTable, open_table
-from airflow_provider_backpressure.connectors.lake.window_filter import of_window
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Sink, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
-from airflow_provider_backpressure.core.reconciliation.rebuild import Rebuilt
-from airflow_provider_backpressure.core.remedies import RESTART
+from airflow_provider_backpressure.core.reconciliation.reindexer import Rebuilt
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import LANDED, Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
-from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.exceptions import (
+    RESTART,
+    SinkRefused,
+    SinkUnavailable,
+    SourceRefused,
+    SourceUnavailable,
+)
 
 
 class LandedTable:

@@ -4,6 +4,7 @@ No commit spans two tables. So they are committed there first, under the same pl
 between is followed by one whose rows that table refuses as doubles.
 """
 
+import json
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -11,14 +12,46 @@ from datetime import UTC, datetime
 import pyarrow
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
-from airflow_provider_backpressure.connectors.lake.quarantine import COLUMNS, attempt_at, open_beside
-from airflow_provider_backpressure.connectors.lake.table import LakeTable
+from airflow_provider_backpressure.connectors.lake.table import LakeTable, address_of, open_table
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files, cast
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
-from airflow_provider_backpressure.spark.arrow_types import arrow_schema
-from airflow_provider_backpressure.spark.quarantine_record import Row, alone, full, kept_of, key_of
+from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec
+from airflow_provider_backpressure.exceptions import SinkUnavailable
+from airflow_provider_backpressure.spark.types import Row, alone, arrow_schema, full, kept_of, key_of
+
+ENDING = "_quarantine"
+COLUMNS = (
+    Column(name="plan_id", type="text", nullable=False),
+    Column(name="slice_id", type="text", nullable=False),
+    Column(name="target", type="text", nullable=False),
+    Column(name="key", type="text", nullable=False),
+    Column(name="reason", type="text", nullable=False),
+    Column(name="row", type="text", nullable=False),
+    Column(name="at", type="timestamp with time zone", nullable=False),
+)
+"""As ``backpressure_quarantine`` of a PostgreSQL target has them."""
+
+
+def address_beside(address: str) -> str:
+    """Return where the rows of the table at an address are kept aside."""
+    parts = json.loads(address)
+    named = "table" if "table" in parts else "path"
+    return address_of(**{**parts, named: parts[named] + ENDING})
+
+
+def open_beside(kind: str, address: str, endpoint: Endpoint) -> LakeTable:
+    """Return the table beside the one at an address."""
+    return open_table(kind, address_beside(address), endpoint)
+
+
+def attempt_at(table: LakeTable, attempt: Attempt) -> Attempt:
+    """Return the attempt as the quarantine table has it, whose epochs differ."""
+    holder = table.holder()
+    if holder is None:
+        raise SinkUnavailable(f"{table.name} has no plan: it was removed while plan {attempt.plan_id} is under way.")
+    holder.check_plan(attempt.plan_id, table.name)
+    return replace(attempt, epoch=holder.epoch, moves=())
 
 
 @dataclass(kw_only=True)

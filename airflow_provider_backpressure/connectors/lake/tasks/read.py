@@ -9,17 +9,17 @@ import pyarrow
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, open_table
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import (
+    RESTART,
     InvalidDeclaration,
     SinkRefused,
     SinkUnavailable,
     SourceRefused,
     SourceUnavailable,
 )
-from airflow_provider_backpressure.spark.arrow_types import arrow_schema
+from airflow_provider_backpressure.spark.types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 _MOVED = f"the table was written since it was planned. If its rows are right, {RESTART}"

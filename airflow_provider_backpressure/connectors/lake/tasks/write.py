@@ -6,12 +6,11 @@ from contextlib import closing
 
 import pyarrow
 
-from airflow_provider_backpressure.connectors.lake.last_write import Order
+from airflow_provider_backpressure.connectors.lake.last_write import Order, within
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, open_table
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files, cast
 from airflow_provider_backpressure.connectors.lake.tasks.quarantine import QuarantineWriter
-from airflow_provider_backpressure.connectors.lake.window_filter import within
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
@@ -24,9 +23,9 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     columns_from_json,
 )
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
-from airflow_provider_backpressure.spark.arrow_types import arrow_schema
-from airflow_provider_backpressure.spark.stage_timer import time_handovers
-from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, split_tombstones, to_one_slice
+from airflow_provider_backpressure.spark.change_rows import apart, check_names, complete, split_tombstones, to_one_slice
+from airflow_provider_backpressure.spark.reader_timings import time_handovers
+from airflow_provider_backpressure.spark.types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 
-from airflow_provider_backpressure.connectors.mysql.binlog.events import Statement
+from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import Statement
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 
 _SKIPPED = r"/\*(?!!).*?\*/|/\*!\d*|\*/|--(?=\s|$)[^\n]*|#[^\n]*"

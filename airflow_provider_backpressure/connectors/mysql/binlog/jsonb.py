@@ -3,12 +3,12 @@
 import base64
 import struct
 
-from airflow_provider_backpressure.connectors.mysql.binlog.decimal_decoder import decimal_text
-from airflow_provider_backpressure.connectors.mysql.binlog.double_text import double_text
-from airflow_provider_backpressure.connectors.mysql.binlog.time_decoders import (
+from airflow_provider_backpressure.connectors.mysql.binlog.values import (
+    decimal_text,
     decode_packed_date,
     decode_packed_datetime,
     decode_packed_time,
+    double_text,
 )
 
 _CONTAINERS = {0: (2, True), 1: (4, True), 2: (2, False), 3: (4, False)}

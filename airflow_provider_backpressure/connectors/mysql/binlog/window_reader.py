@@ -4,18 +4,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from airflow_provider_backpressure.connectors.mysql.binlog.column_decoders import Charsets
 from airflow_provider_backpressure.connectors.mysql.binlog.ddl import Effect, effect
-from airflow_provider_backpressure.connectors.mysql.binlog.events import (
+from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import (
     Event,
     Kind,
     gtid_of,
     statement_of,
     unpack_transaction,
 )
-from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Row, RowReader, Wanted
+from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Charsets, Row, RowReader, Wanted
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import table_name, table_number, table_of
-from airflow_provider_backpressure.connectors.mysql.gtid_set import GtidSet
+from airflow_provider_backpressure.connectors.mysql.binlog_position import GtidSet
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused
 

@@ -10,15 +10,13 @@ from uuid import uuid4
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.binlog import dump_stream as stream
-from airflow_provider_backpressure.connectors.mysql.binlog_position import Place, read_current_place
+from airflow_provider_backpressure.connectors.mysql.binlog_position import GtidSet, Place, read_current_place
+from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.errors import Errors, code, where
-from airflow_provider_backpressure.connectors.mysql.gtid_set import GtidSet
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, literal
-from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.replay_window import TRANSACTIONS
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import ClassVar
 
-from airflow_provider_backpressure.connectors.declaration import check_some, take_tuples
-from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.config import Consistency, check_some, take_tuples
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.table_selection import TableName, one_of
@@ -79,7 +78,7 @@ class MySQLSource:
     def found(self, endpoint: Endpoint) -> list[TableName]:
         """Return the tables that the pattern meets and the user may see."""
         self._check_installed()
-        from airflow_provider_backpressure.connectors.mysql.source.discovery import found
+        from airflow_provider_backpressure.connectors.mysql.source.table import found
 
         return found(endpoint, str(self.tables))
 

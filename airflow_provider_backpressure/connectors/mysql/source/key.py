@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn, Relation, UniqueKey
-from airflow_provider_backpressure.connectors.mysql.identifiers import join_names
-from airflow_provider_backpressure.connectors.mysql.predicates import KeyKind
+from airflow_provider_backpressure.connectors.mysql.identifiers import KeyKind, join_names
 from airflow_provider_backpressure.connectors.mysql.source.types import key_kind
 from airflow_provider_backpressure.exceptions import SourceRefused
 

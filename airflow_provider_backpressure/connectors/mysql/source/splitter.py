@@ -9,14 +9,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from airflow_provider_backpressure.connectors.mysql.identifiers import join_names
-from airflow_provider_backpressure.connectors.mysql.predicates import KeyKind, beyond
-from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
+from airflow_provider_backpressure.connectors.mysql.connect import Session
+from airflow_provider_backpressure.connectors.mysql.identifiers import KeyKind, beyond, join_names
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
-from airflow_provider_backpressure.core.snapshot.increment import shorten
 from airflow_provider_backpressure.core.snapshot.messages import Column, null_bounds
-from airflow_provider_backpressure.core.snapshot.plan import Snapshot
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot, shorten
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 

@@ -1,31 +1,30 @@
 """A MySQL table as a source, opened."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_provider_backpressure.connectors.declaration import suffix
+from airflow_provider_backpressure.connectors.mysql import identifiers as names
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn, Relation, find
+from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.errors import Errors
 from airflow_provider_backpressure.connectors.mysql.health import MySQLHealth
-from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, join_names
-from airflow_provider_backpressure.connectors.mysql.predicates import KeyColumn
-from airflow_provider_backpressure.connectors.mysql.shared_connection import Session
+from airflow_provider_backpressure.connectors.mysql.identifiers import KeyColumn, TableName, join_names
 from airflow_provider_backpressure.connectors.mysql.source.change_log import MySQLLog, window_slice
 from airflow_provider_backpressure.connectors.mysql.source.checks import (
     check_condition,
     check_readable,
     check_rights,
     chosen_columns,
+    replayable,
 )
 from airflow_provider_backpressure.connectors.mysql.source.key import check_rising, chosen_split, is_coarse
-from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable
-from airflow_provider_backpressure.connectors.mysql.source.replication_checks import replayable
-from airflow_provider_backpressure.connectors.mysql.source.size import measure_size, row_size
+from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable, measure_size, row_size
 from airflow_provider_backpressure.connectors.mysql.source.splitter import cut_range, in_order, key_ranges
 from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carry_column, key_kind, line
-from airflow_provider_backpressure.connectors.relational.size import UNKNOWN
-from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.connectors.relational import UNKNOWN
+from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
@@ -34,6 +33,8 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.table_selection import TableName as SelectedTable
+from airflow_provider_backpressure.core.table_selection import match_tables
 from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
 
 if TYPE_CHECKING:
@@ -283,3 +284,19 @@ class MySQLTable:
         """Return the identity's suffix: a part of a table is another source than the whole."""
         declared = self._declared
         return suffix([declared.columns, self._where, declared.as_text, declared.zero_dates == "null"])
+
+
+_TABLES = """
+    SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
+    WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')
+    ORDER BY 1, 2
+"""
+
+
+def found(endpoint: Endpoint, pattern: str) -> list[SelectedTable]:
+    """Return them in the order of their names. The server itself shows only what the user may read."""
+    with closing(Session(endpoint, errors=ERRORS)) as session:
+        tables = [names.TableName(database=database, name=name) for database, name in session.rows(_TABLES)]
+    return match_tables(
+        (SelectedTable(schema=each.database, name=each.name, spelled=str(each)) for each in tables), pattern
+    )

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn
-from airflow_provider_backpressure.connectors.mysql.identifiers import quote
-from airflow_provider_backpressure.connectors.mysql.predicates import KeyKind
+from airflow_provider_backpressure.connectors.mysql.identifiers import KeyKind, quote
 
 _INTEGERS = {
     "tinyint": ("smallint", "smallint"),

@@ -9,17 +9,15 @@ from typing import Any
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.binlog import dump_stream as stream
-from airflow_provider_backpressure.connectors.mysql.binlog.charsets import charsets
-from airflow_provider_backpressure.connectors.mysql.binlog.column_decoders import Wish
-from airflow_provider_backpressure.connectors.mysql.binlog.events import Event
-from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Wanted
+from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import Event
+from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Wanted, Wish
+from airflow_provider_backpressure.connectors.mysql.binlog.values import charsets
 from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import Change, Done, Walk
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, Place, seen
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import code, words
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
-from airflow_provider_backpressure.connectors.mysql.tasks.attempts import reader_name
-from airflow_provider_backpressure.connectors.mysql.tasks.errors import SOURCE
+from airflow_provider_backpressure.connectors.mysql.tasks.read import SOURCE, reader_name
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice

@@ -1,22 +1,49 @@
 """Rows of a MySQL statement as typed Arrow batches: the server makes the text, and a block of it is parsed at once."""
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow
 import pymysql
 
+from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import RowStream, stream_rows
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
-from airflow_provider_backpressure.connectors.mysql.errors import TEXT_REMEDY, code, words
-from airflow_provider_backpressure.connectors.mysql.packet_stream import RowStream, sent
-from airflow_provider_backpressure.connectors.mysql.tasks.attempts import end_attempts, reader_name
-from airflow_provider_backpressure.connectors.mysql.tasks.errors import SOURCE
-from airflow_provider_backpressure.connectors.relational.tasks.csv_blocks import parse, pieces
+from airflow_provider_backpressure.connectors.mysql.errors import TEXT_REMEDY, Errors, code, words
+from airflow_provider_backpressure.connectors.relational.csv_blocks import parse, pieces
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
-from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
+from airflow_provider_backpressure.exceptions import RESTART, RangeFailed, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.spark.types import carrier
+
+SOURCE = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+
+
+ATTEMPT = "bp-read:"
+
+
+def reader_name(tag: str) -> str:
+    """Return the name under which an attempt reads; the attempt's own name is the writer's."""
+    return tag.replace("bp:", ATTEMPT, 1)
+
+
+def end_attempts(connection: Connection, name: str) -> None:
+    """End the statements of earlier attempts at the same slice, as far as our account sees them and may.
+
+    They would only cost: what they read is refused by the sink.
+    """
+    if not name.startswith(ATTEMPT):
+        return
+    slice_, _, attempt = name.rpartition(":")
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW FULL PROCESSLIST")
+        running = [(int(row[0]), str(row[7] or "")) for row in cursor.fetchall()]
+        for number, statement in running:
+            other, _, rest = statement.removeprefix("/* ").partition(" */")[0].rpartition(":")
+            if other == slice_ and rest.isdecimal() and int(rest) < int(attempt):
+                with contextlib.suppress(pymysql.Error):
+                    cursor.execute(f"KILL {number}")
+
 
 _DATES = ("date", "timestamp")
 _GONE = frozenset({1054, 1146})
@@ -36,7 +63,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             end_attempts(connection, named)
             # The statement carries its attempt's name: everybody sees their own statements, and nothing else of them.
             with _check_planned():
-                stream = sent(connection, f"/* {named} */ {piece.query}")
+                stream = stream_rows(connection, f"/* {named} */ {piece.query}")
         for text in pieces(_texts(stream, seen)):
             for batch in parse(text, read.columns, _way_out, bits=True).to_batches():
                 rows += batch.num_rows

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from airflow_provider_backpressure.connectors.declaration import check_quarantine, taken_key
+from airflow_provider_backpressure.core.config import check_quarantine, taken_key
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Sink
 

@@ -2,8 +2,8 @@
 
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.connect import Connection
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
 from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH
 from airflow_provider_backpressure.core.config import Mode

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.connect import Connection
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
-from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection
 
 log = logging.getLogger(__name__)
 

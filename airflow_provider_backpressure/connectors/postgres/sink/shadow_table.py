@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.connect import Connection
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, quote
-from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection
 from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import alike, creation
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import create_table, definition
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec

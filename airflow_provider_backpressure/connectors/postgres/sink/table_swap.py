@@ -8,18 +8,18 @@ from typing import TypeVar
 import psycopg
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.errors import words
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
-from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
-from airflow_provider_backpressure.connectors.postgres.sink.clone_constraints import (
+from airflow_provider_backpressure.connectors.postgres.sink.attempts import patiently
+from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import (
     carry_over,
     final_names,
     find_missing,
     make,
+    same_columns,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import same_columns
-from airflow_provider_backpressure.connectors.postgres.sink.dependents import View, against_replacing, views_over
-from airflow_provider_backpressure.connectors.postgres.sink.lock_retry import patiently
+from airflow_provider_backpressure.connectors.postgres.sink.compatibility import View, against_replacing, views_over
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import oid_of, purpose, shadow_of
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy

@@ -10,27 +10,31 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, find, place
-from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW
+from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW, Connection, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, where
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
-from airflow_provider_backpressure.connectors.postgres.predicates import (
+from airflow_provider_backpressure.connectors.postgres.identifiers import (
+    QualifiedName,
     condition,
+    join_names,
     key_cast,
     within_offsets,
     within_window,
 )
-from airflow_provider_backpressure.connectors.postgres.shared_connection import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
+    LOCK_WAIT,
     end_connections,
     plan_prefix,
     rows_in_flight,
     slice_prefix,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.compatibility import Fitting, check_fit
-from airflow_provider_backpressure.connectors.postgres.sink.durability import find_undurable
-from airflow_provider_backpressure.connectors.postgres.sink.leftovers import Traces
-from airflow_provider_backpressure.connectors.postgres.sink.lock_retry import LOCK_WAIT
+from airflow_provider_backpressure.connectors.postgres.sink.compatibility import Fitting, check_fit, find_undurable
+from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
+    Traces,
+    count_rows,
+    delete_rows,
+    remove_rows,
+)
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     find_other_holder,
     is_another_table,
@@ -38,7 +42,6 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     plan_row,
     upgrade,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.row_cleanup import count_rows, delete_rows, remove_rows
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
     create_shadow,
@@ -46,13 +49,13 @@ from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import 
     new_shadow,
     shadow_of,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.stream_positions import place_streams
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import (
     SystemTable,
     commit_table,
     create_table,
     definition,
     frontier_table,
+    place_streams,
     plan_table,
     quarantine_table,
 )
@@ -62,7 +65,6 @@ from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health, Marker, PlanRow, ScratchSink
-from airflow_provider_backpressure.core.remedies import RESTART
 from airflow_provider_backpressure.core.snapshot.bounds import (
     BlockBounds,
     Bounds,
@@ -77,7 +79,7 @@ from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
-from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused, SinkUnavailable
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.connectors.postgres.sink.config import PostgresSink

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import Relation
+from airflow_provider_backpressure.connectors.postgres.connect import Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.shared_connection import Session
 from airflow_provider_backpressure.connectors.postgres.source.query import KeyedTable
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, Bounds, Place
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from airflow_provider_backpressure.connectors.declaration import check_some, take_tuples
-from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.config import Consistency, check_some, take_tuples
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.table_selection import TableName, one_of
@@ -87,7 +86,7 @@ class PostgresSource:
 
     def found(self, endpoint: Endpoint) -> list[TableName]:
         """Return the tables that the pattern meets and the role may read."""
-        from airflow_provider_backpressure.connectors.postgres.source.discovery import found
+        from airflow_provider_backpressure.connectors.postgres.source.table import found
 
         return found(endpoint, str(self.tables))
 

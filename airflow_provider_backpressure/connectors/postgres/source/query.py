@@ -1,12 +1,24 @@
 """The table that is read, as part of statements: its name, its key and the rows that are asked for."""
 
-from collections.abc import Iterable
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from psycopg import sql
 from psycopg.sql import SQL, Composable, Composed, Identifier
 
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.predicates import condition, within_blocks, within_window
+from airflow_provider_backpressure.connectors.postgres.catalog import ORDINARY, PARTITIONED, CatalogColumn, Relation
+from airflow_provider_backpressure.connectors.postgres.connect import Session
+from airflow_provider_backpressure.connectors.postgres.identifiers import (
+    QualifiedName,
+    condition,
+    within_blocks,
+    within_window,
+)
+from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS, UNEVEN, Size
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, Bounds, KeyBounds, NullBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -88,3 +100,90 @@ def column_sql(name: str, *, as_text: bool) -> Composable:
     """Return a column for the list of a SELECT."""
     column = Identifier(name)
     return SQL("{}::text AS {}").format(column, column) if as_text else column
+
+
+SAMPLED_ROWS = 30_000
+"""Rows that are looked at for their size."""
+_SHORT = re.compile(
+    r"(smallint|integer|bigint|numeric|real|double precision|boolean|date|time|timestamp|interval|uuid|inet|cidr"
+    r"|macaddr|money|oid|name|pg_lsn)\b(?!.*\[\])|character( varying)?\(\d{1,3}\)$"
+)
+"""Types whose values have no more than some thousand bytes."""
+_TOASTED = 2000
+"""Bytes of a row above which PostgreSQL begins to keep its long values aside."""
+_MUCH = 16 * 1024 * 1024
+"""Bytes kept aside that are worth asking who they belong to."""
+
+
+def measure_size(session: Session, table: Relation, keyed: KeyedTable, columns: Sequence[CatalogColumn]) -> Size:
+    """Return the size of what is asked for, ``columns``."""
+    estimated, width = _estimate(session, keyed.rows([sql.Identifier(column.name) for column in columns]))
+    whole = estimated
+    if keyed.partial:
+        whole, _ = _estimate(session, sql.SQL("SELECT FROM {}").format(keyed.sql))
+    toast_bytes, analysed = session.rows(_STORAGE, {"oid": table.oid})[0]
+    mean, widest = _sample_sizes(session, table, columns, whole)
+    row_bytes = mean or width + toast_bytes / max(1, whole)
+    if 0 < widest < _TOASTED and toast_bytes > _MUCH:
+        # None of the rows seen has a long value, yet there are some: no bound is known.
+        widest = math.inf
+    widest = widest if widest > UNEVEN * row_bytes else 0.0
+    if whole <= COUNTABLE_ROWS:
+        total = session.value(sql.SQL("SELECT count(*) FROM {}{}").format(keyed.sql, keyed.filter()))
+        return Size(rows=total, exact=True, row_bytes=row_bytes, widest_bytes=widest)
+    return Size(rows=estimated if analysed else None, exact=False, row_bytes=row_bytes, widest_bytes=widest)
+
+
+def row_size(columns: Sequence[CatalogColumn]) -> sql.Composable:
+    """Return the expression for the bytes of a row; it asks for lengths, and unpacks no long value for them.
+
+    A packed value of a type other than text and bytes counts as it is stored.
+    """
+    return sql.SQL("({})").format(sql.SQL(" + ").join([_size(column) for column in columns]))
+
+
+def _size(column: CatalogColumn) -> sql.Composable:
+    name = sql.Identifier(column.name)
+    if column.type == "bytea" or (column.type.startswith(("text", "character")) and not column.type.endswith("]")):
+        return sql.SQL("coalesce(octet_length({}), 0)").format(name)
+    return sql.SQL("coalesce(pg_column_size({}), 0)").format(name)
+
+
+def _sample_sizes(
+    session: Session, table: Relation, columns: Sequence[CatalogColumn], whole: int
+) -> tuple[float, float]:
+    """Return mean and largest size of some rows; 0 where no column can hold anything long."""
+    if table.kind not in (ORDINARY, PARTITIONED) or all(_SHORT.match(column.type) for column in columns):
+        return 0.0, 0.0
+    query = sql.SQL(_SAMPLE).format(
+        size=row_size(columns),
+        table=sql.SQL(table.name.sql),
+        # By rows: by blocks, wide rows that lie together are missed or are all there is. But that reads every block.
+        method=sql.SQL("BERNOULLI" if whole <= COUNTABLE_ROWS else "SYSTEM"),
+        percent=sql.Literal(min(100.0, max(1e-4, 100.0 * SAMPLED_ROWS / max(1, whole)))),
+    )
+    mean, widest = session.rows(query)[0]
+    return mean, widest
+
+
+def _estimate(session: Session, query: sql.Composed) -> tuple[int, float]:
+    """Return rows and bytes of a row as the planner sees them; it scales what ANALYZE saw to the table's size now."""
+    answer: Any = session.value(sql.SQL("EXPLAIN (FORMAT JSON) ") + query)
+    plan = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
+    return int(plan["Plan Rows"]), float(plan["Plan Width"])
+
+
+# A long value counts in the planner's width as the pointer to where it lies: what lies there is spread over the rows.
+_STORAGE = sql.SQL(
+    """
+    SELECT coalesce(sum(pg_relation_size(nullif(c.reltoastrelid, 0))), 0)::bigint,
+           coalesce(bool_and(c.reltuples > 0 OR pg_relation_size(c.oid) = 0), true)
+    FROM pg_class c
+    WHERE c.oid = %(oid)s AND c.relkind = 'r'
+       OR c.oid IN (SELECT p.relid FROM pg_partition_tree(%(oid)s) p WHERE p.isleaf)
+    """
+)
+_SAMPLE = """
+    SELECT coalesce(avg(s.size), 0)::float8, coalesce(max(s.size), 0)::float8
+    FROM (SELECT {size} AS size FROM {table} TABLESAMPLE {method} ({percent})) s
+"""

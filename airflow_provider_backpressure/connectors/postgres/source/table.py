@@ -1,49 +1,52 @@
 """A PostgreSQL table as a source, opened."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 from psycopg.sql import Composable
 
-from airflow_provider_backpressure.connectors.declaration import suffix
 from airflow_provider_backpressure.connectors.postgres.catalog import (
     ORDINARY,
     PARTITIONED,
     CatalogColumn,
     Relation,
+    check_same_files,
+    lock_statement,
     place,
+    read_storage,
 )
-from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY
+from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
-from airflow_provider_backpressure.connectors.postgres.predicates import key_cast
-from airflow_provider_backpressure.connectors.postgres.shared_connection import Session
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names, key_cast
 from airflow_provider_backpressure.connectors.postgres.source.block_splitter import block_ranges, cut_blocks, parts
-from airflow_provider_backpressure.connectors.postgres.source.boundaries import in_order
-from airflow_provider_backpressure.connectors.postgres.source.change_log import PostgresLog, window_slice
+from airflow_provider_backpressure.connectors.postgres.source.boundaries import cut_range, in_order, key_ranges
+from airflow_provider_backpressure.connectors.postgres.source.change_log import (
+    PostgresLog,
+    SnapshotKeeper,
+    window_slice,
+)
 from airflow_provider_backpressure.connectors.postgres.source.checks import (
     check_condition,
     check_readable,
     chosen_columns,
     readable_table,
+    replayable,
 )
 from airflow_provider_backpressure.connectors.postgres.source.config import DROP_AND_RESTART
 from airflow_provider_backpressure.connectors.postgres.source.key import check_rising, chosen_split, is_coarse
-from airflow_provider_backpressure.connectors.postgres.source.query import KeyColumn, KeyedTable, column_sql
-from airflow_provider_backpressure.connectors.postgres.source.replication_checks import replayable
-from airflow_provider_backpressure.connectors.postgres.source.size import measure_size, row_size
-from airflow_provider_backpressure.connectors.postgres.source.snapshot_export import SnapshotKeeper
-from airflow_provider_backpressure.connectors.postgres.source.splitter import cut_range, key_ranges
-from airflow_provider_backpressure.connectors.postgres.table_storage import (
-    check_same_files,
-    lock_statement,
-    read_storage,
+from airflow_provider_backpressure.connectors.postgres.source.query import (
+    KeyColumn,
+    KeyedTable,
+    column_sql,
+    measure_size,
+    row_size,
 )
-from airflow_provider_backpressure.connectors.relational.size import UNKNOWN
-from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.connectors.relational import UNKNOWN
+from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
@@ -57,10 +60,10 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
     Values,
 )
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
-from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, check_columns
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
-from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.core.table_selection import TableName, match_tables
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     SnapshotLost,
@@ -352,3 +355,25 @@ class PostgresTable:
     def _part(self) -> str:
         """Return the identity's suffix: a part of a table is another source than the whole."""
         return suffix([self._declared.columns, self._where, self._declared.as_text])
+
+
+# A partition is read with the table that it is of; views have to be named, with the column by which they are cut.
+_TABLES = sql.SQL(
+    """
+    SELECT n.nspname, c.relname
+    FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND NOT c.relispartition
+      AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_toast%%'
+      AND c.relname NOT LIKE 'backpressure\\_%%'
+      AND has_schema_privilege(n.oid, 'USAGE') AND has_any_column_privilege(c.oid, 'SELECT')
+    ORDER BY 1, 2
+    """
+)
+
+
+def found(endpoint: Endpoint, pattern: str) -> list[TableName]:
+    """Return them in the order of their names."""
+    with closing(Session(endpoint, errors=ERRORS, settings=READ_ONLY)) as session:
+        names = [QualifiedName(schema=schema, name=name) for schema, name in session.rows(_TABLES)]
+    return match_tables((TableName(schema=name.schema, name=name.name, spelled=str(name)) for name in names), pattern)

@@ -3,7 +3,7 @@
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, Relation
-from airflow_provider_backpressure.connectors.postgres.shared_connection import Session
+from airflow_provider_backpressure.connectors.postgres.connect import Session
 
 REASONS = {
     "binary": "it has no binary form",

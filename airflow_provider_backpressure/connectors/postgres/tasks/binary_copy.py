@@ -14,13 +14,11 @@ import pyarrow
 import pyarrow.compute as pc
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import END, HEADER, SIGNATURE
-from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import names
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import END, HEADER, SIGNATURE, names
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
-from airflow_provider_backpressure.spark import decimal_binary as numerics
-from airflow_provider_backpressure.spark.arrow_types import PLAIN
+from airflow_provider_backpressure.spark.types import PLAIN
 
 OPTIONS = "FORMAT binary"
 BEGINNING = HEADER.pack(SIGNATURE, 0, 0)
@@ -29,7 +27,7 @@ _EPOCH_DAYS, _EPOCH_MICROS = 10_957, 946_684_800_000_000
 """PostgreSQL counts from the year 2000."""
 _TEXT, _BYTES = pyarrow.string(), pyarrow.binary()
 _LENGTH = numpy.dtype(">i4")
-_CELL = numerics.CELL.itemsize
+_CELL = buffers.CELL.itemsize
 _NUMERIC, _BPCHAR, _VARCHAR = 1700, 1042, 1043
 _PLAIN = {
     16: "boolean", 17: "bytea", 20: "bigint", 21: "smallint", 23: "integer", 25: "text", 114: "text",
@@ -88,7 +86,7 @@ def _zoneless(type_: pyarrow.DataType) -> pyarrow.DataType:
 def rows(batch: pyarrow.RecordBatch, columns: Sequence[Target]) -> pyarrow.LargeBinaryArray:
     """Return the rows; one behind the other they are what COPY reads. ``RangeFailed`` for a text that is too long."""
     found = _Rows(count=batch.num_rows)
-    found.fixed.append(numpy.full(batch.num_rows, batch.num_columns, numerics.CELL))
+    found.fixed.append(numpy.full(batch.num_rows, batch.num_columns, buffers.CELL))
     found.kept.append(None)
     for column, target in zip(batch.columns, columns, strict=True):
         found.add(column, target)
@@ -121,7 +119,7 @@ class _Rows:
             # A value of one byte is no whole cell.
             self._add_texts(column, _bytes(column))
         elif pyarrow.types.is_decimal(target.type):
-            self._add_numbers(column, *numerics.encode(column))
+            self._add_numbers(column, *buffers.encode(column))
         else:
             self._add_numbers(column, _FIXED[target.type](column), None)
 
@@ -164,7 +162,7 @@ class _Rows:
         )
         for n, part in enumerate(self.fixed):
             record[f"{n}"] = part
-        cells = record.view(numerics.CELL).reshape(self.count, record.itemsize // _CELL)
+        cells = record.view(buffers.CELL).reshape(self.count, record.itemsize // _CELL)
         if all(kept is None for kept in self.kept):
             lengths = numpy.full(self.count, record.itemsize)
         else:

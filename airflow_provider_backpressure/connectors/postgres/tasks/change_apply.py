@@ -16,10 +16,9 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy as binary
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import RowSum
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit
-from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import names
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import RowSum, names
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
@@ -27,7 +26,7 @@ from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slic
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.spark.change_rows import DELETE, FIELDS, MOVE, TRUNCATE, UPSERT, Changes
-from airflow_provider_backpressure.spark.stage_timer import time_handovers
+from airflow_provider_backpressure.spark.reader_timings import time_handovers
 
 CHANGES, LAST = (sql.Identifier("pg_temp", f"backpressure_{name}") for name in ("changes", "last"))
 OPERATIONS = {name: sql.Literal(op) for name, op in (("delete", DELETE), ("upsert", UPSERT), ("move", MOVE))}

@@ -13,18 +13,21 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.replication_slots import lsn
 from airflow_provider_backpressure.connectors.postgres.replication_slots import position as position_of
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE, connect_source, end_attempts
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import Buffer, without_header
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, open_copy_out, reader_name
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import (
+    CopyOut,
+    Reading,
+    open_copy_out,
+    reader_name,
+)
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder, Type
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import Buffer, without_header
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.spark.change_rows import UPSERT, change
-from airflow_provider_backpressure.spark.stage_timer import time_open
+from airflow_provider_backpressure.spark.reader_timings import time_open
 
 FLUSH_SECONDS = 60.0
 """Longest wait for the server to bring its log to its disk."""

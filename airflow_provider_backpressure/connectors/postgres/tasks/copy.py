@@ -11,11 +11,11 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import RowSum
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, open_copy_out, own_types
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out, own_types
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
     STAGE,
+    RowSum,
     hash_stage,
     make_stage,
     move_stage,
@@ -28,7 +28,7 @@ from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slic
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark.change_rows import log_reader
-from airflow_provider_backpressure.spark.stage_timer import time_handovers, time_open
+from airflow_provider_backpressure.spark.reader_timings import time_handovers, time_open
 from airflow_provider_backpressure.spark.task import measure
 
 

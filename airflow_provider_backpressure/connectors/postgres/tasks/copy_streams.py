@@ -6,10 +6,26 @@ read, TCP fills up and the source's server waits.
 """
 
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import psycopg
-from psycopg import errors, pq
+from psycopg import errors, pq, sql
+
+from airflow_provider_backpressure.connectors.postgres.catalog import (
+    check_same_files,
+    find_other_columns,
+    lock_relations,
+)
+from airflow_provider_backpressure.connectors.postgres.errors import is_lost, words
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE, connect_source, end_attempts
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused
 
 BLOCK = 32 * 1024
 """Bytes collected before they are handed on: they and their messages stay in the processor's cache, and the memory of
@@ -133,3 +149,180 @@ def _error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> psycopg.Error:
     if error.sqlstate is None and pgconn.status == pq.ConnStatus.BAD:
         return psycopg.OperationalError(str(error))
     return error
+
+
+Heed = Callable[[psycopg.errors.Diagnostic], None]
+ANEW = 'ranges that are committed stay; trigger the DAG with {"backpressure": "restart"} to plan again'
+FIRST_OWN_TYPE = 16384
+"""Lowest number of a type that is not PostgreSQL's own; below it, a number means the same in every database."""
+
+
+def reader_name(tag: str) -> str:
+    """Return the ``application_name`` under which an attempt reads; the attempt's own name is the writer's."""
+    return tag.replace("bp:", "bp-read:", 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One statement to be read, and under what it may be."""
+
+    query: str
+    name: str
+    """``application_name``; where it is an attempt's, the connections of earlier attempts are ended first."""
+    snapshot: str | None = None
+    """The exported snapshot in which it is read."""
+    storage: TableStorage | None = None
+    """How the table was stored when it was planned; its files matter to a snapshot only."""
+    blocks: BlockBounds | None = None
+    """The file that must still be the table's."""
+    compared: bool = False
+    """Read as :func:`comparable` has it."""
+    every_row: bool = False
+    """Row security that would hide rows is an error."""
+    columns: tuple[Column, ...] = ()
+    """What the statement has to give, as far as a type is PostgreSQL's own; empty where anything will do."""
+
+    @classmethod
+    def from_slice(cls, read: ReadSpec, piece: Slice, name: str) -> "Reading":
+        """Return the reading of a slice; ``name``: the attempt's tag, or another where nothing is written."""
+        bounds = bounds_from_json(dict(piece.bounds)) if piece.bounds else None
+        return cls(
+            query=piece.query,
+            name=reader_name(name),
+            snapshot=read.snapshot,
+            storage=read.storage,
+            blocks=bounds if isinstance(bounds, BlockBounds) else None,
+            every_row=read.tells_position,
+            columns=read.columns,
+        )
+
+
+@contextmanager
+def open_copy_out(
+    source: Endpoint, what: Reading, *, options: str = "FORMAT binary", heed: Heed | None = None
+) -> Iterator[CopyOut]:
+    """Give the rows as a COPY stream. ``heed`` is called with the server's notices meanwhile.
+
+    Raises ``SourceRefused`` where the statement cannot be run, ``SourceUnavailable`` where the source does not answer
+    or breaks off, ``SnapshotLost`` where the snapshot or the file is no longer there.
+    """
+    connection = connect_source(source, name=what.name, every_row=what.every_row)
+    if heed is not None:
+        connection.add_notice_handler(heed)
+    try:
+        with SOURCE.translate_errors(source):
+            if what.name.startswith("bp-read:"):
+                end_attempts(connection, what.name, below=int(what.name.rpartition(":")[2]))
+            _enter(connection, what)
+            _check_columns(connection, what)
+            rows = comparable(connection, what.query) if what.compared else what.query
+            stream = CopyOut(connection, f"COPY ({rows}) TO STDOUT ({options})")
+        yield stream
+    finally:
+        # Closing also ends a COPY that was given up half-way, which no other statement could.
+        connection.close()
+
+
+def _enter(connection: psycopg.Connection, what: Reading) -> None:
+    """Begin the transaction in which rows are seen as the plan has them; it ends with the connection."""
+    if what.snapshot is None and what.blocks is None:
+        if what.columns:
+            connection.execute("BEGIN READ ONLY")
+        return
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    if what.snapshot is not None:
+        try:
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(what.snapshot)))
+        except psycopg.Error as error:
+            if is_lost(error):
+                raise
+            raise SnapshotLost(f"The snapshot in which ranges are read is gone: {words(error)}.") from error
+    if what.storage is not None and what.snapshot is not None:
+        with _same_names():
+            check_same_files(what.storage, lock_relations(connection, what.storage.table, what.storage.lock))
+    if what.blocks is not None:
+        _same_file(connection, what.blocks)
+
+
+@contextmanager
+def _same_names() -> Iterator[None]:
+    """Raise ``SourceRefused`` where a table or a column that is planned no longer exists."""
+    try:
+        yield
+    except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable) as error:
+        raise SourceRefused(f"The source has changed since its plan: {words(error)}; {ANEW}.") from error
+
+
+def _same_file(connection: psycopg.Connection, blocks: BlockBounds) -> None:
+    """Lock the table against rewrites, and see that there was none since the plan: nothing in the log would say so."""
+    table = QualifiedName.parse(blocks.table)
+    connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(sql.SQL(table.sql)))
+    found = connection.execute("SELECT pg_relation_filenode(%s::regclass)", (table.sql,)).fetchone()
+    if found is None or found[0] != blocks.file:
+        raise SnapshotLost(
+            f"{blocks.table} was rewritten since its blocks were counted (VACUUM FULL, CLUSTER, TRUNCATE or the like)."
+        )
+
+
+def _check_columns(connection: psycopg.Connection, what: Reading) -> None:
+    """Raise ``SourceRefused`` where the table has changed since its plan; until the rows are read it no longer can.
+
+    A binary number of another type would be taken for one of the plan's, and nothing would say so.
+    """
+    if not what.columns:
+        return
+    with _same_names():
+        cursor = connection.execute(sql.SQL("SELECT * FROM ({}) AS q LIMIT 0").format(sql.SQL(what.query)))
+    result, numbers = cursor.pgresult, range(len(what.columns))
+    assert result is not None, "a statement was run"
+    given = [(result.ftype(number), result.fmod(number), what.columns[number].type) for number in numbers]
+    types, mods, planned = (list(each) for each in zip(*given, strict=True))
+    values = {"types": types, "mods": mods, "planned": planned, "own": FIRST_OWN_TYPE}
+    for number, now in connection.execute(_CHANGED, values).fetchall():
+        column = what.columns[number - 1]
+        raise SourceRefused(
+            f"The source has changed since its plan: column {column.name} was {column.type} and is {now}; {ANEW}."
+        )
+    _check_numbers(connection, what)
+
+
+def _check_numbers(connection: psycopg.Connection, what: Reading) -> None:
+    """Raise where a planned name is that of another column by now, whose values would be taken for the planned ones."""
+    if what.storage is None:
+        return
+    with _same_names():
+        others = find_other_columns(connection, what.storage)
+    if not others:
+        return
+    changed = ", ".join(others)
+    if what.snapshot is not None:
+        raise SnapshotLost(f"{what.storage.table} has changed since its plan: {changed}.")
+    raise SourceRefused(f"The source has changed since its plan: {changed}; {ANEW}.")
+
+
+def own_types(connection: psycopg.Connection, query: str) -> dict[str, bool]:
+    """Return for each column of a query whether its type was made in this database; runs nothing of the query."""
+    cursor = connection.execute(sql.SQL("SELECT * FROM ({}) AS q LIMIT 0").format(sql.SQL(query)))
+    return {column.name: column.type_code >= FIRST_OWN_TYPE for column in cursor.description or ()}
+
+
+def comparable(connection: psycopg.Connection, query: str) -> str:
+    """Return the query changed so that its rows have the same binary form in every database.
+
+    Arrays and composites name the types they hold by this database's own numbers. So columns of types that are not
+    PostgreSQL's own are taken as text.
+    """
+    own = own_types(connection, query)
+    if not any(own.values()):
+        return query
+    columns = [sql.SQL("q.{}::text" if own[name] else "q.{}").format(sql.Identifier(name)) for name in own]
+    return sql.SQL("SELECT {} FROM ({}) AS q").format(sql.SQL(", ").join(columns), sql.SQL(query)).as_string(connection)
+
+
+# What a domain is made of is what arrives, so types of the database's own making are left alone.
+_CHANGED = """
+    SELECT n, format_type(type, mod)
+    FROM unnest(%(types)s::oid[], %(mods)s::int[], %(planned)s::text[]) WITH ORDINALITY AS c (type, mod, planned, n)
+    WHERE to_regtype(planned)::oid < %(own)s AND format_type(type, mod) <> planned
+    ORDER BY n
+"""

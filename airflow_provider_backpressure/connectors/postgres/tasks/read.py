@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import pyarrow
 
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import Reading, open_copy_out
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut
-from airflow_provider_backpressure.connectors.relational.tasks.csv_blocks import parse, pieces
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut, Reading, open_copy_out
+from airflow_provider_backpressure.connectors.relational.csv_blocks import parse, pieces
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import RangeFailed

@@ -2,8 +2,7 @@
 
 from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import replay
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult
-from airflow_provider_backpressure.core.snapshot.paths import REPLAYED_INTO
+from airflow_provider_backpressure.core.snapshot.messages import REPLAYED_INTO, RangeSpec, Slice, SliceResult
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.spark.change_rows import log_reader

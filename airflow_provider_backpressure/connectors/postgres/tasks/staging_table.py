@@ -1,15 +1,102 @@
 """A temporary table of the target's own types, in which rows are looked at before they go into the target."""
 
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
 from psycopg import sql
+from xxhash import xxh3_64_intdigest
 
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import RowSum
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_out import comparable
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut, comparable
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
+from airflow_provider_backpressure.exceptions import RangeFailed
+
+ALGORITHM = "pgcopy-xxh3"
+SIGNATURE = b"PGCOPY\n\xff\r\n\0"
+HEADER = struct.Struct("!11sII")
+"""Signature, flags, length of the header extension that follows."""
+END = -1
+"""Field count that stands for the end of the stream."""
+
+_count = struct.Struct("!h").unpack_from
+_length = struct.Struct("!i").unpack_from
+
+Buffer = bytes | memoryview
+
+
+def split_rows(block: Buffer) -> Iterator[Buffer]:
+    """Yield the rows of whole messages without header, up to the stream's end if that is among them."""
+    at = 0
+    while at < len(block):
+        start = at
+        (fields,) = _count(block, at)
+        at += 2
+        if fields == END:
+            return
+        for _ in range(fields):
+            (length,) = _length(block, at)
+            at += 4 + max(length, 0)
+        yield block[start:at]
+
+
+class RowSum:
+    """Counts and hashes the rows of one stream, fed with its messages in the server's own cut.
+
+    PostgreSQL sends each row as one message; the header comes with the first and the end may come with the last, so
+    those two are taken apart field by field and all between are hashed as they are. :meth:`finish` compares with the
+    server's own count, so that a server which packs several rows into a message is noticed.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no rows."""
+        self.rows = 0
+        self.bytes = 0
+        self._sum = 0
+        self._begun = False
+        self._last: Buffer = b""
+
+    def update(self, messages: Sequence[Buffer]) -> None:
+        """Add the next messages of the stream; one is held back, since it may be the last."""
+        if not messages:
+            return
+        if not self._begun:
+            self._begun = True
+            self.add(list(split_rows(without_header(messages[0]))))
+            messages = messages[1:]
+            if not messages:
+                return
+        elif self._last:
+            self.add([self._last])
+        self._last = messages[-1]
+        self.add(messages[:-1])
+
+    def finish(self, server_rows: int) -> str:
+        """Return the checksum; :class:`RangeFailed` unless exactly ``server_rows`` rows were seen."""
+        self.add(list(split_rows(self._last)))
+        self._last = b""
+        if self.rows != server_rows:
+            raise RangeFailed(f"The stream held {self.rows} rows where the server counted {server_rows}.")
+        return str(self)
+
+    def __str__(self) -> str:
+        """Return ``<algorithm>:<16 hex digits>``."""
+        return f"{ALGORITHM}:{self._sum:016x}"
+
+    def add(self, rows: Sequence[Buffer]) -> None:
+        """Add rows that are known to be such: without a stream's header and end."""
+        self.rows += len(rows)
+        self.bytes += sum(map(len, rows))
+        self._sum = (self._sum + sum(map(xxh3_64_intdigest, rows))) & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def without_header(message: Buffer) -> Buffer:
+    """Return what follows a stream's header; ``RangeFailed`` where there is none."""
+    signature, _, extension = HEADER.unpack_from(message)
+    if signature != SIGNATURE:
+        raise RangeFailed("The server's stream does not begin as binary COPY does.")
+    return message[HEADER.size + extension :]
+
 
 STAGE = sql.Identifier("pg_temp", "backpressure_stage")
 

@@ -7,12 +7,11 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from airflow_provider_backpressure.cli.render.glyphs import ASCII, UNICODE
 from airflow_provider_backpressure.cli.render.panel import render_hydration
 from airflow_provider_backpressure.cli.render.status_values import Facts
-from airflow_provider_backpressure.cli.render.table import format_log_line, overview
+from airflow_provider_backpressure.cli.render.table import ASCII, UNICODE, format_log_line, overview
+from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.core.progress.pipeline_view import amount, compact, pipe
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.snapshot.messages import Transform

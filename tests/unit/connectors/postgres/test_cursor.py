@@ -8,8 +8,7 @@ from psycopg import sql
 from psycopg._queries import PostgresQuery
 from psycopg.adapt import Transformer
 
-from airflow_provider_backpressure.connectors.postgres.cursor import literal
-from airflow_provider_backpressure.connectors.postgres.identifiers import quote
+from airflow_provider_backpressure.connectors.postgres.identifiers import literal, quote
 
 NAMES = st.text(
     st.characters(exclude_characters="\x00", exclude_categories=("Cs",)) | st.sampled_from("%s\"';\\{}"), min_size=1

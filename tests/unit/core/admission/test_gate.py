@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_backpressure.core.admission.limiter import gate_decision
 from airflow_provider_backpressure.core.config import Budget, Law
-from airflow_provider_backpressure.core.gate.commit_latency import Pace
-from airflow_provider_backpressure.core.gate.hydration import GateState
-from airflow_provider_backpressure.core.gate.limits import FixedLimit, GradedLimit, PacedLimit, limit_for
+from airflow_provider_backpressure.core.gate.hydration import GateState, Phase
+from airflow_provider_backpressure.core.gate.limits import FixedLimit, GradedLimit, Pace, PacedLimit, limit_for
 from airflow_provider_backpressure.core.gate.signals import (
     MemoryReading,
     decide,
@@ -20,7 +19,6 @@ from airflow_provider_backpressure.core.gate.signals import (
     predict_memory,
     sink_commit,
 )
-from airflow_provider_backpressure.core.phases import Phase
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 

@@ -5,11 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.hydration_state import State, state_of
+from airflow_provider_backpressure.core.gate.hydration import Phase, State, state_of
 from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace
-from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.progress.lag import Course, Sight
-from airflow_provider_backpressure.core.progress.lag_text import lags
+from airflow_provider_backpressure.core.progress.lag import Course, Sight, lags
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import planned

@@ -12,8 +12,7 @@ from airflow_provider_backpressure.core.monitoring.committed_frontier import fol
 from airflow_provider_backpressure.core.monitoring.source_poller import Kept, Observation, Observer
 from airflow_provider_backpressure.core.progress.lag import Verdict
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, OffsetBounds
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, OffsetBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Window
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, pack_pieces
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange

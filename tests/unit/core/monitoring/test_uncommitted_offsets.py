@@ -5,8 +5,8 @@ import random
 import pytest
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.monitoring import uncommitted_offsets as module
-from airflow_provider_backpressure.core.monitoring.uncommitted_offsets import STILL, unread
+from airflow_provider_backpressure.core.monitoring import committed_frontier as module
+from airflow_provider_backpressure.core.monitoring.committed_frontier import STILL, unread
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, pack_pieces

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.progress.aggregate import sum_tables
 from airflow_provider_backpressure.core.progress.lag import Course, Sight, Verdict, advance
+from airflow_provider_backpressure.core.progress.samples import PLAN_WORKER, WorkerStatistics, total_progress
 from airflow_provider_backpressure.core.progress.source_position import Unit
-from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER, WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.progress.summary import sum_tables
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

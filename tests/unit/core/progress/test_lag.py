@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.progress.lag import IN_A_ROW, Course, Sight, Verdict, advance
-from airflow_provider_backpressure.core.progress.lag_text import lags, sentence
+from airflow_provider_backpressure.core.progress.lag import IN_A_ROW, Course, Sight, Verdict, advance, lags, sentence
 from airflow_provider_backpressure.core.progress.source_position import Unit
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)

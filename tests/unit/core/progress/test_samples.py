@@ -5,9 +5,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.progress.progress_line import line
-from airflow_provider_backpressure.core.progress.samples import Eta, Sample, eta, recent_rates
-from airflow_provider_backpressure.core.progress.statistics import PLAN_WORKER, WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.progress.samples import (
+    PLAN_WORKER,
+    Eta,
+    Sample,
+    WorkerStatistics,
+    eta,
+    line,
+    recent_rates,
+    total_progress,
+)
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

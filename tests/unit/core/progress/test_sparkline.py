@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.progress.sparkline import curve
+from airflow_provider_backpressure.cli.render.status_values import curve
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

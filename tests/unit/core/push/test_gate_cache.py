@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_backpressure.core.gate.gate_event import Diff
-from airflow_provider_backpressure.core.gate.hydration import GateState
-from airflow_provider_backpressure.core.phases import Phase
-from airflow_provider_backpressure.core.push.gate_cache import Mirror
+from airflow_provider_backpressure.core.gate.hydration import GateState, Phase
+from airflow_provider_backpressure.core.push.wait_queue import Mirror
 
 GATE = GateState(
     phase=Phase.HYDRATION,

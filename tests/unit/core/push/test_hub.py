@@ -14,9 +14,8 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 from airflow_provider_backpressure.core.gate.queue import QueuePlace
 from airflow_provider_backpressure.core.gate.signals import MemoryReading, credits_taken, decide
-from airflow_provider_backpressure.core.push.hub import DEAF_SECONDS, Paces, Push, is_pushed
+from airflow_provider_backpressure.core.push.hub import DEAF_SECONDS, Paces, Push, Switch, is_pushed, turn
 from airflow_provider_backpressure.core.push.metrics import BOUNDS, PushCounts, merge_counts, merge_recorded, quantile
-from airflow_provider_backpressure.core.push.switches import Switch, turn
 from airflow_provider_backpressure.core.push.wait_queue import Waiter
 from airflow_provider_backpressure.core.push.waiting import Changes, Parked
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
@@ -240,7 +239,7 @@ def test_one_of_them_polls_at_the_pace_that_health_allows(exchange, there):
 @pytest.mark.statement("P8")
 def test_both_switches_bind_without_a_restart(exchange, there, monkeypatch):
     """P8: publishing and subscribing, each alone; polling goes on meanwhile."""
-    monkeypatch.setattr("airflow_provider_backpressure.core.push.switches.REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr("airflow_provider_backpressure.core.push.hub.REFRESH_SECONDS", 0.05)
     ledger = Counting(publish=there.publish)
     hydration_id, _ = planned(ledger, 3, credits=1)
     here = Push(

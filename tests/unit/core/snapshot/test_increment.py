@@ -3,9 +3,8 @@
 import pytest
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.snapshot.increment import warn_coarse
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window
-from airflow_provider_backpressure.core.snapshot.plan import Snapshot
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot, warn_coarse
 
 
 @pytest.mark.parametrize(("column", "warned"), [("day", True), ("at", False), (None, False)])

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal, number_windows
 from airflow_provider_backpressure.exceptions import InvalidDeclaration

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.overrides import AS_DECLARED, Change
+from airflow_provider_backpressure.core.gate.queue import AS_DECLARED, Change
 from airflow_provider_backpressure.core.progress.samples import Sample
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState

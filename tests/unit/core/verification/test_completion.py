@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.gate.overrides import Change
+from airflow_provider_backpressure.core.gate.queue import Change
 from airflow_provider_backpressure.core.planning.repair import skip
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import Transform, Window

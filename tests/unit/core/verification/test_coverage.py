@@ -15,15 +15,15 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
     Bounds,
     KeyBounds,
     LogBounds,
+    LogPosition,
     OffsetBounds,
     cover,
 )
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
-from airflow_provider_backpressure.core.verification.coverage import Coverage
+from airflow_provider_backpressure.core.verification.completion import Coverage
 from tests.conformance.ledger.support import make_plan
 
 ENDS = st.lists(st.integers(1, 98), unique=True, min_size=2, max_size=8).map(sorted)

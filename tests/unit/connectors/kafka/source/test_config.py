@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.kafka.source.columns import columns_of, rebuild_source, to_postgres_type
-from airflow_provider_backpressure.connectors.kafka.source.config import parse_start
+from airflow_provider_backpressure.connectors.kafka.source.config import (
+    columns_of,
+    parse_start,
+    rebuild_source,
+    to_postgres_type,
+)
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.sources import KafkaSource

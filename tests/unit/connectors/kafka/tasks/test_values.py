@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow
 import pytest
 
-from airflow_provider_backpressure.connectors.kafka.source.columns import columns_of
+from airflow_provider_backpressure.connectors.kafka.source.config import columns_of
 from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource

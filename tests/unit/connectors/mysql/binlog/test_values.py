@@ -2,12 +2,13 @@
 
 import pytest
 
-from airflow_provider_backpressure.connectors.mysql.binlog.decimal_decoder import decimal_bytes, decimal_text
-from airflow_provider_backpressure.connectors.mysql.binlog.double_text import double_text
 from airflow_provider_backpressure.connectors.mysql.binlog.jsonb import document
-from airflow_provider_backpressure.connectors.mysql.binlog.time_decoders import (
+from airflow_provider_backpressure.connectors.mysql.binlog.values import (
     date_text,
     datetime_text,
+    decimal_bytes,
+    decimal_text,
+    double_text,
     time_text,
     timestamp_text,
 )

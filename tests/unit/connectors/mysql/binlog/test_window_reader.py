@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_backpressure.connectors.mysql.binlog.charsets import Charset
-from airflow_provider_backpressure.connectors.mysql.binlog.events import HEAD, Event, Kind, changes_nothing
+from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import HEAD, Event, Kind, changes_nothing
 from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Wanted
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import table_of
+from airflow_provider_backpressure.connectors.mysql.binlog.values import Charset
 from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import Change, Done, Walk
-from airflow_provider_backpressure.connectors.mysql.gtid_set import GtidSet
+from airflow_provider_backpressure.connectors.mysql.binlog_position import GtidSet
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused
 

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_hash import END, HEADER, SIGNATURE, RowSum, split_rows
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
+    END,
+    HEADER,
+    SIGNATURE,
+    RowSum,
+    split_rows,
+)
 from airflow_provider_backpressure.exceptions import RangeFailed
 
 TRAILER = struct.pack("!h", END)

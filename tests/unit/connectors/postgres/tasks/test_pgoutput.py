@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.postgres.tasks.changes import unseen
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder
-from airflow_provider_backpressure.core.snapshot.log_position import LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.change_rows import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
 

@@ -1,1 +1,0 @@
-"""What tasks of PostgreSQL and MySQL share."""

@@ -1,0 +1,285 @@
+"""Endpoints, from Airflow connections of the types that sources and sinks go by."""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_provider_backpressure.connectors.lake.storage import CATALOG, REGION, S3_ADDRESS
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+SERVERS, EXECUTOR_SERVERS = "bootstrap.servers", "executor_bootstrap_servers"
+USER, PASSWORD = "sasl.username", "sasl.password"
+SETTINGS = (
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.kerberos.service.name",
+    "sasl.kerberos.principal",
+    "sasl.kerberos.keytab",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.key.location",
+    "ssl.cipher.suites",
+    "ssl.endpoint.identification.algorithm",
+    "enable.ssl.certificate.verification",
+    "broker.address.family",
+    "client.dns.lookup",
+    "client.rack",
+    "socket.timeout.ms",
+    "socket.connection.setup.timeout.ms",
+)
+"""Extras that are handed to the client; files are those of the host that reads."""
+_KERBEROS = ("sasl.kerberos.service.name", "sasl.kerberos.principal", "sasl.kerberos.keytab")
+_WORD = re.compile(r"[\w.,:/@+=-]+")
+"""librdkafka puts these into a command line of ``kinit`` that a shell reads."""
+NOT_CARRIED = ("ssl.key.password", "ssl.key.pem", "ssl.keystore.password", "sasl.oauthbearer.client.secret")
+"""Secrets that have no place on the way to a task."""
+
+
+def from_kafka(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
+    """Build the endpoint; :class:`InvalidDeclaration` names what is missing or cannot be carried.
+
+    Host and port stand for ``bootstrap.servers`` where the extra has none, login and password for those of SASL.
+    """
+    servers = _servers(extra.get(SERVERS)) or _host(found)
+    if not servers:
+        raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no {SERVERS} in its extra.")
+    secret = sorted(name for name in NOT_CARRIED if extra.get(name))
+    if secret:
+        raise InvalidDeclaration(
+            f"The extra {', '.join(secret)} of connection {found.conn_id!r} cannot be carried to the executors: use "
+            "SASL, or a key file without a password."
+        )
+    for name in _KERBEROS:
+        if extra.get(name) and not _WORD.fullmatch(str(extra[name])):
+            raise InvalidDeclaration(
+                f"The extra {name} of connection {found.conn_id!r} has characters that a shell would read."
+            )
+    ignored = sorted(set(extra) - {SERVERS, EXECUTOR_SERVERS, USER, PASSWORD, *SETTINGS})
+    if ignored:
+        log.info("Extras of connection %s that have no meaning here: %s", found.conn_id, ", ".join(ignored))
+    return Endpoint(
+        conn_id=found.conn_id,
+        host=servers,
+        port=0,
+        database="",
+        user=str(extra.get(USER) or found.login or ""),
+        password=str(extra.get(PASSWORD) or found.password or ""),
+        options={name: _text(extra[name]) for name in SETTINGS if extra.get(name) not in (None, "")},
+        executor_host=_servers(extra.get(EXECUTOR_SERVERS)) or None,
+    )
+
+
+def _servers(value: object) -> str:
+    """Return a list of servers in one order, however it is written."""
+    parts = value if isinstance(value, list) else str(value or "").split(",")
+    return ",".join(sorted(str(part).strip() for part in parts if str(part).strip()))
+
+
+def _host(found: Connection) -> str:
+    return f"{found.host}:{found.port or 9092}" if found.host else ""
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+MYSQL_EXTRAS = ("connect_timeout", "executor_host", "executor_port", "ssl", "ssl_mode")
+"""Extras that are read."""
+TLS_FILES = ("ca", "cert", "key", "cipher")
+"""What the extra ``ssl`` may name, as the driver of Airflow's own provider has it."""
+MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
+_WITHOUT_MEANING = frozenset({"charset", "cursor", "local_infile"})
+
+
+def mysql_endpoint(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
+    """Build the endpoint; :class:`InvalidDeclaration` names the field that is missing or cannot be meant."""
+    for field, value in (("host", found.host), ("login", found.login)):
+        if not value:
+            raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no {field}.")
+    ignored = sorted(set(extra) - {*MYSQL_EXTRAS, *_WITHOUT_MEANING})
+    if ignored:
+        log.info("Extras of connection %s that have no meaning here: %s", found.conn_id, ", ".join(ignored))
+    return Endpoint(
+        conn_id=found.conn_id,
+        host=found.host or "",
+        port=found.port or 3306,
+        database=found.schema or "",
+        user=found.login or "",
+        password=found.password or "",
+        options={**_timeout(found.conn_id, extra), **_tls(found.conn_id, extra)},
+        executor_host=extra.get("executor_host") or None,
+        executor_port=port(found.conn_id, extra.get("executor_port")),
+    )
+
+
+def _timeout(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
+    value = str(extra.get("connect_timeout") or "")
+    if value and not (value.isdecimal() and int(value) > 0):
+        raise InvalidDeclaration(f"The extra connect_timeout of connection {conn_id!r} is no number of seconds.")
+    return {"connect_timeout": value} if value else {}
+
+
+def _tls(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options for TLS: a mode by MySQL's own names, and files; Airflow's form may hold ``ssl`` as text."""
+    files = extra.get("ssl") or {}
+    try:
+        named = dict(json.loads(files) if isinstance(files, str) else files)
+    except (TypeError, ValueError):
+        raise InvalidDeclaration(f"The extra ssl of connection {conn_id!r} is no object of ca, cert and key.") from None
+    options = {f"ssl_{name}": str(named[name]) for name in TLS_FILES if named.get(name)}
+    mode = str(extra.get("ssl_mode") or named.get("mode") or "").upper().replace("-", "_")
+    if mode and mode not in MODES:
+        raise InvalidDeclaration(
+            f"The extra ssl_mode of connection {conn_id!r} must be one of {', '.join(MODES)}, not {mode!r}."
+        )
+    return {**options, **({"ssl_mode": mode} if mode else {})}
+
+
+AWS_OPTIONS = (S3_ADDRESS, REGION)
+"""Extras that are read."""
+
+
+def from_aws(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
+    """Build the endpoint: key id and secret, region, and the address of what is not Amazon's own.
+
+    Without login the machines' own rights are used (environment, instance profile). :class:`InvalidDeclaration` for a
+    key id without its secret.
+    """
+    if bool(found.login) != bool(found.password):
+        raise InvalidDeclaration(
+            f"The Airflow connection {found.conn_id!r} needs both a key id (login) and its secret."
+        )
+    ignored = sorted(set(extra) - set(AWS_OPTIONS))
+    if ignored:
+        log.info("Extras of connection %s that have no meaning here: %s", found.conn_id, ", ".join(ignored))
+    return Endpoint(
+        conn_id=found.conn_id,
+        host="",
+        port=0,
+        database="",
+        user=found.login or "",
+        password=found.password or "",
+        options={name: str(extra[name]) for name in AWS_OPTIONS if extra.get(name) not in (None, "")},
+    )
+
+
+def from_iceberg(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
+    """Build the endpoint: the catalog's address as host, client id and secret, or a token as password alone.
+
+    :class:`InvalidDeclaration` without an address, or with a client id that has no secret.
+    """
+    if not found.host:
+        raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no host: the catalog's address.")
+    if found.login and not found.password:
+        raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names a client id (login) and no secret.")
+    return Endpoint(
+        conn_id=found.conn_id,
+        host="",
+        port=0,
+        database="",
+        user=found.login or "",
+        password=found.password or "",
+        options={CATALOG: found.host},
+    )
+
+
+def connection(conn_id: str, *types: str) -> Connection:
+    """Return a connection of one of the given types; :class:`InvalidDeclaration` where there is none."""
+    try:
+        found = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise unknown_connection_error(conn_id, *types) from error
+    check_type(found, *types)
+    return found
+
+
+def unknown_connection_error(conn_id: str, *types: str) -> InvalidDeclaration:
+    """Return the error of a connection that does not exist."""
+    return InvalidDeclaration(f"There is no Airflow connection {conn_id!r}: create one of type {' or '.join(types)}.")
+
+
+def check_type(found: Connection, *types: str) -> None:
+    """Raise :class:`InvalidDeclaration` where a connection is of another type."""
+    if found.conn_type not in types:
+        # What Airflow's page and commands make, without an error, of a type whose provider they do not find.
+        generic = " Airflow makes a connection generic where the provider of its type is not installed."
+        raise InvalidDeclaration(
+            f"The Airflow connection {found.conn_id!r} is of type {found.conn_type!r}; "
+            f"type {' or '.join(types)} is needed here.{generic if found.conn_type == 'generic' else ''}"
+        )
+
+
+def port(conn_id: str, value: object) -> int | None:
+    """Return an extra's port; ``None`` where it is left out, :class:`InvalidDeclaration` where it is none."""
+    if value in (None, ""):
+        return None
+    text = str(value)
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise InvalidDeclaration(f"The extra executor_port of connection {conn_id!r} is no port number: {value!r}.")
+    return int(text)
+
+
+log = logging.getLogger(__name__)
+
+OPTIONS = (
+    "connect_timeout",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+)
+"""Extras that are handed to libpq."""
+ADDRESS = ("executor_host", "executor_port")
+"""Extras that say where executors find the same database."""
+
+
+def endpoint(conn_id: str, *types: str) -> Endpoint:
+    """Return where a connection of one of these types leads to (``postgres`` where none is named).
+
+    Of its extras only those that have a meaning are read, each by its name.
+    """
+    found = connection(conn_id, *(types or ("postgres",)))
+    return BUILDERS[str(found.conn_type)](found, found.extra_dejson)
+
+
+def from_connection(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
+    """Build the endpoint; :class:`InvalidDeclaration` names the field that is missing or cannot be meant."""
+    for field, value in (("host", found.host), ("database (schema)", found.schema), ("login", found.login)):
+        if not value:
+            raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no {field}.")
+    ignored = sorted(set(extra) - {*OPTIONS, *ADDRESS})
+    if ignored:
+        log.info("Extras of connection %s that have no meaning here: %s", found.conn_id, ", ".join(ignored))
+    return Endpoint(
+        conn_id=found.conn_id,
+        host=found.host or "",
+        port=found.port or 5432,
+        database=found.schema or "",
+        user=found.login or "",
+        password=found.password or "",
+        options={name: str(extra[name]) for name in OPTIONS if extra.get(name) not in (None, "")},
+        executor_host=extra.get("executor_host") or None,
+        executor_port=port(found.conn_id, extra.get("executor_port")),
+    )
+
+
+BUILDERS: dict[str, Callable[[Connection, Mapping[str, Any]], Endpoint]] = {
+    "aws": from_aws,
+    "kafka": from_kafka,
+    "mysql": mysql_endpoint,
+    "postgres": from_connection,
+    "iceberg": from_iceberg,
+}
+"""How to read a connection, by its type."""
