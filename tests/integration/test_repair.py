@@ -92,7 +92,7 @@ def test_a_repair_under_upsert_leaves_the_rows_of_others(composed: Composed, dat
     with composed.open() as ports:
         run(database, "UPDATE raw.t SET code = 'other' WHERE id = 1501")
         for record in ports.ledger.ranges(ports.plan.plan_id):
-            assert repair(ports.ledger, ports.sink, ports.plan, record, who="ada") == 0
+            assert repair(ports.ledger, ports.source, ports.sink, ports.plan, record, who="ada") == 0
         assert ports.hydrator().run().committed == len(ports.ledger.ranges(ports.plan.plan_id))
     assert difference(database, "t", database, "(SELECT * FROM raw.t WHERE id % 2 = 1)") == (0, 0)
     assert run(database, "SELECT count(*) FROM raw.t WHERE code = 'theirs'") == [(ROWS // 2,)]
@@ -113,9 +113,9 @@ def test_a_repair_changes_no_rows_of_other_tables(composed: Composed, database: 
         first, second = ports.ledger.ranges(ports.plan.plan_id)[:2]
         words = "mart_id_fkey of raw.mart would delete or change rows there too" if refused else "mart_id_fkey"
         with pytest.raises(SinkRefused, match=words):
-            repair(ports.ledger, ports.sink, ports.plan, first, who="ada")
+            repair(ports.ledger, ports.source, ports.sink, ports.plan, first, who="ada")
         if not refused:
-            assert repair(ports.ledger, ports.sink, ports.plan, second, who="ada") == second.rows
+            assert repair(ports.ledger, ports.source, ports.sink, ports.plan, second, who="ada") == second.rows
     assert run(database, "TABLE raw.mart") == [(1,)]
 
 
