@@ -21,7 +21,6 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Flow
-from airflow_provider_backpressure.core.transitions import admission
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions import range as attempts
 from airflow_provider_backpressure.core.transitions import statistics as tallies
@@ -205,7 +204,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         seq: int | None = None,
     ) -> Permit | None:
         """See ``Ledger.admit``."""
-        request = admission.Request(
+        request = attempts.Request(
             lane=lane,
             session_id=session_id,
             lease_seconds=lease_seconds,
@@ -413,12 +412,12 @@ def _free_token(connection: Connection, figures: Figures) -> None:
         turns.leave(connection, figures.id)
 
 
-def _admit(connection: Connection, before: Figures, request: admission.Request, told: Outbox) -> Permit | None:
+def _admit(connection: Connection, before: Figures, request: attempts.Request, told: Outbox) -> Permit | None:
     figures = before
     found = ranges.candidate(connection, figures, seq=request.seq)
     if found is None or not turns.take_turn(connection, figures, seconds=TOKEN_SECONDS).granted:
         return None
-    ready = not found.range.ordered or admission.settles(ranges.state_before(connection, found.range))
+    ready = not found.range.ordered or attempts.settles(ranges.state_before(connection, found.range))
     record = request.admit(found.range, in_flight=found.in_flight, credits=figures.credits, now=found.now, ready=ready)
     if record is None or (found.range.state is RangeState.PLANNED and not _room(connection, figures, request)):
         return None
@@ -432,7 +431,7 @@ def _admit(connection: Connection, before: Figures, request: admission.Request, 
     return Permit(range=record)
 
 
-def _room(connection: Connection, figures: Figures, request: admission.Request) -> bool:
+def _room(connection: Connection, figures: Figures, request: attempts.Request) -> bool:
     """Whether what hydrations share has room for one more range; locks it, so that it still has at the commit."""
     if turns.read_limit(connection, Shared.CONNECTIONS, figures.sink_server) is not None:
         most = turns.lock_limit(connection, Shared.CONNECTIONS, figures.sink_server)
@@ -444,7 +443,7 @@ def _room(connection: Connection, figures: Figures, request: admission.Request) 
     if not request.weighs:
         return True
     turns.lock_limit(connection, Shared.MEMORY, figures.cluster)
-    return admission.fits(reserved_bytes=turns.held_on_cluster(connection, figures.cluster), request=request)
+    return attempts.fits(reserved_bytes=turns.held_on_cluster(connection, figures.cluster), request=request)
 
 
 def _finish(connection: Connection, figures: Figures, told: Outbox) -> None:

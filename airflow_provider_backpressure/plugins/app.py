@@ -15,9 +15,8 @@ from airflow_provider_backpressure import __version__
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError
+from airflow_provider_backpressure.plugins import routes
 from airflow_provider_backpressure.plugins.long_poll import Live
-from airflow_provider_backpressure.plugins.routes import control as acts
-from airflow_provider_backpressure.plugins.routes import read as routes
 
 STATIC = Path(str(files("airflow_provider_backpressure.plugins"))) / "static"
 KINDS = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -103,7 +102,7 @@ def make_app(ledger: OpenLedger) -> FastAPI:
     app.state.ledger, app.state.live = ledger, Live(ledger)
     app.add_middleware(GZipMiddleware, minimum_size=COMPRESSED_FROM)
     app.include_router(routes.router)
-    app.include_router(acts.router)
+    app.include_router(routes.control_router)
     app.include_router(router)
 
     @app.get("/api/openapi.json", include_in_schema=False)

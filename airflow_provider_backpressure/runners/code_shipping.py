@@ -32,7 +32,7 @@ PARTS = (
 AT_HOME = frozenset({"source", "sink", "config.py"})
 """Of a connector, what only Airflow's side needs."""
 JOB = "airflow_provider_backpressure.spark.job"
-PROBE = "airflow_provider_backpressure.spark.probe"
+PROBE = "airflow_provider_backpressure.spark.task"
 ABOARD = "airflow_provider_backpressure.spark.code_loading"
 """Named, not imported: what runs in Spark is shipped there."""
 SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": "4m", "spark.sql.session.timeZone": "UTC"}

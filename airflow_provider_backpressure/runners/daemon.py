@@ -20,7 +20,7 @@ LOADED = (
     "spark.value_hash",
     "connectors.postgres.tasks.copy",
     "spark.frame_path",
-    "connectors.postgres.tasks.replay",
+    "connectors.postgres.tasks.change_apply",
     "connectors.postgres.tasks.read",
     "connectors.kafka.tasks.read",
     "connectors.lake.tasks.read",

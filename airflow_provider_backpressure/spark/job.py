@@ -45,10 +45,8 @@ def range_job(
     source, sink = endpoint_of(endpoints, spec.read.conn_id), endpoint_of(endpoints, spec.write.conn_id)
     if spec.path == REPLAY:
         whole, *_ = spec.slices
-        return _job(
-            session,
-            [partial(measure, partial(task_module(spec.write.kind, "replay").replay_slice, spec, whole, source, sink))],
-        )
+        replay_slice = task_module(spec.write.kind, "change_apply").replay_slice
+        return _job(session, [partial(measure, partial(replay_slice, spec, whole, source, sink))])
     if spec.path == FRAME:
         return frame_job(session, spec, source, sink, function)
     if spec.path != COPY or spec.transform is not None or not copies(spec.read.kind, spec.write.kind):

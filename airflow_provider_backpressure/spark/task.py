@@ -1,21 +1,28 @@
 """The result of a task: one row of JSON, or the text of a :class:`BackpressureError`."""
 
 import contextlib
+import importlib
 import json
+import platform
 import resource
 import sys
 import zipimport
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError, to_text
+from airflow_provider_backpressure.spark.code_loading import aboard
 from airflow_provider_backpressure.spark.reader_timings import Across, time_slice
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def forget_archives() -> None:
@@ -92,3 +99,27 @@ def report_errors() -> Iterator[None]:
         raise TaskFailed(to_text(error)) from error
     finally:
         forget_archives()
+
+
+def probe_job(session: "SparkSession", modules: Sequence[str]) -> "DataFrame":
+    """Return the job of a probe: one row, ``{"python": "3.11", "modules": {"psycopg": "3.3.9", …: null}}``."""
+
+    def look(batches: Iterable[Any]) -> Iterator[Any]:
+        for _ in batches:
+            yield row(json.dumps(environment(modules)))
+
+    return session.range(0, 1, 1, 1).mapInArrow(aboard(look), RESULT)
+
+
+def environment(modules: Sequence[str]) -> dict[str, Any]:
+    """Return this Python's version and its versions of modules, ``None`` for one that cannot be imported."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"python": python, "modules": {name: _version(name) for name in modules}}
+
+
+def _version(name: str) -> str | None:
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        return None
+    return str(getattr(module, "__version__", None) or getattr(module, "VERSION", "unknown"))

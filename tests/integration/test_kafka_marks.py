@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.kafka.source.marks import Mark, Marks
+from airflow_provider_backpressure.connectors.kafka.source.offsets import Mark, Marks
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
 from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow

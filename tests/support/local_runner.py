@@ -12,8 +12,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import replay_slice
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import copy_slice
-from airflow_provider_backpressure.connectors.postgres.tasks.replay import replay_slice
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from airflow_provider_backpressure.core.frontier import Frontier, Key
+from airflow_provider_backpressure.core.snapshot.offsets import Frontier, Key
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 WAL = "wal"

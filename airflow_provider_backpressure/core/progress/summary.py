@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from airflow_provider_backpressure.core.frontier import Frontier, difference, meet
 from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, Phase, State, state_of
 from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace
 from airflow_provider_backpressure.core.gate.signals import credits_taken, manual_pause, queue_place, sink_connections
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict
 from airflow_provider_backpressure.core.progress.samples import Eta, Progress, Sample, eta
+from airflow_provider_backpressure.core.snapshot.offsets import Frontier, difference, meet
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, bottleneck, total, unify_stages
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn
-from airflow_provider_backpressure.core.frontier import Key
 from airflow_provider_backpressure.core.snapshot.messages import (
     REPLAY,
     Column,
@@ -17,6 +16,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     WriteSpec,
     columns_from_json,
 )
+from airflow_provider_backpressure.core.snapshot.offsets import Key
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.exceptions import RESTART, InvalidDeclaration, PlanSuperseded, SourceRefused
 

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.gate.limits import Limit
 from airflow_provider_backpressure.core.gate.queue import Change
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
-from airflow_provider_backpressure.core.transitions.admission import lease_runs
+from airflow_provider_backpressure.core.transitions.range import lease_runs
 
 ALPHA = 0.5
 """Weight of the newest commit in the moving mean of commit latency: one from before a fall is forgotten after five."""

@@ -16,7 +16,6 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Flow
-from airflow_provider_backpressure.core.transitions import admission
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions import range as attempts
 from airflow_provider_backpressure.core.transitions import statistics as tallies
@@ -161,7 +160,7 @@ class LedgerModel(ModelReader, ModelSteering):
         seq: int | None = None,
     ) -> Permit | None:
         """See ``Ledger.admit``."""
-        request = admission.Request(
+        request = attempts.Request(
             lane=lane,
             session_id=session_id,
             lease_seconds=lease_seconds,
@@ -176,7 +175,7 @@ class LedgerModel(ModelReader, ModelSteering):
             if figures.shut or candidate is None or not self._tables.take_turn(entry).granted:
                 return None
             before = plan.get(candidate.seq - 1)
-            ready = not candidate.ordered or admission.settles(before.state if before else None)
+            ready = not candidate.ordered or attempts.settles(before.state if before else None)
             record = request.admit(
                 candidate, in_flight=len(entry.in_flight), credits=figures.credits, now=now, ready=ready
             )
@@ -355,14 +354,14 @@ class LedgerModel(ModelReader, ModelSteering):
     def close(self) -> None:
         """See ``Ledger.close``."""
 
-    def _room(self, entry: Entry, request: admission.Request) -> bool:
+    def _room(self, entry: Entry, request: attempts.Request) -> bool:
         """Whether what hydrations share has room for one more range, and those before it for theirs."""
         figures = entry.figures
         most = self._tables.limit(Shared.CONNECTIONS, figures.sink_server)
         taken = self._tables.connections(figures.sink_server)
         if most is not None and taken + self._tables.waiting_before(entry) >= most:
             return False
-        return admission.fits(reserved_bytes=self._tables.reserved(figures.cluster), request=request)
+        return attempts.fits(reserved_bytes=self._tables.reserved(figures.cluster), request=request)
 
 
 def _planned(planned: PlannedRange, hydration_id: str, plan_id: str) -> RangeRecord:

@@ -25,8 +25,8 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, Rang
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.core.transitions import hydration as waits
 from airflow_provider_backpressure.core.transitions import statistics as tallies
-from airflow_provider_backpressure.core.transitions.admission import lease_runs
 from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.core.transitions.range import lease_runs
 from airflow_provider_backpressure.ledger.tables import control as decisions
 
 

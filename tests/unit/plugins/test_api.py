@@ -21,9 +21,9 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.plugins import dependencies as access
+from airflow_provider_backpressure.plugins import routes as acts
 from airflow_provider_backpressure.plugins.app import make_app
 from airflow_provider_backpressure.plugins.dependencies import OpenedLedger
-from airflow_provider_backpressure.plugins.routes import control as acts
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySink, MemorySource
 from tests.conformance.ledger.support import commit, cut, make_plan, planned, register, replan, take
 

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_backpressure.core.progress.samples import Sample
 from airflow_provider_backpressure.core.progress.summary import FlowAt
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
-from airflow_provider_backpressure.plugins.routes.read import chart_columns
+from airflow_provider_backpressure.plugins.routes import chart_columns
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

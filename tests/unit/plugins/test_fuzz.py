@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.plugins import dependencies as access
+from airflow_provider_backpressure.plugins import routes as acts
 from airflow_provider_backpressure.plugins.app import make_app
 from airflow_provider_backpressure.plugins.dependencies import OpenedLedger
-from airflow_provider_backpressure.plugins.routes import control as acts
 from airflow_provider_backpressure.testing import MemorySink, MemorySource
 from tests.conformance.ledger.support import commit, make_plan, planned, register, take
 from tests.unit.plugins.test_api import Person

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 
 from airflow_provider_backpressure.runners.code_shipping import cargo
 from airflow_provider_backpressure.spark.code_loading import aboard, carry_code
-from airflow_provider_backpressure.spark.probe import environment
+from airflow_provider_backpressure.spark.task import environment
 
 WORKER = """
 import pickle, sys

@@ -13,8 +13,7 @@ from airflow_provider_backpressure.connectors.kafka.connect import NEEDED
 from airflow_provider_backpressure.connectors.kafka.errors import loss, shortfall
 from airflow_provider_backpressure.connectors.kafka.source.config import EARLIEST, KEY, LATEST, columns_of, parse_start
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
-from airflow_provider_backpressure.connectors.kafka.source.marks import Mark, Marks
-from airflow_provider_backpressure.connectors.kafka.source.offsets import ASSUMED_BYTES, Log, TopicLog
+from airflow_provider_backpressure.connectors.kafka.source.offsets import ASSUMED_BYTES, Log, Mark, Marks, TopicLog
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
-from airflow_provider_backpressure.connectors.mysql.binlog.jsonb import document
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import Code, LoggedColumn, LoggedTable
 from airflow_provider_backpressure.connectors.mysql.binlog.values import (
     BYTES,
@@ -17,6 +16,7 @@ from airflow_provider_backpressure.connectors.mysql.binlog.values import (
     datetime_text,
     decimal_bytes,
     decimal_text,
+    document,
     double_text,
     time_text,
     timestamp_text,

@@ -22,10 +22,11 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import REPLAYED_INTO, RangeSpec, Slice, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.spark.change_rows import DELETE, FIELDS, MOVE, TRUNCATE, UPSERT, Changes
+from airflow_provider_backpressure.spark.change_rows import DELETE, FIELDS, MOVE, TRUNCATE, UPSERT, Changes, log_reader
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
 
 CHANGES, LAST = (sql.Identifier("pg_temp", f"backpressure_{name}") for name in ("changes", "last"))
@@ -282,3 +283,11 @@ _FILL_IN = """
         WHERE n.op = {upsert} AND n.kept @> ARRAY[{number}]::smallint[]) AS p
     WHERE l.seq = p.seq
 """
+
+
+def replay_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
+    """Replay a window exactly once and return what its marker says."""
+    if spec.write.kind not in REPLAYED_INTO:
+        raise InvalidDeclaration(f"No changes can be replayed into a {spec.write.kind} target.")
+    name = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
+    return replay(sink, spec, log_reader(spec.read.kind).changes(source, spec.read, piece, spec.write.key, name))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.kafka.source.marks import UNKNOWN_EPOCH, Mark
+from airflow_provider_backpressure.connectors.kafka.source.offsets import UNKNOWN_EPOCH, Mark
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from airflow_provider_backpressure.connectors.mysql.binlog.jsonb import document
 from airflow_provider_backpressure.connectors.mysql.binlog.values import (
     date_text,
     datetime_text,
     decimal_bytes,
     decimal_text,
+    document,
     double_text,
     time_text,
     timestamp_text,
