@@ -19,7 +19,6 @@ from airflow_provider_backpressure.cli.command import (
 )
 from airflow_provider_backpressure.core.capacity.capacity_probe import Prober
 from airflow_provider_backpressure.core.capacity.saturation_curve import Curve, Step
-from airflow_provider_backpressure.core.planning.preview import foretold
 from airflow_provider_backpressure.core.ports.ledger import every_range
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.verification.verifier import Verify
@@ -38,7 +37,7 @@ def plan(args: Namespace) -> None:
 def _preview(declaration: Declaration) -> dict[str, Any]:
     with declaration.open() as opened:
         preview = opened.planner().preview()
-    return foretold(preview, target=opened.sink.identity, mode=declaration.mode, credits=declaration.budget.credits)
+    return preview.to_json(target=opened.sink.identity, mode=declaration.mode, credits=declaration.budget.credits)
 
 
 LEAST_SECONDS = 0.5

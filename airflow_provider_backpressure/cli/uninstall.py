@@ -15,8 +15,8 @@ from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
-from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     InvalidDeclaration,

@@ -17,8 +17,9 @@ from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
 from airflow_provider_backpressure.core.monitoring.source_poller import Observation, Observer
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.ports import Runner, Sink, Source, Unread
+from airflow_provider_backpressure.core.ports import Runner, Source, Unread
 from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.snapshot.messages import Transform

@@ -12,8 +12,9 @@ from airflow.sdk.observability.metrics import stats_utils
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.health_signals import Query, Watched
-from airflow_provider_backpressure.core.ports import Health, Sink, Source, Unread
+from airflow_provider_backpressure.core.ports import Health, Source, Unread
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable

@@ -15,8 +15,9 @@ from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
 from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
-from airflow_provider_backpressure.core.ports import Sink, Source
+from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused

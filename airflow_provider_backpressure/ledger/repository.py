@@ -37,6 +37,7 @@ from airflow_provider_backpressure.ledger.tables import range as ranges
 from airflow_provider_backpressure.ledger.tables import range_insert as planning
 from airflow_provider_backpressure.ledger.tables import sample as upstreams
 from airflow_provider_backpressure.ledger.tables import statistics
+from airflow_provider_backpressure.ledger.tables.admission import admit_range, free_token
 from airflow_provider_backpressure.ledger.tables.sample import taken
 
 log = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         with self._write() as (connection, told):
             before = hydrations.lock(connection, hydration_id)
             planning.check_stored(connection, plan.plan_id, number)
-            _free_token(connection, before)
+            free_token(connection, before)
             _save_moved(
                 connection, before, told.add(before, hydrating.start_plan(before, plan), waiting=int(number > 0))
             )
@@ -173,7 +174,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             leased = ranges.count_leased(connection, hydration_id)
             if leased:
                 raise refusals.in_flight_still(hydration_id, leased)
-            _free_token(connection, before)
+            free_token(connection, before)
             planning.put_records(connection, every, plan_id=plan.plan_id)
             _save_moved(connection, before, told.add(before, hydrating.restore(before, plan), known=False))
             hydrations.change(connection, hydration_id, plan=plan.to_json())
@@ -214,7 +215,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         )
         with self._write() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
-            return None if figures.shut else _admit(connection, figures, request, told)
+            return None if figures.shut else admit_range(connection, figures, request, told)
 
     @repeatable
     def renew(self, hydration_id: str, *, lane: str, lease_seconds: float) -> int:
@@ -320,7 +321,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             record = attempts.reopen(before) if figures.plan_id == plan_id else None
             if record is None:
                 return False
-            _free_token(connection, figures)
+            free_token(connection, figures)
             ranges.save(connection, record)
             hydrations.save(connection, told.add(figures, hydrating.reopen_range(figures, seq), seq=seq, waiting=1))
             for row in tallies.taken_back(
@@ -401,49 +402,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     def close(self) -> None:
         """See ``Ledger.close``."""
         self._database.close()
-
-
-def _free_token(connection: Connection, figures: Figures) -> None:
-    """Let a hydration that is to get ranges take its turn again where it had none left: its token was free for others.
-
-    One that has not had a plan yet keeps it: it was waiting for this.
-    """
-    if figures.plan_id is not None and ranges.any_open(connection, figures.id) is None:
-        turns.leave(connection, figures.id)
-
-
-def _admit(connection: Connection, before: Figures, request: attempts.Request, told: Outbox) -> Permit | None:
-    figures = before
-    found = ranges.candidate(connection, figures, seq=request.seq)
-    if found is None or not turns.take_turn(connection, figures, seconds=TOKEN_SECONDS).granted:
-        return None
-    ready = not found.range.ordered or attempts.settles(ranges.state_before(connection, found.range))
-    record = request.admit(found.range, in_flight=found.in_flight, credits=figures.credits, now=found.now, ready=ready)
-    if record is None or (found.range.state is RangeState.PLANNED and not _room(connection, figures, request)):
-        return None
-    ranges.save(connection, record)
-    figures = hydrating.after_admission(figures, record.seq, first=request.seq is None)
-    if figures.sampled_at is None:
-        figures = taken(connection, figures, found.now)
-    if found.range.state is RangeState.PLANNED:
-        figures = told.add(before, figures, in_flight=1, seq=record.seq)
-    hydrations.save(connection, figures)
-    return Permit(range=record)
-
-
-def _room(connection: Connection, figures: Figures, request: attempts.Request) -> bool:
-    """Whether what hydrations share has room for one more range; locks it, so that it still has at the commit."""
-    if turns.read_limit(connection, Shared.CONNECTIONS, figures.sink_server) is not None:
-        most = turns.lock_limit(connection, Shared.CONNECTIONS, figures.sink_server)
-        if most is not None:
-            # Those that wait longer have the next ones, each one.
-            before = turns.before(connection, figures.id)
-            if turns.held_into(connection, figures.sink_server) + before >= most:
-                return False
-    if not request.weighs:
-        return True
-    turns.lock_limit(connection, Shared.MEMORY, figures.cluster)
-    return attempts.fits(reserved_bytes=turns.held_on_cluster(connection, figures.cluster), request=request)
 
 
 def _finish(connection: Connection, figures: Figures, told: Outbox) -> None:

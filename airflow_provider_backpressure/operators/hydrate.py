@@ -13,7 +13,7 @@ from airflow_provider_backpressure.base_operator import TransformTask, airflow_e
 from airflow_provider_backpressure.connectors.postgres.identifiers import quote_if_needed
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.execution.lane_runner import LaneResult, Outcome
+from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.progress.alerts import Kind, event
 from airflow_provider_backpressure.core.snapshot.lineage import Lineage

@@ -10,8 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_backpressure.base_operator import TransformTask
 from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn
-from airflow_provider_backpressure.core.planning.planner import Planned, Verdict
-from airflow_provider_backpressure.core.planning.preview import foretold
+from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession
@@ -90,7 +89,8 @@ class PlanSnapshotOperator(TransformTask):
     def _foretell(self, opened: HydrationSession) -> NoReturn:
         """Write down what a plan would be. It takes no turn, and leaves a hydration that is known as it is."""
         planner = opened.planner()
-        facts = foretold(planner.preview(), target=opened.sink.identity, mode=self.mode, credits=self.budget.credits)
+        preview = planner.preview()
+        facts = preview.to_json(target=opened.sink.identity, mode=self.mode, credits=self.budget.credits)
         known = opened.find()
         hydration = known if known and known.owner == planner.owner else planner.register()
         kept = {**facts, "at": datetime.now(UTC).isoformat()}

@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.config import Budget, Consistency
-from airflow_provider_backpressure.core.execution.lane_runner import Outcome
+from airflow_provider_backpressure.core.execution.lane_result import Outcome
 from airflow_provider_backpressure.core.planning.range_size import ASSUMED_ROWS_PER_SECOND
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import SnapshotLost

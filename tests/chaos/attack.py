@@ -21,10 +21,11 @@ import pytest
 
 from airflow_provider_backpressure.core import failpoints
 from airflow_provider_backpressure.core.config import NewColumn
-from airflow_provider_backpressure.core.execution.lane_runner import Outcome
+from airflow_provider_backpressure.core.execution.lane_result import Outcome
 from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
-from airflow_provider_backpressure.core.planning.planner import Planned, Planner, Verdict
+from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verify

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.execution.lane_runner import Outcome
+from airflow_provider_backpressure.core.execution.lane_result import Outcome
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState

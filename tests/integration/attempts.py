@@ -17,7 +17,7 @@ import psycopg
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import (
     Column,

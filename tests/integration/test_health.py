@@ -24,7 +24,8 @@ from airflow_provider_backpressure.core.config import (
     WalRate,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, Outcome
+from airflow_provider_backpressure.core.execution.lane_result import Outcome
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.signals import Decision, Signal
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.planning.planner import Planner

@@ -16,7 +16,8 @@ from airflow_provider_backpressure.core.gate.limits import FixedLimit
 from airflow_provider_backpressure.core.gate.signals import Signal
 from airflow_provider_backpressure.core.health_signals import Figure
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
-from airflow_provider_backpressure.core.planning.planner import Planned, Planner
+from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.planning.results import Planned
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.hooks.metrics import Places

@@ -15,11 +15,11 @@ import pytest
 from airflow_provider_backpressure.connectors.kafka.tasks.read import read as read_topic
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.execution.lane_runner import Outcome, spec_for
+from airflow_provider_backpressure.core.execution.lane_result import Outcome, spec_for
 from airflow_provider_backpressure.core.gate.queue import Change
 from airflow_provider_backpressure.core.monitoring.committed_frontier import STILL, unread
-from airflow_provider_backpressure.core.planning.planner import Planned, Verdict
 from airflow_provider_backpressure.core.planning.repair import repair
+from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.progress.samples import Progress, total_progress
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds

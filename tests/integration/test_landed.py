@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.lake.source.table import LandedTab
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Phase, latency
-from airflow_provider_backpressure.core.planning.planner import Verdict
+from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds
 from airflow_provider_backpressure.exceptions import SourceRefused

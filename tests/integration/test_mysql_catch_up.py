@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.planning.planner import Verdict
+from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.exceptions import LedgerRefused, LogLost, SourceRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ports import Sink, Source
+from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource

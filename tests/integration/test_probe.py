@@ -13,7 +13,8 @@ from airflow_provider_backpressure.core.capacity.saturation_curve import Bound, 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.ports import Runner, ScratchSink
+from airflow_provider_backpressure.core.ports import Runner
+from airflow_provider_backpressure.core.ports.sink import ScratchSink
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.sinks import PostgresSink
 from tests.support import lakes

@@ -10,7 +10,8 @@ import pytest
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.planning.planner import Planner, Verdict
+from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded
 from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support import lakes, mysql

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.target import Postgr
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ports import Sink
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planning.planner import Planned, Verdict
+from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.exceptions import BackpressureError, SourceRefused
 from tests.support import mysql
 from tests.support.composed import Composed, difference

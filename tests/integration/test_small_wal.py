@@ -18,7 +18,7 @@ from airflow.sdk import AsyncCallback
 from airflow_provider_backpressure.core.config import Budget, SlotLag
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.monitoring.new_data import Unread
-from airflow_provider_backpressure.core.planning.planner import Verdict
+from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.exceptions import LogLost, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import PostgresSource

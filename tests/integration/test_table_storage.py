@@ -15,7 +15,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
 from airflow_provider_backpressure.core.config import Budget, Consistency, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.planning.planner import Verdict
+from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_storage import check_kept, find_exchanged
 from airflow_provider_backpressure.core.verification.verifier import Verify

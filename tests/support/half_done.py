@@ -16,9 +16,10 @@ from typing import Any
 from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.planning.planner import Planner, Verdict
-from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.models import REVISION

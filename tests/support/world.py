@@ -13,7 +13,8 @@ from airflow_provider_backpressure import base_operator as task
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.ports import Sink, Source
+from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.hooks import backpressure, spark
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_backpressure.core.ports import Marker, PlanRow
+from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice
 from airflow_provider_backpressure.core.snapshot.offsets import Move, moves
 from airflow_provider_backpressure.core.snapshot.plan import Plan

@@ -4,22 +4,22 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 from airflow_provider_backpressure.core.admission.limiter import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome, spec_for
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.gate.hydration import Refusal
-from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
 from airflow_provider_backpressure.core.planning.change_windows import find_released_position
 from airflow_provider_backpressure.core.planning.repair import RangeSplitter, parts_for
-from airflow_provider_backpressure.core.ports import Keeper, Marker, Runner, Sink, Source
+from airflow_provider_backpressure.core.ports import Keeper, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.push.waiting import Parked, Sleeping, Waiting
 from airflow_provider_backpressure.core.snapshot.bounds import check_marked
-from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
+from airflow_provider_backpressure.core.snapshot.messages import RangeResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageClock, StageTime, State, total
@@ -43,48 +43,6 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 3
 READ_INTERVAL = 5.0
 """Seconds between two looks at the rows that are on their way (part of the statistics, not of the gate)."""
-
-
-class Outcome(Enum):
-    """Why a lane stopped."""
-
-    DONE = "done"
-    """Nothing is left for this lane: every range is committed, or in flight with another lane."""
-    CLOSED = "closed"
-    """The gate stayed closed for the inline wait, with nothing of this lane in flight."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaneResult:
-    """What a lane did until it stopped."""
-
-    outcome: Outcome
-    committed: int
-    """Ranges committed by this lane in this life."""
-    decision: Decision | None = None
-    """The refusal's decision where the gate was closed."""
-
-    @property
-    def crowded_out(self) -> bool:
-        """Whether it stopped for nothing but the credits that other lanes of the hydration have."""
-        return self.decision is not None and self.decision.closing <= {CREDITS}
-
-
-def spec_for(plan: Plan, record: RangeRecord, source: Source, snapshot: str | None = None) -> RangeSpec:
-    """Return the message for the latest attempt of a range, which is read in ``snapshot``."""
-    return RangeSpec(
-        hydration_id=record.hydration_id,
-        plan_id=plan.plan_id,
-        epoch=plan.epoch,
-        seq=record.seq,
-        attempt=record.attempt,
-        tag=record.tag or "",
-        path=plan.path,
-        read=replace(plan.read, snapshot=snapshot, marks_tombstones=plan.write.ordered and not plan.replays),
-        write=plan.write,
-        slices=(source.slice(plan.read, record.bounds, record.slice_id),),
-        transform=plan.transform,
-    )
 
 
 @dataclass(kw_only=True)

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.ports import ChangeLog, Marker, Sink
+from airflow_provider_backpressure.core.ports import ChangeLog
+from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import REPLAY, REPLAYED_INTO, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot

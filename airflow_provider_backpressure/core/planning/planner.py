@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts
@@ -27,15 +26,16 @@ from airflow_provider_backpressure.core.planning.preconditions import (
     describe_change,
 )
 from airflow_provider_backpressure.core.planning.range_size import measure_plan, next_rows, rows_per_range
-from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Runner, Sink, Source
+from airflow_provider_backpressure.core.planning.results import Planned, Preview, Verdict
+from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, WriteSpec, choose_path
+from airflow_provider_backpressure.core.snapshot.messages import Transform, Window, choose_path
 from airflow_provider_backpressure.core.snapshot.offsets import in_order, order_by_log, take_tombstone
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
     SchemaChange,
-    Snapshot,
     check_increment,
     check_order,
     fingerprint,
@@ -48,44 +48,6 @@ from airflow_provider_backpressure.core.snapshot.replay_window import number_win
 from airflow_provider_backpressure.core.snapshot.table_storage import check_added, check_kept
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost
-
-
-class Verdict(Enum):
-    """What a run of the DAG finds to do."""
-
-    PLANNED = "planned"
-    """A new plan was made."""
-    RESUMED = "resumed"
-    """The plan of an earlier run is not complete: its ranges continue."""
-    UNCHANGED = "unchanged"
-    """Everything is committed and the source has not moved: nothing to do."""
-    MOVED = "moved"
-    """Everything is committed but the source, declared static, holds other rows now, or another number of them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """A planner's answer."""
-
-    verdict: Verdict
-    hydration: Hydration
-    plan: Plan
-    ranges: int
-    """Ranges of the plan, in all."""
-    note: str = ""
-    """One sentence for the log."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preview:
-    """What a plan would be, before anything is written."""
-
-    snapshot: Snapshot
-    read: ReadSpec
-    write: WriteSpec
-    path: str
-    range_rows: int
-    executors: ExecutorEnvironment
 
 
 def server_of(identity: str) -> str:

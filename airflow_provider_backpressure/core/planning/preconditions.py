@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Sink, Source
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot

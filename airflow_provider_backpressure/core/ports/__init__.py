@@ -3,15 +3,14 @@
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
-from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.gate_event import Diff
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.health_signals import Figure, Watched
 from airflow_provider_backpressure.core.progress.source_position import Upstream
-from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogBounds, LogPosition, Values, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogBounds, LogPosition, Values
 from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     Column,
@@ -22,54 +21,11 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     SliceResult,
     Transform,
     Window,
-    WriteSpec,
 )
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.exceptions import BackpressureError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Marker:
-    """A slice's commit as the sink has it; it became visible together with the slice's rows."""
-
-    plan_id: str
-    slice_id: str
-    epoch: int
-    attempt: int
-    bounds: Mapping[str, Any]
-    rows: int
-    bytes: int
-    checksum: str
-    committed_at: datetime
-    revoked: bool = False
-    quarantined: int = 0
-    """Rows that went into the quarantine table instead of the target."""
-    read_at: str = ""
-    """The position of the source's log after the rows were read, a ``LogPosition``; empty where that was not asked."""
-
-    @property
-    def rows_read(self) -> int:
-        """Rows that were read from the source: those in the target, and those kept aside."""
-        return self.rows + self.quarantined
-
-    def has_bounds(self, bounds: Bounds) -> bool:
-        """Whether the slice was committed with just these bounds."""
-        return bounds_from_json(dict(self.bounds)) == bounds
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanRow:
-    """The plan that holds a target, as the target itself knows it."""
-
-    plan_id: str
-    epoch: int
-    source_identity: str
-    plan: Plan | None
-    """The whole of it, but for its epoch; ``None`` where an earlier release has begun it."""
-    committed: int
-    """Slices of the plan that have a marker, revoked ones not counted."""
 
 
 class Keeper(Protocol):
@@ -254,166 +210,6 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Give connections back; idempotent."""
-        ...
-
-
-class Sink(Protocol):
-    """A downstream target, opened. Errors: ``SinkRefused``, ``SinkUnavailable``."""
-
-    identity: str
-    modules: tuple[str, ...]
-    """Python modules that a task imports to write into it."""
-    modes: tuple[Mode, ...]
-    """What it offers; advice names no other."""
-
-    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
-        """Check that rows of these columns may go into the target, or that it can be created. Changes nothing.
-
-        ``replayed``: a log is replayed into it, which changes and deletes rows, and before that its ranges are of
-        different times.
-        """
-        ...
-
-    def widen(self, columns: Sequence[Column]) -> None:
-        """Add columns that may be NULL to a target that is there. Idempotent; ``SinkRefused`` where a sink cannot."""
-        ...
-
-    def prepare(self, write: WriteSpec) -> None:
-        """Create what is missing: the target and the plan and marker tables. Idempotent."""
-        ...
-
-    def holds_rows(self) -> bool:
-        """Whether the target exists and has at least one row."""
-        ...
-
-    def begin(self, plan: Plan, *, clear: str | None = None) -> int:
-        """Write the plan into the target's plan row and return its newly minted epoch: every older plan is fenced.
-
-        ``PlanSuperseded`` where :meth:`Plan.check_turn` refuses the plan that holds the target by then.
-
-        ``clear``: id of the plan before, which is closed unfinished; what it wrote is removed in the same step, as the
-        mode demands. ``SinkRefused`` where the target also holds rows of others.
-        """
-        ...
-
-    def renew(self, plan_id: str) -> int | None:
-        """Mint a newer epoch for a plan, so that its attempts of before are refused, and return it.
-
-        ``None`` where another plan holds the target's plan row by now.
-        """
-        ...
-
-    def epoch(self, plan_id: str) -> int | None:
-        """Return the epoch of this plan if it still holds the target's plan row, otherwise ``None``."""
-        ...
-
-    def held(self) -> PlanRow | None:
-        """Return the target's plan row; ``None`` where no plan holds the target, or there is none. Changes nothing."""
-        ...
-
-    def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
-        """Return the markers of a plan by slice id, of all slices or of those asked for."""
-        ...
-
-    def end_attempts(self, plan_id: str, slice_id: str) -> int:
-        """End every connection of attempts at this slice and return how many there were."""
-        ...
-
-    def rows_in_flight(self, plan_id: str) -> dict[str, int]:
-        """Return rows that running attempts have handed to the sink and not committed yet, by slice id."""
-        ...
-
-    def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
-        """Return the statement that reads the plan's rows of these bounds (``None``: all), columns as written.
-
-        ``window``: of these values of the rising column only. Under ``replace`` the rows are in the shadow until it is
-        published, and in the target from then on.
-        """
-        ...
-
-    def find_surplus(self, plan: Plan) -> str:
-        """Say what the target holds that the plan has not written, and how to be rid of it; empty: nothing.
-
-        Nothing is said of what comparing the plan's ranges, or the target as a whole, finds by itself; nor where a
-        mode lets others write too (``upsert``). A target that earlier plans have filled before an increment is judged
-        as far as their rows can be distinguished from others.
-        """
-        ...
-
-    def check_history(self) -> None:
-        """Raise ``SinkRefused`` where the target is not the one that its plans wrote, or was set back behind them.
-
-        Only tables of files can be: in a database plan and markers are restored with the rows.
-        """
-        ...
-
-    def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
-        """Remove a slice's rows and its marker in one step, so that it can be written again; return the rows removed.
-
-        Rows may stay where writing them again replaces them by key. Idempotent. ``SinkRefused`` where the slice's rows
-        cannot be distinguished from others, ``PlanSuperseded`` for a plan that no longer holds the target.
-        """
-        ...
-
-    def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
-        """Put a revoked marker in a slice's place, which refuses every attempt at it; ``False`` where it is committed.
-
-        Idempotent. ``SinkRefused`` where a sink has no such markers, ``PlanSuperseded`` as for :meth:`discard`.
-        """
-        ...
-
-    def complete(self, plan: Plan) -> None:
-        """Finish the table that holds the rows, once every range is committed. Idempotent.
-
-        Under ``replace`` that is the shadow, which gets its indexes and keys. A target into which a log is replayed is
-        marked as consistent. Otherwise there is nothing to do. ``SinkRefused`` where the new rows break one of them.
-        """
-        ...
-
-    def publish(self, plan: Plan) -> None:
-        """Let the shadow take the target's place in one step. Idempotent; only ``replace`` has anything to do.
-
-        Completes it first. ``PlanSuperseded`` for a plan that no longer holds the target, ``SinkRefused`` where the
-        target has become one whose place cannot be taken, ``SinkUnavailable`` where readers do not let it go for now.
-        """
-        ...
-
-    def scratch(self, digits: str, *, indexes: bool = True) -> "ScratchSink":
-        """Open a target beside this one that is made like it, for a probe. Nothing is created before ``prepare``.
-
-        ``digits``: eight hexadecimal ones, the end of its name. ``indexes``: whether it has those of the target.
-        ``SinkRefused`` where a sink has no such targets.
-        """
-        ...
-
-    def traces(self) -> tuple[str, ...]:
-        """Name what the product keeps of the target beside its rows: plan, markers, rows put aside. Changes nothing."""
-        ...
-
-    def erase(self) -> None:
-        """Remove all of that. Idempotent. The target keeps its rows; attempts that still run are refused from then on.
-
-        ``SinkRefused`` where our role may not.
-        """
-        ...
-
-    def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
-        """Return what looks at these signals; ``SinkRefused`` names one that it cannot give."""
-        ...
-
-    def close(self) -> None:
-        """Give connections back; idempotent."""
-        ...
-
-
-class ScratchSink(Sink, Protocol):
-    """A target that only a probe writes."""
-
-    def drop(self, plan_id: str) -> None:
-        """Remove it with its rows, its plan row and its markers, in one step. Idempotent.
-
-        ``SinkRefused`` for what a probe did not make, and where another plan holds it.
-        """
         ...
 
 

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from airflow_provider_backpressure.core.config import Consistency, NewColumn
 from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
-from airflow_provider_backpressure.core.ports import ChangeLog, Marker, PlanRow, Runner, Sink, Source
+from airflow_provider_backpressure.core.ports import ChangeLog, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased, every_range
+from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow, Sink
 from airflow_provider_backpressure.core.reconciliation.compare import Comparison, Finding, Standing
 from airflow_provider_backpressure.core.snapshot.bounds import (
     Bounds,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.ports import Sink
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.bounds import (
     BlockBounds,
     Bounds,

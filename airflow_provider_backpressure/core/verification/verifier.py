@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.ports import Marker, Runner, Sink, Source
+from airflow_provider_backpressure.core.ports import Runner, Source
+from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import COPY, ChecksumSpec, ReadSpec, SliceResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan

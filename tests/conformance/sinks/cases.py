@@ -15,7 +15,7 @@ from pyiceberg.table import StaticTable, Table
 
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog import to_pyiceberg_properties
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
-from airflow_provider_backpressure.core.ports import Sink
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
 from airflow_provider_backpressure.spark.change_rows import complete

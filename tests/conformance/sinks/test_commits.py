@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow
 import pytest
 
-from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import (
     LedgerRefused,

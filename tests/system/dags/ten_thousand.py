@@ -13,7 +13,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ports import Marker, PlanRow
+from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.hooks import spark

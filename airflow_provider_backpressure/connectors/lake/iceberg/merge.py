@@ -1,11 +1,15 @@
 """Rows that take the place of those with their key: files that hold such rows are written again without them."""
 
+import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.exceptions import (
+    CommitFailedException,
+)
 from pyiceberg.expressions import (
     AlwaysTrue,
     And,
@@ -19,12 +23,24 @@ from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
 
-from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, schema_of
+from airflow_provider_backpressure.connectors.lake.iceberg import files as iceberg_history
+from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, remove, schema_of
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
-from airflow_provider_backpressure.connectors.lake.markers import Mark
+from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, require_files
 from airflow_provider_backpressure.exceptions import SinkRefused
+
+PLAN, SLICES, BEFORE = "backpressure.plan", "backpressure.slices", "backpressure.slices.before"
+"""Table properties: the plan that holds the table, its committed slices, and those of the plan before it."""
+STREAMS = "backpressure.streams"
+"""Table property: the position of each partition of a log that is upserted by its order."""
+LAST = "backpressure.last"
+"""Table property: our last snapshot, see :mod:`..connectors.lake.iceberg.history`."""
+OURS = (PLAN, SLICES, BEFORE, STREAMS, LAST)
+Change = Callable[[Transaction, dict[str, str]], None]
+"""What makes the snapshot of a commit, given the snapshot's summary."""
+
 
 _ORDERED = (pyarrow.types.is_integer, pyarrow.types.is_string, pyarrow.types.is_binary)
 """Types whose bounds a file's statistics have in the order of the values."""
@@ -120,3 +136,58 @@ def _parts(table: Table, task: FileScanTask, schema: pyarrow.Schema) -> Iterator
             held = []
     if held:
         yield pyarrow.Table.from_batches(held).select(schema.names).cast(schema)
+
+
+def commit_change(table: Table, properties: dict[str, str], about: dict[str, str], change: Change) -> bool:
+    """Swap the metadata; ``False`` where the branch has moved since the table was loaded."""
+    try:
+        with table.transaction() as transaction:
+            change(transaction, about)
+            last = iceberg_history.describe_snapshot(transaction.table_metadata.current_snapshot())
+            transaction.set_properties({**properties, LAST: last})
+    except CommitFailedException:
+        return False
+    return True
+
+
+def forget_properties(table: Table) -> bool:
+    """Take our properties away; ``False`` where somebody was quicker."""
+    present = [name for name in OURS if name in table.properties]
+    try:
+        with table.transaction() as transaction:
+            if present:
+                transaction.remove_properties(*present)
+    except CommitFailedException:
+        return False
+    return True
+
+
+def append_files(data: Data, mark: Mark, name: str) -> Change:
+    if not mark.rows:
+        return remove([])
+    paths = [data.path(name) for name in mark.files]
+
+    def add(transaction: Transaction, about: dict[str, str]) -> None:
+        with require_files(name):
+            transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
+
+    return add
+
+
+def describe_mark(mark: Mark) -> dict[str, str]:
+    """Return what a snapshot says of the slice that it brought."""
+    return {
+        "backpressure.plan": mark.plan_id,
+        "backpressure.slice": mark.slice_id,
+        "backpressure.epoch": str(mark.epoch),
+        "backpressure.checksum": mark.checksum,
+    }
+
+
+def read_holder(table: Table) -> Holder | None:
+    text = table.properties.get(PLAN)
+    return Holder.from_json(text) if text else None
+
+
+def read_stream_positions(table: Table) -> dict[str, int]:
+    return dict(json.loads(table.properties.get(STREAMS, "{}")))

@@ -6,7 +6,7 @@ makes a snapshot, that of a new plan and of an empty slice too; where another wa
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from pyiceberg.exceptions import (
     RESTError,
     TableAlreadyExistsError,
 )
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 
 from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.iceberg import files as iceberg_history
@@ -32,30 +32,33 @@ from airflow_provider_backpressure.connectors.lake.iceberg.catalog import (
     to_pyiceberg_properties,
 )
 from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, active, remove, scan_rows
+from airflow_provider_backpressure.connectors.lake.iceberg.merge import (
+    BEFORE,
+    LAST,
+    OURS,
+    PLAN,
+    SLICES,
+    STREAMS,
+    append_files,
+    commit_change,
+    describe_mark,
+    forget_properties,
+    read_holder,
+    read_stream_positions,
+)
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches
 from airflow_provider_backpressure.connectors.lake.storage import tries
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import require_files
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_start_positions, move_streams
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, strip_frames
 
-PLAN, SLICES, BEFORE = "backpressure.plan", "backpressure.slices", "backpressure.slices.before"
-"""Table properties: the plan that holds the table, its committed slices, and those of the plan before it."""
-STREAMS = "backpressure.streams"
-"""Table property: the position of each partition of a log that is upserted by its order."""
-LAST = "backpressure.last"
-"""Table property: our last snapshot, see :mod:`..connectors.lake.iceberg.history`."""
-OURS = (PLAN, SLICES, BEFORE, STREAMS, LAST)
 _ONCE = {"commit.retry.num-retries": "0"}
 """Set on a table in memory only: a commit that was overtaken must be decided again, not put on top of the other."""
-
-Change = Callable[[Transaction, dict[str, str]], None]
-"""What makes the snapshot of a commit, given the snapshot's summary."""
 
 
 class IcebergTable:
@@ -116,7 +119,7 @@ class IcebergTable:
     def holder(self) -> Holder | None:
         """See :meth:`..connectors.lake.table.LakeTable.holder`."""
         table = self._find()
-        return None if table is None else _holder(table)
+        return None if table is None else read_holder(table)
 
     def check_history(self) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.check_history`."""
@@ -130,7 +133,7 @@ class IcebergTable:
         for table in self._tries():
             if plan.increment:
                 self._check_history(table)
-            before = _holder(table)
+            before = read_holder(table)
             Holder.check_turn(before, plan)
             holder = Holder.create(plan, before.epoch + 1 if before else 1, table=str(table.metadata.table_uuid))
             removed = self._clear(table, clear)
@@ -140,20 +143,20 @@ class IcebergTable:
                 # Not none: the plan before may be given the table again.
                 properties |= {SLICES: _compact(plan.plan_id, _nonces(table, plan.plan_id)), BEFORE: json.dumps(slices)}
             about = {"backpressure.plan": plan.plan_id, "backpressure.epoch": str(holder.epoch)}
-            if _commit(table, properties, about, remove(removed)):
+            if commit_change(table, properties, about, remove(removed)):
                 return holder.epoch
         raise self._contention_error()
 
     def renew(self, plan_id: str) -> int | None:
         """See :meth:`..connectors.lake.table.LakeTable.renew`."""
         for table in self._tries():
-            holder = _holder(table)
+            holder = read_holder(table)
             if holder is None or holder.plan_id != plan_id:
                 return None
             self._check_history(table)
             epoch = holder.epoch + 1
             about = {"backpressure.plan": plan_id, "backpressure.epoch": str(epoch)}
-            if _commit(table, {PLAN: holder.with_epoch(epoch).to_json()}, about, remove([])):
+            if commit_change(table, {PLAN: holder.with_epoch(epoch).to_json()}, about, remove([])):
                 return epoch
         raise self._contention_error()
 
@@ -183,7 +186,7 @@ class IcebergTable:
             nonce = nonces.get(attempt.slice_id)
             stands = notes.mark(attempt.plan_id, attempt.slice_id, nonce) if nonce else None
             if stands is None:
-                attempt.check(_holder(table), self.name)
+                attempt.check(read_holder(table), self.name)
                 self._check_history(table)
                 notes.write_mark(mark)
                 properties = _move_streams(table, attempt, self.name)
@@ -191,9 +194,9 @@ class IcebergTable:
                 change = (
                     iceberg_merge.merge(table, data, mark, write.key, settled)
                     if merges
-                    else _append(data, mark, self.name)
+                    else append_files(data, mark, self.name)
                 )
-                if not _commit(table, properties, _about(mark), change):
+                if not commit_change(table, properties, describe_mark(mark), change):
                     continue
                 if settled is not None and not settled.is_every_row_live:
                     self.drop(mark.files)
@@ -219,7 +222,7 @@ class IcebergTable:
     def discard(self, plan_id: str, slice_id: str) -> bool:
         """See :meth:`..connectors.lake.table.LakeTable.discard`."""
         for table in self._tries():
-            holder, nonces = _holder(table), _nonces(table, plan_id)
+            holder, nonces = read_holder(table), _nonces(table, plan_id)
             if holder is None or slice_id not in nonces:
                 return False
             holder.check_plan(plan_id, self.name)
@@ -230,7 +233,7 @@ class IcebergTable:
                 raise SinkRefused(f"The rows of slice {slice_id} no longer lie in files of their own in {self.name}.")
             rest = {each: nonce for each, nonce in nonces.items() if each != slice_id}
             about = {"backpressure.discarded": slice_id, "backpressure.plan": plan_id}
-            if _commit(table, {SLICES: _compact(plan_id, rest)}, about, remove([files[path] for path in paths])):
+            if commit_change(table, {SLICES: _compact(plan_id, rest)}, about, remove([files[path] for path in paths])):
                 return True
         raise self._contention_error()
 
@@ -242,7 +245,7 @@ class IcebergTable:
         table = self._find()
         if table is None:
             return
-        holder = _holder(table)
+        holder = read_holder(table)
         for mark in self.marks(holder.plan_id).values() if holder is not None else ():
             self._read_notes(table).drop_mark(mark)
         self._catalog.purge_table(self.name)
@@ -264,7 +267,7 @@ class IcebergTable:
         if self._find() is None:
             return
         for table in self._tries():
-            if _forget(table):
+            if forget_properties(table):
                 Data(table, folder=FOLDER).remove()
                 self._notes = None
                 return
@@ -288,7 +291,7 @@ class IcebergTable:
         ``SinkRefused`` where rows are deleted beside their files.
         """
         table, data = self._load(), self._load_data()
-        holder, found = _holder(table), active(table)
+        holder, found = read_holder(table), active(table)
         if len(active(table, without_deletes=True)) < len(found):
             raise SinkRefused(f"{self.name} has delete files: what its data files hold is not what readers see.")
         root = data.path("")
@@ -372,7 +375,7 @@ class IcebergTable:
 
     def _check_history(self, table: Table | None) -> None:
         """Also before each of our snapshots: once one is made on top, nothing says that those before it are gone."""
-        holder = None if table is None else _holder(table)
+        holder = None if table is None else read_holder(table)
         if table is None or holder is None:
             raise SinkRefused(format_missing_table(self.name))
         holder.check_table(str(table.metadata.table_uuid), self.name)
@@ -406,57 +409,6 @@ class IcebergTable:
         return sorted(path for path, file in active(table).items() if path not in written and file.record_count)
 
 
-def _commit(table: Table, properties: dict[str, str], about: dict[str, str], change: Change) -> bool:
-    """Swap the metadata; ``False`` where the branch has moved since the table was loaded."""
-    try:
-        with table.transaction() as transaction:
-            change(transaction, about)
-            last = iceberg_history.describe_snapshot(transaction.table_metadata.current_snapshot())
-            transaction.set_properties({**properties, LAST: last})
-    except CommitFailedException:
-        return False
-    return True
-
-
-def _forget(table: Table) -> bool:
-    """Take our properties away; ``False`` where somebody was quicker."""
-    present = [name for name in OURS if name in table.properties]
-    try:
-        with table.transaction() as transaction:
-            if present:
-                transaction.remove_properties(*present)
-    except CommitFailedException:
-        return False
-    return True
-
-
-def _append(data: Data, mark: Mark, name: str) -> Change:
-    if not mark.rows:
-        return remove([])
-    paths = [data.path(name) for name in mark.files]
-
-    def add(transaction: Transaction, about: dict[str, str]) -> None:
-        with require_files(name):
-            transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
-
-    return add
-
-
-def _about(mark: Mark) -> dict[str, str]:
-    """Return what a snapshot says of the slice that it brought."""
-    return {
-        "backpressure.plan": mark.plan_id,
-        "backpressure.slice": mark.slice_id,
-        "backpressure.epoch": str(mark.epoch),
-        "backpressure.checksum": mark.checksum,
-    }
-
-
-def _holder(table: Table) -> Holder | None:
-    text = table.properties.get(PLAN)
-    return Holder.from_json(text) if text else None
-
-
 def _slices(table: Table, name: str) -> dict[str, Any]:
     return dict(json.loads(table.properties.get(name, '{"plan": "", "slices": {}}')))
 
@@ -466,7 +418,7 @@ def _place_streams(table: Table, plan: Plan, name: str) -> dict[str, str]:
     window = LogWindow.from_window(plan.read.window)
     if not plan.write.ordered or window is None:
         return {}
-    there = _there(table)
+    there = read_stream_positions(table)
     return {
         STREAMS: json.dumps({**there, **find_start_positions(window, there, target=name, increment=plan.increment)})
     }
@@ -474,11 +426,9 @@ def _place_streams(table: Table, plan: Plan, name: str) -> dict[str, str]:
 
 def _move_streams(table: Table, attempt: Attempt, name: str) -> dict[str, str]:
     """Return what moves the streams of a range; ``RangeFailed`` where one is not where it begins."""
-    return {STREAMS: json.dumps(move_streams(_there(table), attempt.moves, name))} if attempt.moves else {}
-
-
-def _there(table: Table) -> dict[str, int]:
-    return dict(json.loads(table.properties.get(STREAMS, "{}")))
+    return (
+        {STREAMS: json.dumps(move_streams(read_stream_positions(table), attempt.moves, name))} if attempt.moves else {}
+    )
 
 
 def _nonces(table: Table, plan_id: str) -> dict[str, int]:

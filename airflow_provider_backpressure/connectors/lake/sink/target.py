@@ -13,7 +13,8 @@ from airflow_provider_backpressure.connectors.lake.tasks import quarantine as be
 from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, format_suffix
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.health_signals import Watched
-from airflow_provider_backpressure.core.ports import Health, Marker, PlanRow, ScratchSink
+from airflow_provider_backpressure.core.ports import Health
+from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan

@@ -8,7 +8,8 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 if TYPE_CHECKING:
-    from airflow_provider_backpressure.core.ports import Sink, Source
+    from airflow_provider_backpressure.core.ports import Source
+    from airflow_provider_backpressure.core.ports.sink import Sink
 
 
 class Lake(Protocol):

@@ -11,7 +11,8 @@ from airflow_provider_backpressure.connectors.lake.table import KINDS, LakeTable
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
-from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Sink, Unread
+from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
+from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.core.reconciliation.reindexer import Rebuilt
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds, Values

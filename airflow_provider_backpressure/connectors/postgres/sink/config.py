@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from airflow_provider_backpressure.core.config import check_quarantine, taken_key
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ports import Sink
+from airflow_provider_backpressure.core.ports.sink import Sink
 
 
 @dataclass(frozen=True, kw_only=True)

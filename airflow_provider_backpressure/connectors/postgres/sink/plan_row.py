@@ -1,14 +1,27 @@
 """The plan row of a target, and tables of an earlier release that have no place for the whole plan."""
 
+import json
+from typing import TYPE_CHECKING
+
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
+from airflow_provider_backpressure.connectors.postgres.identifiers import (
+    QualifiedName,
+)
+from airflow_provider_backpressure.connectors.postgres.sink.system_tables import (
+    SystemTable,
+)
 from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH
-from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.ports import PlanRow
+from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.ports.sink import PlanRow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
+from airflow_provider_backpressure.exceptions import SinkRefused
+
+if TYPE_CHECKING:
+    pass
+
 
 PLAN, TABLES = "plan", "tables"
 
@@ -34,19 +47,43 @@ def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: P
         connection.execute(update, (*(values[name] for name in there), fence))
 
 
-def find_other_holder(connection: Connection, plans: SystemTable, *, fence: str) -> tuple[str, str, str] | None:
-    """Return schema, plan and source of the row that holds the target in another schema's plan table.
+def begin_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan) -> int | None:
+    """Give a target to a plan and return its epoch; ``None`` where another plan has taken it meanwhile."""
+    replayed = ReplayWindow.from_window(plan.read.window)
+    values = {
+        "target": fence,
+        "plan_id": plan.plan_id,
+        "held_by": plan.held_by,
+        "source_identity": plan.source_identity,
+        "consistency": plan.consistency.value,
+        "mode": plan.mode.value,
+        "frontier": json.dumps(plan.frontier),
+        "fingerprint": plan.fingerprint,
+        "slot": replayed.stream if replayed else None,
+        "consistent": plan.consistency is not Consistency.CATCH_UP or bool(replayed and not replayed.hydrating),
+    }
+    row = connection.execute(sql.SQL(BEGIN_PLAN).format(sql.SQL(plans.name.sql)), values).fetchone()
+    return int(row[0]) if row else None
 
-    ``None`` where ours has a row of the target already, and where our role may not read the other table.
+
+def check_other_schemas(connection: Connection, plans: SystemTable, *, fence: str, place: str) -> None:
+    """Raise ``SinkRefused`` where a row of another schema's plan table holds the target: no fence is of both.
+
+    Not where ours has a row of the target already, and not where our role may not read the other table.
     """
     held = sql.SQL("SELECT to_jsonb(p) ->> 'plan_id', to_jsonb(p) ->> 'source_identity' FROM {} p WHERE {} = %s")
     target = sql.SQL("to_jsonb(p) ->> 'target'")
     schemas = [schema for (schema,) in connection.execute(_PLAN_SCHEMAS, (plans.name.name,)).fetchall()]
     for schema in sorted(schemas, key=lambda schema: schema != plans.name.schema):
         row = connection.execute(held.format(sql.Identifier(schema, plans.name.name), target), (fence,)).fetchone()
+        if row is not None and schema == plans.name.schema:
+            return
         if row is not None:
-            return None if schema == plans.name.schema else (schema, *row)
-    return None
+            raise SinkRefused(
+                f"{place} is held by plan {row[0]} of {row[1]} in the schema {schema}: two hydrations would overwrite "
+                f"each other's rows. Use system_schema={schema!r}, or delete the target's row from "
+                f"{schema}.{plans.name.name} if that hydration is gone."
+            )
 
 
 def is_another_table(connection: Connection, plans: SystemTable, *, fence: str, target: QualifiedName) -> bool:
@@ -133,4 +170,36 @@ _ROW = """
             WHERE c.plan_id = p.plan_id AND c.slice_id <> %(publish)s AND NOT c.revoked)
     FROM {plans} p
     WHERE p.target = %(target)s
+"""
+
+
+# The row lock that an update takes orders two plans; attempts that hold it shared have been ended just before.
+BEGIN_PLAN = """
+    INSERT INTO {} AS p (target, plan_id, epoch, source_identity, consistency, mode, frontier, fingerprint,
+        slot, consistent)
+    VALUES (%(target)s, %(plan_id)s, 1, %(source_identity)s, %(consistency)s, %(mode)s, %(frontier)s, %(fingerprint)s,
+        %(slot)s, %(consistent)s)
+    ON CONFLICT (target) DO UPDATE SET
+        plan_id = excluded.plan_id, epoch = p.epoch + 1, source_identity = excluded.source_identity,
+        consistency = excluded.consistency, mode = excluded.mode, frontier = excluded.frontier,
+        fingerprint = excluded.fingerprint, slot = excluded.slot, consistent = excluded.consistent,
+        planned_at = clock_timestamp()
+    WHERE %(held_by)s::text IS NULL OR p.plan_id IN (%(held_by)s::text, excluded.plan_id)
+    RETURNING epoch
+"""
+
+
+REVOKE_SLICE = """
+    INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds, revoked)
+    VALUES (%s, %s, %s, %s, 0, %s, true)
+    ON CONFLICT DO NOTHING
+"""
+
+
+READ_MARKERS = """
+    SELECT plan_id, slice_id, epoch, attempt, bounds, rows, bytes, checksum, committed_at, revoked, quarantined,
+           read_at
+    FROM {}
+    WHERE plan_id = %(plan_id)s AND slice_id <> %(publish)s
+      AND (%(wanted)s::text[] IS NULL OR slice_id = ANY (%(wanted)s))
 """

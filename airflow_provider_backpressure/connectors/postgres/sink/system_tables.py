@@ -1,16 +1,29 @@
 """The sink's own tables: plans, markers of committed slices, positions in a log, rows that no target takes."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.connect import Connection, Query
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.connect import Connection
+from airflow_provider_backpressure.connectors.postgres.identifiers import (
+    QualifiedName,
+    join_names,
+)
 from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_start_positions
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
-from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
+
+if TYPE_CHECKING:
+    pass
+
+from dataclasses import dataclass
+
+from airflow_provider_backpressure.connectors.postgres.connect import Query
+from airflow_provider_backpressure.core.snapshot.offsets import find_start_positions
 
 PLAN, COMMIT = "backpressure_plan", "backpressure_commit"
 FRONTIER, QUARANTINE = "backpressure_frontier", "backpressure_quarantine"
@@ -169,3 +182,40 @@ _PLACE = """
     INSERT INTO {} (target, stream, pos) VALUES (%s, %s, %s)
     ON CONFLICT (target, stream) DO UPDATE SET pos = excluded.pos, moved_at = clock_timestamp()
 """
+
+
+def add_columns(connection: Connection, target: QualifiedName, columns: Sequence[Column], *, place: str) -> None:
+    """Add columns to a target that exists; ``SinkRefused`` where one is there already with values."""
+    if not has_table(connection, target):
+        return
+    table = sql.SQL(target.sql)
+    for column in columns:
+        name = sql.Identifier(column.name)
+        query = sql.SQL("SELECT FROM {} WHERE {} IS NOT NULL LIMIT 1").format(table, name)
+        there = connection.execute(_COLUMN_THERE, (target.schema, target.name, column.name)).fetchone()
+        if there is not None and connection.execute(query).fetchone() is not None:
+            raise SinkRefused(
+                f"{place} has a column {join_names([column.name])} already, with values in rows that were committed "
+                f"before the source had it: drop it there, and the run adds it, or {RESTART}."
+            )
+        added = sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}")
+        connection.execute(added.format(table, definition(replace(column, nullable=True))))
+
+
+def has_table(connection: Connection, name: QualifiedName) -> bool:
+    """Whether a relation of this name exists."""
+    return connection.execute(_RELATION_THERE, (name.schema, name.name)).fetchone() is not None
+
+
+SCHEMA_EXISTS = sql.SQL("SELECT FROM pg_namespace WHERE nspname = %s")
+
+
+_RELATION_THERE = sql.SQL(
+    "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
+)
+
+
+_COLUMN_THERE = sql.SQL(
+    "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid"
+    " WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND NOT a.attisdropped"
+)

@@ -3,23 +3,17 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 from psycopg.rows import class_row
 
-from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, find, place
+from airflow_provider_backpressure.connectors.postgres.catalog import find, place
 from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW, Connection, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, where
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 from airflow_provider_backpressure.connectors.postgres.identifiers import (
     QualifiedName,
-    condition,
-    join_names,
-    key_cast,
-    within_offsets,
-    within_window,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
     LOCK_WAIT,
@@ -36,12 +30,16 @@ from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
     remove_rows,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
-    find_other_holder,
+    READ_MARKERS,
+    REVOKE_SLICE,
+    begin_plan,
+    check_other_schemas,
     is_another_table,
     keep_plan,
     plan_row,
     upgrade,
 )
+from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
     create_shadow,
@@ -50,11 +48,14 @@ from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import 
     shadow_of,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import (
+    SCHEMA_EXISTS,
     SystemTable,
+    add_columns,
     commit_table,
     create_table,
     definition,
     frontier_table,
+    has_table,
     place_streams,
     plan_table,
     quarantine_table,
@@ -64,21 +65,14 @@ from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemCl
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
-from airflow_provider_backpressure.core.ports import Health, Marker, PlanRow, ScratchSink
+from airflow_provider_backpressure.core.ports import Health
+from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import (
-    BlockBounds,
     Bounds,
-    FileBounds,
-    KeyBounds,
-    LogBounds,
-    NullBounds,
-    OffsetBounds,
 )
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
-from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -118,7 +112,7 @@ class PostgresTarget:
         )
         self._endpoint = endpoint
         self._poll, self._clock = poll or PollPolicy(), clock or SystemClock()
-        self._key_columns: dict[str, CatalogColumn] = {}
+        self._conditions = RangeConditions(self._session, self._name, self._readable)
         self.identity = f"postgres://{endpoint.address}/{self._name}"
 
     def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
@@ -152,23 +146,8 @@ class PostgresTarget:
         has NULL in these rows, and nothing would compare them.
         """
 
-        def add(connection: Connection) -> None:
-            if not _there(connection, self._name):
-                return
-            for column in columns:
-                if self._has_values(connection, column.name):
-                    raise SinkRefused(
-                        f"{self._name} in {where(self._session.endpoint)} has a column {join_names([column.name])} "
-                        "already, with values in rows that were committed before the source had it: drop it there, "
-                        f"and the run adds it, or {RESTART}."
-                    )
-                connection.execute(
-                    sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(
-                        sql.SQL(self._name.sql), definition(replace(column, nullable=True))
-                    )
-                )
-
-        self._session.transaction(add)
+        place = f"{self._name} in {where(self._session.endpoint)}"
+        self._session.transaction(lambda connection: add_columns(connection, self._name, columns, place=place))
 
     def prepare(self, write: WriteSpec) -> None:
         """See :meth:`..core.ports.Sink.prepare`. All or nothing, and safe when two do it at once.
@@ -179,12 +158,12 @@ class PostgresTarget:
         def create(connection: Connection) -> None:
             connection.execute(sql.SQL("SELECT pg_advisory_xact_lock({})").format(sql.Literal(PREPARING)))
             for schema in dict.fromkeys((self._name.schema, self._plans.name.schema)):
-                if connection.execute(_SCHEMA_THERE, (schema,)).fetchone() is None:
+                if connection.execute(SCHEMA_EXISTS, (schema,)).fetchone() is None:
                     connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
-            if write.mode != Mode.REPLACE and not _there(connection, self._name):
+            if write.mode != Mode.REPLACE and not has_table(connection, self._name):
                 self._create(connection, write)
             for table in (*self._system, *([self._frontiers] if write.ordered else [])):
-                if not _there(connection, table.name):
+                if not has_table(connection, table.name):
                     connection.execute(table.create())
             upgrade(connection, self._plans)
 
@@ -194,7 +173,7 @@ class PostgresTarget:
         """See :meth:`..core.ports.Sink.holds_rows`."""
 
         def look(connection: Connection) -> bool:
-            if not _there(connection, self._name):
+            if not has_table(connection, self._name):
                 return False
             row = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.SQL(self._name.sql)))
             return bool((row.fetchone() or (False,))[0])
@@ -208,44 +187,31 @@ class PostgresTarget:
         ``SinkRefused`` where the target turns out to be the source itself.
         """
         self._refuse_source(plan)
-        replayed = ReplayWindow.from_window(plan.read.window)
         plans = sql.SQL(self._plans.name.sql)
         holder = sql.SQL("SELECT plan_id FROM {} WHERE target = {}").format(plans, sql.Literal(self._fence))
         for (plan_id,) in self._session.rows(holder):
             plan.check_turn(plan_id)
             self._end(plan_prefix(plan_id))
-        values = {
-            "target": self._fence,
-            "plan_id": plan.plan_id,
-            "held_by": plan.held_by,
-            "source_identity": plan.source_identity,
-            "consistency": plan.consistency.value,
-            "mode": plan.mode.value,
-            "frontier": json.dumps(plan.frontier),
-            "fingerprint": plan.fingerprint,
-            "slot": replayed.stream if replayed else None,
-            "consistent": plan.consistency is not Consistency.CATCH_UP or bool(replayed and not replayed.hydrating),
-        }
 
         def write(connection: Connection) -> int:
             # Two schemas' plan tables have no lock in common.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (self._fence, PREPARING))
             self._check_schema(connection)
-            row = connection.execute(sql.SQL(_BEGIN).format(plans), values).fetchone()
-            for (plan_id,) in () if row else connection.execute(holder):
+            epoch = begin_plan(connection, self._plans, fence=self._fence, plan=plan)
+            for (plan_id,) in () if epoch else connection.execute(holder):
                 plan.check_turn(plan_id)
             keep_plan(connection, self._plans, fence=self._fence, plan=plan, target=self._name)
             place_streams(connection, plan)
-            assert row is not None, "an upsert returns its row"
+            assert epoch is not None, "a row of another plan was refused"
             if clear is not None and plan.mode is Mode.APPEND:
                 remove_rows(connection, self._name, self._commits, plan_id=clear)
             if clear is not None and plan.consistency is Consistency.CATCH_UP:
                 connection.execute(sql.SQL("DELETE FROM {}").format(sql.SQL(self._name.sql)))
             shadow = shadow_of(plan.write) if plan.mode is Mode.REPLACE else None
             drop_shadows(connection, self._name, but=shadow)
-            if shadow is not None and not _there(connection, shadow):
+            if shadow is not None and not has_table(connection, shadow):
                 create_shadow(connection, self._name, shadow, plan.write.columns)
-            return int(row[0])
+            return epoch
 
         return self._session.transaction(write)
 
@@ -260,7 +226,7 @@ class PostgresTarget:
         )
 
         def mint(connection: Connection) -> int | None:
-            if not _there(connection, self._plans.name):
+            if not has_table(connection, self._plans.name):
                 return None
             row = connection.execute(query, (self._fence, plan_id)).fetchone()
             return row[0] if row else None
@@ -272,7 +238,7 @@ class PostgresTarget:
         query = sql.SQL("SELECT epoch FROM {} WHERE target = %s AND plan_id = %s").format(sql.SQL(self._plans.name.sql))
 
         def look(connection: Connection) -> int | None:
-            if not _there(connection, self._plans.name):
+            if not has_table(connection, self._plans.name):
                 return None
             row = connection.execute(query, (self._fence, plan_id)).fetchone()
             return row[0] if row else None
@@ -288,7 +254,7 @@ class PostgresTarget:
 
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
         """See :meth:`..core.ports.Sink.markers`. Revoked ones are among them, marked as such; the swap's own is not."""
-        query = sql.SQL(_MARKERS).format(sql.SQL(self._commits.name.sql))
+        query = sql.SQL(READ_MARKERS).format(sql.SQL(self._commits.name.sql))
         wanted = None if slice_ids is None else list(slice_ids)
 
         def read(connection: Connection) -> list[Marker]:
@@ -315,7 +281,7 @@ class PostgresTarget:
             sql.SQL(", ").join([sql.Identifier(column.name) for column in write.columns]),
             sql.SQL(self._readable(write).sql),
         )
-        kept = self._kept(write, bounds, window)
+        kept = self._conditions.select(write, bounds, window)
         if kept:
             query = query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(kept)
         return query.as_string(None)
@@ -358,7 +324,7 @@ class PostgresTarget:
         Under ``upsert`` only the marker goes: rows of others may lie between, and the range replaces its own by key.
         """
         window = plan.read.window if plan.increment else None
-        kept = self._kept(plan.write, bounds, window)
+        kept = self._conditions.select(plan.write, bounds, window)
         if not kept:
             raise SinkRefused(f"Range {bounds} is the whole of {self._name}: plan it again instead.")
         self.end_attempts(plan.plan_id, slice_id)
@@ -382,7 +348,7 @@ class PostgresTarget:
         def put(connection: Connection) -> bool:
             self._hold(connection, plan)
             values = (plan.plan_id, slice_id, self._fence, plan.epoch, text)
-            connection.execute(sql.SQL(_REVOKE).format(table), values)
+            connection.execute(sql.SQL(REVOKE_SLICE).format(table), values)
             found = sql.SQL("SELECT FROM {} WHERE plan_id = %s AND slice_id = %s AND revoked").format(table)
             return connection.execute(found, (plan.plan_id, slice_id)).fetchone() is not None
 
@@ -433,24 +399,9 @@ class PostgresTarget:
         """See :meth:`..core.ports.Sink.close`."""
         self._session.close()
 
-    def _has_values(self, connection: Connection, column: str) -> bool:
-        values = (self._name.schema, self._name.name, column)
-        if connection.execute(_COLUMN_THERE, values).fetchone() is None:
-            return False
-        query = sql.SQL("SELECT FROM {} WHERE {} IS NOT NULL LIMIT 1")
-        found = connection.execute(query.format(sql.SQL(self._name.sql), sql.Identifier(column))).fetchone()
-        return found is not None
-
     def _check_schema(self, connection: Connection) -> None:
-        """Raise ``SinkRefused`` where a plan in another schema's plan table holds the target: no fence is of both."""
-        found = find_other_holder(connection, self._plans, fence=self._fence)
-        if found is not None:
-            schema, plan_id, source = found
-            raise SinkRefused(
-                f"{self._name} in {where(self._session.endpoint)} is held by plan {plan_id} of {source} in the schema "
-                f"{schema}: two hydrations would overwrite each other's rows. Use system_schema={schema!r}, or delete "
-                f"the target's row from {schema}.{self._plans.name.name} if that hydration is gone."
-            )
+        place = f"{self._name} in {where(self._session.endpoint)}"
+        check_other_schemas(connection, self._plans, fence=self._fence, place=place)
 
     def _create(self, connection: Connection, write: WriteSpec) -> None:
         connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
@@ -486,7 +437,7 @@ class PostgresTarget:
         if write.mode != Mode.REPLACE:
             return self._name
         shadow = shadow_of(write)
-        return shadow if self._session.transaction(lambda connection: _there(connection, shadow)) else self._name
+        return shadow if self._session.transaction(lambda connection: has_table(connection, shadow)) else self._name
 
     def _end(self, prefix: str) -> int:
         return end_connections(self._session, prefix, poll=self._poll, clock=self._clock)
@@ -502,100 +453,3 @@ class PostgresTarget:
         held = connection.execute(lock.format(sql.SQL(self._plans.name.sql)), (self._fence, plan.plan_id)).fetchone()
         if held is None:
             raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._fence}.")
-
-    def _kept(self, write: WriteSpec, bounds: Bounds | None, window: Window | None) -> list[sql.Composable]:
-        log_window = LogWindow.from_window(window)
-        if log_window is not None:
-            return self._conditions(write, bounds or log_window.bounds())
-        kept = self._conditions(write, bounds)
-        return kept if window is None else kept + within_window(window, self._cast(write, window.column))
-
-    def _conditions(self, write: WriteSpec, bounds: Bounds | None) -> list[sql.Composable]:
-        match bounds:
-            case KeyBounds():
-                return condition(bounds, [self._cast(write, column) for column in bounds.columns])
-            case NullBounds():
-                return condition(bounds, [self._cast(write, bounds.column)])
-            case BlockBounds():
-                raise SinkRefused(f"Rows lie elsewhere in {self._name} than in the source's blocks.")
-            case OffsetBounds():
-                return [self._offsets(write, bounds)]
-            case LogBounds():
-                raise SinkRefused(f"What the log changed in {self._name} cannot be distinguished from its other rows.")
-            case FileBounds():
-                raise SinkRefused(f"Rows of {self._name} cannot be assigned to the files that they came from.")
-        return []
-
-    def _offsets(self, write: WriteSpec, bounds: OffsetBounds) -> sql.Composable:
-        arriving = {column.name for column in write.columns}
-        lacking = [name for name in ("partition", "offset") if name not in arriving]
-        if lacking:
-            raise SinkRefused(
-                f"{self._name} gets no column {join_names(lacking)} to separate a topic's ranges by: let the "
-                "transform keep partition and offset, or use verify='none'."
-            )
-        return within_offsets(bounds)
-
-    def _cast(self, write: WriteSpec, key: str) -> str:
-        arriving = next((column for column in write.columns if column.name == key), None)
-        if arriving is None:
-            raise SinkRefused(f"{self._name} has no column {join_names([key])} to separate ranges by.")
-        if key not in self._key_columns:
-            table = find(self._session, self._readable(write))
-            there = table.column(key) if table else None
-            if there is None:
-                raise SinkRefused(f"{self._name} has no column {join_names([key])} to separate ranges by.")
-            self._key_columns[key] = there
-        there = self._key_columns[key]
-        cast = key_cast(there.type)
-        if cast is None:
-            raise SinkRefused(
-                f"Column {join_names([key])} of {self._name} is {there.type}: ranges cannot be separated by it."
-            )
-        # A transformed column says nothing of its order.
-        if arriving.collation is not None and there.collation != arriving.collation:
-            raise SinkRefused(
-                f"Text in {join_names([key])} is ordered by {there.collation} in {self._name} and by "
-                f"{arriving.collation} in the source, so its ranges cannot be verified there; the whole table can."
-            )
-        return cast
-
-
-def _there(connection: Connection, name: QualifiedName) -> bool:
-    return connection.execute(_RELATION_THERE, (name.schema, name.name)).fetchone() is not None
-
-
-_SCHEMA_THERE = sql.SQL("SELECT FROM pg_namespace WHERE nspname = %s")
-_RELATION_THERE = sql.SQL(
-    "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
-)
-_COLUMN_THERE = sql.SQL(
-    "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid"
-    " WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND NOT a.attisdropped"
-)
-# The row lock that an update takes orders two plans; attempts that hold it shared have been ended just before.
-_BEGIN = """
-    INSERT INTO {} AS p (target, plan_id, epoch, source_identity, consistency, mode, frontier, fingerprint,
-        slot, consistent)
-    VALUES (%(target)s, %(plan_id)s, 1, %(source_identity)s, %(consistency)s, %(mode)s, %(frontier)s, %(fingerprint)s,
-        %(slot)s, %(consistent)s)
-    ON CONFLICT (target) DO UPDATE SET
-        plan_id = excluded.plan_id, epoch = p.epoch + 1, source_identity = excluded.source_identity,
-        consistency = excluded.consistency, mode = excluded.mode, frontier = excluded.frontier,
-        fingerprint = excluded.fingerprint, slot = excluded.slot, consistent = excluded.consistent,
-        planned_at = clock_timestamp()
-    WHERE %(held_by)s::text IS NULL OR p.plan_id IN (%(held_by)s::text, excluded.plan_id)
-    RETURNING epoch
-"""
-_REVOKE = """
-    INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds, revoked)
-    VALUES (%s, %s, %s, %s, 0, %s, true)
-    ON CONFLICT DO NOTHING
-"""
-_MARKERS = """
-    SELECT plan_id, slice_id, epoch, attempt, bounds, rows, bytes, checksum, committed_at, revoked, quarantined,
-           read_at
-    FROM {}
-    WHERE plan_id = %(plan_id)s AND slice_id <> %(publish)s
-      AND (%(wanted)s::text[] IS NULL OR slice_id = ANY (%(wanted)s))
-"""

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, Outcome
+from airflow_provider_backpressure.core.execution.lane_result import Outcome
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.hydration import Permit, Phase, Refusal
 from airflow_provider_backpressure.core.gate.queue import Change
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.planning.planner import Verdict
+from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.planning.change_windows import (
     next_windows,
     stand,
 )
-from airflow_provider_backpressure.core.ports import Marker
+from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.reconciliation.reindexer import BEYOND, Rebuilt
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.execution.lane_runner import Hydrator, Outcome, spec_for
+from airflow_provider_backpressure.core.execution.lane_result import Outcome, spec_for
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.hydration import Phase, latency
-from airflow_provider_backpressure.core.planning.planner import Planned, Planner, Verdict
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.repair import RangeSplitter
+from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.core.reconciliation.reindexer import BEYOND, Rebuilt, gaps
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, OffsetBounds

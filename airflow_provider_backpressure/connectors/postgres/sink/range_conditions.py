@@ -1,0 +1,99 @@
+"""The conditions by which a target's rows of one range are selected."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, find
+from airflow_provider_backpressure.connectors.postgres.connect import Session
+from airflow_provider_backpressure.connectors.postgres.identifiers import (
+    QualifiedName,
+    condition,
+    join_names,
+    key_cast,
+    within_offsets,
+    within_window,
+)
+from airflow_provider_backpressure.core.snapshot.bounds import (
+    BlockBounds,
+    Bounds,
+    FileBounds,
+    KeyBounds,
+    LogBounds,
+    NullBounds,
+    OffsetBounds,
+)
+from airflow_provider_backpressure.core.snapshot.messages import Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.exceptions import SinkRefused
+
+if TYPE_CHECKING:
+    pass
+
+
+class RangeConditions:
+    """Selects a range's rows in the target, where its columns separate ranges as the source's do."""
+
+    def __init__(self, session: Session, name: QualifiedName, readable: Callable[[WriteSpec], QualifiedName]) -> None:
+        self._session, self._name, self._readable = session, name, readable
+        self._key_columns: dict[str, CatalogColumn] = {}
+
+    def select(self, write: WriteSpec, bounds: Bounds | None, window: Window | None) -> list[sql.Composable]:
+        """Return the conditions of a range and its window; ``SinkRefused`` where they select other rows here."""
+        log_window = LogWindow.from_window(window)
+        if log_window is not None:
+            return self.within(write, bounds or log_window.bounds())
+        kept = self.within(write, bounds)
+        return kept if window is None else kept + within_window(window, self._cast(write, window.column))
+
+    def within(self, write: WriteSpec, bounds: Bounds | None) -> list[sql.Composable]:
+        """Return the conditions of a range."""
+        match bounds:
+            case KeyBounds():
+                return condition(bounds, [self._cast(write, column) for column in bounds.columns])
+            case NullBounds():
+                return condition(bounds, [self._cast(write, bounds.column)])
+            case BlockBounds():
+                raise SinkRefused(f"Rows lie elsewhere in {self._name} than in the source's blocks.")
+            case OffsetBounds():
+                return [self._offsets(write, bounds)]
+            case LogBounds():
+                raise SinkRefused(f"What the log changed in {self._name} cannot be distinguished from its other rows.")
+            case FileBounds():
+                raise SinkRefused(f"Rows of {self._name} cannot be assigned to the files that they came from.")
+        return []
+
+    def _offsets(self, write: WriteSpec, bounds: OffsetBounds) -> sql.Composable:
+        arriving = {column.name for column in write.columns}
+        lacking = [name for name in ("partition", "offset") if name not in arriving]
+        if lacking:
+            raise SinkRefused(
+                f"{self._name} gets no column {join_names(lacking)} to separate a topic's ranges by: let the "
+                "transform keep partition and offset, or use verify='none'."
+            )
+        return within_offsets(bounds)
+
+    def _cast(self, write: WriteSpec, key: str) -> str:
+        arriving = next((column for column in write.columns if column.name == key), None)
+        if arriving is None:
+            raise SinkRefused(f"{self._name} has no column {join_names([key])} to separate ranges by.")
+        if key not in self._key_columns:
+            table = find(self._session, self._readable(write))
+            there = table.column(key) if table else None
+            if there is None:
+                raise SinkRefused(f"{self._name} has no column {join_names([key])} to separate ranges by.")
+            self._key_columns[key] = there
+        there = self._key_columns[key]
+        cast = key_cast(there.type)
+        if cast is None:
+            raise SinkRefused(
+                f"Column {join_names([key])} of {self._name} is {there.type}: ranges cannot be separated by it."
+            )
+        # A transformed column says nothing of its order.
+        if arriving.collation is not None and there.collation != arriving.collation:
+            raise SinkRefused(
+                f"Text in {join_names([key])} is ordered by {there.collation} in {self._name} and by "
+                f"{arriving.collation} in the source, so its ranges cannot be verified there; the whole table can."
+            )
+        return cast
