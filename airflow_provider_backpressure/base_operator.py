@@ -17,10 +17,9 @@ from airflow.sdk.exceptions import (
 from airflow_provider_backpressure import openlineage, settings
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.lanes import lane
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
-from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.ranges import lane
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, is_running
 from airflow_provider_backpressure.hooks.hydration_session import (
@@ -32,6 +31,7 @@ from airflow_provider_backpressure.hooks.hydration_session import (
 from airflow_provider_backpressure.hooks.recorded_declaration import text
 from airflow_provider_backpressure.hooks.spark import memory_url
 from airflow_provider_backpressure.links import HydrationLink
+from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.triggers import AdmissionTrigger, TurnTrigger
 
 

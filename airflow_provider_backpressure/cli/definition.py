@@ -252,7 +252,7 @@ def get_commands() -> list[CLICommand]:
                     "Drop a hydration's slot and remove it from the ledger",
                     HYDRATION,
                     LEDGER,
-                    module="uninstall",
+                    module="maintenance",
                 ),
                 _action(
                     "uninstall",
@@ -263,6 +263,7 @@ def get_commands() -> list[CLICommand]:
                     MORE_DATABASES,
                     LEDGER,
                     ARG_OUTPUT,
+                    module="maintenance",
                 ),
                 _action(
                     "verify", "Compare a target with its commit markers", HYDRATION, LEDGER, ARG_OUTPUT, module="plan"

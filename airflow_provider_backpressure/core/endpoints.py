@@ -6,6 +6,11 @@ from dataclasses import asdict, dataclass, field, replace
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
+REGION, S3_ADDRESS = "region_name", "endpoint_url"
+"""Options of an endpoint that leads to a bucket."""
+CATALOG = "catalog_uri"
+"""Option with the address of a REST catalog."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:

@@ -9,8 +9,7 @@ from typing import Any
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider_backpressure.connectors.lake.storage import CATALOG, REGION, S3_ADDRESS
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.endpoints import CATALOG, REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 SERVERS, EXECUTOR_SERVERS = "bootstrap.servers", "executor_bootstrap_servers"

@@ -16,12 +16,12 @@ from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.progress.alerts import Kind, event
-from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.core.table_selection import TableName, in_files, placeholder, targets
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
+from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.operators.lane_clock import (
     ENDED,
     LaneClock,

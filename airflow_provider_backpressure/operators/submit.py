@@ -13,10 +13,10 @@ from airflow_provider_backpressure.core.admission.watcher import Watch, part
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.hydration import Permit
 from airflow_provider_backpressure.core.gate.signals import Decision
-from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.links import RangeLink
+from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.operators.lane_clock import ENDED, LaneClock
 

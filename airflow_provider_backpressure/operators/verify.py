@@ -11,12 +11,12 @@ from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_
 from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
 from airflow_provider_backpressure.core.ports.ledger import every_range
 from airflow_provider_backpressure.core.progress.samples import rows_received
-from airflow_provider_backpressure.core.snapshot.lineage import Lineage
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, VerificationFailed
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
+from airflow_provider_backpressure.openlineage import Lineage
 
 NAMED = 20
 """Most ranges that are named in the error; the log has them all."""

@@ -27,11 +27,10 @@ from airflow.utils.session import create_session
 from fastapi import Depends, Header, HTTPException, Path, Request, status
 from sqlalchemy import make_url
 
-from airflow_provider_backpressure.core.lanes import Drainer, drainer
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.push.hub import Push
-from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.core.snapshot.ranges import Drainer, RangeRecord, drainer
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable, Terminal
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook, open_ledger
 from airflow_provider_backpressure.hooks.push_transport import push_at

@@ -30,10 +30,11 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RunnerRefused
-from airflow_provider_backpressure.spark.change_rows import END, append_end, hidden_columns, log_reader
+from airflow_provider_backpressure.spark.change_rows import log_reader
 from airflow_provider_backpressure.spark.code_loading import aboard
 from airflow_provider_backpressure.spark.reader_timings import Across, ReaderTimings, Slates, time_items
 from airflow_provider_backpressure.spark.registry import reader, writer
+from airflow_provider_backpressure.spark.stream_end import END, append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import RESULT, measure, outcome, report_errors
 from airflow_provider_backpressure.spark.types import carrier, postgres_type
 

@@ -10,8 +10,8 @@ from xxhash import xxh3_64_intdigest
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Slice, SliceResult
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
-from airflow_provider_backpressure.spark.change_rows import apart
 from airflow_provider_backpressure.spark.registry import reader, writer
+from airflow_provider_backpressure.spark.stream_end import apart
 from airflow_provider_backpressure.spark.task import measure
 
 ALGORITHM = "values-xxh3"

@@ -11,8 +11,8 @@ from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, SliceResult
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
-from airflow_provider_backpressure.spark.change_rows import END
 from airflow_provider_backpressure.spark.registry import writer
+from airflow_provider_backpressure.spark.stream_end import END
 from tests.integration.attempts import Begun, begin, execute
 from tests.support.postgres import run
 

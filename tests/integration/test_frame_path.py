@@ -20,7 +20,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
 )
 from airflow_provider_backpressure.runners.connect import ConnectRunner
-from airflow_provider_backpressure.spark.change_rows import BAD, END
+from airflow_provider_backpressure.spark.stream_end import BAD, END
 from dev.services import Server
 from tests import types_postgres
 from tests.integration import transforms

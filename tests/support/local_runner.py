@@ -29,8 +29,8 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.spark import frame_path as frame
 from airflow_provider_backpressure.spark import value_hash as checksum
-from airflow_provider_backpressure.spark.change_rows import append_end, hidden_columns
 from airflow_provider_backpressure.spark.registry import writer
+from airflow_provider_backpressure.spark.stream_end import append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import measure
 
 START_SECONDS = 240.0

@@ -12,14 +12,8 @@ from typing import Any
 import pyarrow
 from pyarrow import fs
 
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.endpoints import REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-
-REGION, S3_ADDRESS = "region_name", "endpoint_url"
-"""Of a bucket."""
-CATALOG = "catalog_uri"
-"""Address of a REST catalog."""
-
 
 S3 = "s3://"
 

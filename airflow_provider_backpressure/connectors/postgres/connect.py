@@ -12,7 +12,7 @@ from psycopg import sql
 from psycopg.abc import Params
 
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, is_lost
-from airflow_provider_backpressure.connectors.postgres.identifiers import Cursor
+from airflow_provider_backpressure.connectors.postgres.predicates import Cursor
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import strip_frames
 

@@ -1,13 +1,22 @@
-"""What a lane submits, and what it returns when it stops."""
+"""What a lane submits, counts and returns."""
 
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
-from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.core.planning.change_windows import find_released_position
+from airflow_provider_backpressure.core.ports import Keeper, Source
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.exceptions import BackpressureError, SnapshotLost
+
+log = logging.getLogger(__name__)
 
 
 class Outcome(Enum):
@@ -50,3 +59,46 @@ def spec_for(plan: Plan, record: RangeRecord, source: Source, snapshot: str | No
         slices=(source.slice(plan.read, record.bounds, record.slice_id),),
         transform=plan.transform,
     )
+
+
+class SnapshotCount:
+    """Counts the rows of a snapshot in a thread, while ranges are read."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="count")
+        self._counting: Future[int | None] | None = pool.submit(keeper.count)
+        pool.shutdown(wait=False)
+
+    def result(self, *, wait: bool = False) -> int | None:
+        """Return the count once; ``None`` while it is not known, and where it cannot be."""
+        if self._counting is None or not (wait or self._counting.done()):
+            return None
+        counting, self._counting = self._counting, None
+        try:
+            return counting.result()
+        except BackpressureError as error:
+            log.warning("How many rows the snapshot holds is not known: %s", error)
+            return None
+
+
+def check_snapshot(plan: Plan, ledger: Ledger) -> None:
+    """Raise ``SnapshotLost`` where an earlier life has committed ranges in its snapshot, and others are left."""
+    if plan.consistency is not Consistency.SNAPSHOT:
+        return
+    counts = ledger.counts(plan.plan_id)
+    if counts.committed and counts.open:
+        raise SnapshotLost(
+            f"{counts.committed} of {counts.total} ranges of plan {plan.plan_id} were read in a snapshot that ended "
+            "with the lane that kept it."
+        )
+
+
+def release_log(source: Source, hydration_id: str, marker: Marker) -> None:
+    """Let the source forget the log that the sink has committed; what goes wrong now goes with a later one."""
+    upto = find_released_position([marker])
+    if upto is None:
+        return
+    try:
+        source.log(hydration_id).release(upto)
+    except BackpressureError as error:
+        log.warning("The source still keeps its log before %s: %s", upto.label, error)

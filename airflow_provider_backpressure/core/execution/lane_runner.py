@@ -2,16 +2,22 @@
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.admission.limiter import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget, Consistency
-from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome, spec_for
+from airflow_provider_backpressure.core.execution.lane_result import (
+    LaneResult,
+    Outcome,
+    SnapshotCount,
+    check_snapshot,
+    release_log,
+    spec_for,
+)
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.gate.hydration import Refusal
-from airflow_provider_backpressure.core.planning.change_windows import find_released_position
 from airflow_provider_backpressure.core.planning.repair import RangeSplitter, parts_for
 from airflow_provider_backpressure.core.ports import Keeper, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
@@ -72,7 +78,7 @@ class Hydrator:
     waiting: Waiting = field(init=False)
     """Where it waits at a closed gate."""
     _keeper: Keeper | None = None
-    _counting: "Future[int | None] | None" = None
+    _counting: SnapshotCount | None = None
     _jobs: dict["Future[RangeResult]", RangeRecord] = field(default_factory=dict)
     _failures: dict[int, int] = field(default_factory=dict)
     _lost: set[int] = field(default_factory=set)
@@ -115,7 +121,7 @@ class Hydrator:
         self._fence_earlier_snapshots()
         self.recover()
         self.ledger.retry_failed(self.plan.plan_id)
-        self._check_snapshot()
+        check_snapshot(self.plan, self.ledger)
         self._guard_log()
         closed_since: float | None = None
         waits = self.poll.waits()
@@ -244,27 +250,14 @@ class Hydrator:
     def _snapshot(self) -> str | None:
         if self._in_snapshot and self._keeper is None:
             self._keeper = self.source.keep(self.plan)
-            self._begin_count(self._keeper)
+            # The plan's own count is of an earlier moment.
+            self.plan = replace(self.plan, counted=False)
+            self._counting = SnapshotCount(self._keeper) if self.plan.total_exact else None
         return self._keeper.snapshot if self._keeper else None
-
-    def _begin_count(self, keeper: Keeper) -> None:
-        """Count what the snapshot holds while ranges are read: the plan's own count is of an earlier moment."""
-        self.plan = replace(self.plan, counted=False)
-        if self.plan.total_exact:
-            pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="count")
-            self._counting = pool.submit(keeper.count)
-            pool.shutdown(wait=False)
 
     def _keep_count(self, *, wait: bool = False) -> None:
         """Write down how many rows the snapshot holds, once that is known."""
-        if self._counting is None or not (wait or self._counting.done()):
-            return
-        counting, self._counting = self._counting, None
-        try:
-            total = counting.result()
-        except BackpressureError as error:
-            log.warning("How many rows the snapshot holds is not known: %s", error)
-            return
+        total = self._counting.result(wait=wait) if self._counting else None
         if total is not None:
             frontier = dict.fromkeys(self.plan.frontier, total) if len(self.plan.frontier) == 1 else self.plan.frontier
             self.plan = replace(self.plan, total=total, frontier=frontier, counted=True)
@@ -287,17 +280,6 @@ class Hydrator:
             raise PlanSuperseded(f"Plan {self.plan.plan_id} no longer holds {self.plan.write.target}.")
         self.plan = replace(self.plan, epoch=epoch)
         self.ledger.take_over(self.hydration_id, self.plan)
-
-    def _check_snapshot(self) -> None:
-        """Raise where an earlier life has committed ranges in its snapshot, which is gone, and others are left."""
-        if not self._in_snapshot:
-            return
-        counts = self.ledger.counts(self.plan.plan_id)
-        if counts.committed and counts.open:
-            raise SnapshotLost(
-                f"{counts.committed} of {counts.total} ranges of plan {self.plan.plan_id} were read in a snapshot that "
-                "ended with the lane that kept it."
-            )
 
     def _step_aside(self, record: RangeRecord) -> None:
         """Give a newer plan's range back to that plan's lanes, settle what is in flight, and stop this lane."""
@@ -400,7 +382,7 @@ class Hydrator:
             memory_bytes=memory_bytes,
         )
         reach(Step.AFTER_LEDGER_COMMIT, record.tag or "")
-        self._release(marker)
+        release_log(self.source, self.hydration_id, marker)
         if fresh:
             self._committed += 1
             if self.on_commit:
@@ -417,16 +399,6 @@ class Hydrator:
         except BackpressureError:
             self.cancel()
             raise
-
-    def _release(self, marker: Marker) -> None:
-        """Let the source forget the log that the sink has committed; what goes wrong now goes with a later one."""
-        upto = find_released_position([marker])
-        if upto is None:
-            return
-        try:
-            self.source.log(self.hydration_id).release(upto)
-        except BackpressureError as error:
-            log.warning("The source still keeps its log before %s: %s", upto.label, error)
 
     def _end(self, record: RangeRecord) -> None:
         """End an attempt wherever it still runs: its Spark job, then its connections in the sink."""

@@ -18,8 +18,8 @@ from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
-from airflow_provider_backpressure.spark.change_rows import complete
 from airflow_provider_backpressure.spark.registry import writer
+from airflow_provider_backpressure.spark.stream_end import complete
 from airflow_provider_backpressure.testing import MemorySink
 from tests.support.postgres import run
 

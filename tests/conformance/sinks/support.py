@@ -20,7 +20,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag, slice_id
-from airflow_provider_backpressure.spark.change_rows import END
+from airflow_provider_backpressure.spark.stream_end import END
 from airflow_provider_backpressure.spark.types import carrier
 from tests.conformance.sinks.cases import Case, opened
 

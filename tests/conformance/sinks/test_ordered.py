@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSp
 from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE, LogWindow, order_by_log
 from airflow_provider_backpressure.core.snapshot.ranges import slice_id
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
-from airflow_provider_backpressure.spark.change_rows import END
+from airflow_provider_backpressure.spark.stream_end import END
 from airflow_provider_backpressure.spark.types import carrier
 from tests.conformance.sinks.cases import Case, opened
 from tests.conformance.sinks.support import Begun, begin

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.connectors.lake.tasks import write as lake
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
-from airflow_provider_backpressure.spark.change_rows import BAD, bad
+from airflow_provider_backpressure.spark.stream_end import BAD, bad
 from tests.conformance.sinks.cases import Case, DeltaCase, HadoopCase, IcebergCase, ParquetCase, PostgresCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
 from tests.support import lakes

@@ -351,7 +351,9 @@ def test_wrong_words_are_wrong_use(airflow, words):
 def test_forget_removes_a_hydration_and_drops_the_log_that_is_kept_for_it(world, airflow, monkeypatch):
     """The log first: without the ledger nobody would know whose it is."""
     dropped = []
-    monkeypatch.setattr("airflow_provider_backpressure.cli.uninstall.drop_log", lambda found: dropped.append(found.id))
+    monkeypatch.setattr(
+        "airflow_provider_backpressure.cli.maintenance.drop_log", lambda found: dropped.append(found.id)
+    )
     hydration = world.hydration
     world.ledger.admit(hydration.id, lane="lane", session_id="s", lease_seconds=60)
     code, _, err = airflow("forget", hydration.id)

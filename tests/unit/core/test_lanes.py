@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.lanes import MAX_LANE, Drainer, drainer, lane
+from airflow_provider_backpressure.core.snapshot.ranges import MAX_LANE, Drainer, drainer, lane
 
 RUN = "manual__2026-01-01T00:00:00+00:00"
 

@@ -118,7 +118,7 @@ def test_a_lane_that_died_before_its_first_commit_keeps_the_plan(
 def test_a_lane_of_a_replaced_plan_does_not_take_the_target_back(world: World) -> None:
     plan(world)
     first = world.plan
-    world.sink.begin(replace(first, plan_id="f" * 32))
+    world.sink.begin(replace(first, plan_id="f" * 32, held_by=first.plan_id))
     with pytest.raises(AirflowFailException, match="no longer holds"):
         lane(world)
     assert world.sink.epoch("f" * 32) == first.epoch + 1

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.spark.change_rows import BAD, apart, append_end, complete
+from airflow_provider_backpressure.spark.stream_end import BAD, apart, append_end, complete
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 ROWS = pyarrow.table(

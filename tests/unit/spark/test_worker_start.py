@@ -25,7 +25,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.spark import stream_end, value_hash
 from airflow_provider_backpressure.spark import frame_path
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy, read
-from airflow_provider_backpressure.connectors.relational.tasks import csv_blocks
+from airflow_provider_backpressure.connectors.relational import csv_blocks
 from airflow_provider_backpressure.connectors.lake.tasks import parquet_files, write
 types = ("integer", "numeric(5,2)", "text", "boolean", "date", "timestamp with time zone", "double precision")
 columns = [Column(name=type_, type=type_) for type_ in types]

@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
 from airflow_provider_backpressure.spark.arrow_buffers import of_bytes, of_numbers
-from airflow_provider_backpressure.spark.change_rows import BAD, bad
+from airflow_provider_backpressure.spark.stream_end import BAD, bad
 from airflow_provider_backpressure.spark.types import carrier
 
 if TYPE_CHECKING:

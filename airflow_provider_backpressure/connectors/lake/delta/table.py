@@ -20,10 +20,10 @@ from airflow_provider_backpressure.connectors.lake.delta import actions as delta
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, footer
-from airflow_provider_backpressure.connectors.lake.storage import REGION, S3_ADDRESS, Place, tries
+from airflow_provider_backpressure.connectors.lake.storage import Place, tries
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, require_files
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.endpoints import REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_start_positions, move_streams
 from airflow_provider_backpressure.core.snapshot.plan import Plan

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from airflow_provider_backpressure.connectors.lake.storage import CATALOG, REGION, S3_ADDRESS, check_characters
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.connectors.lake.storage import check_characters
+from airflow_provider_backpressure.core.endpoints import CATALOG, REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 IMPLEMENTATION = ("py-io-impl", "pyiceberg.io.pyarrow.PyArrowFileIO")

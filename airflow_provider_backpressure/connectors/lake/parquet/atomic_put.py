@@ -15,8 +15,8 @@ import pyarrow
 from pyarrow import fs
 
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER
-from airflow_provider_backpressure.connectors.lake.storage import REGION, S3_ADDRESS, Place, sync
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.connectors.lake.storage import Place, sync
+from airflow_provider_backpressure.core.endpoints import REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.exceptions import SinkUnavailable
 
 ATTEMPTS = f"{FOLDER}/attempts"

@@ -23,8 +23,8 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     columns_from_json,
 )
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
-from airflow_provider_backpressure.spark.change_rows import apart, check_names, complete, split_tombstones, to_one_slice
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
+from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, split_tombstones, to_one_slice
 from airflow_provider_backpressure.spark.types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 

@@ -1,14 +1,21 @@
 """By which columns a table is cut into ranges, and which make up its unique key."""
 
 import logging
+import math
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn, Relation, UniqueKey
-from airflow_provider_backpressure.connectors.mysql.identifiers import KeyKind, join_names
+from airflow_provider_backpressure.connectors.mysql.connect import Session
+from airflow_provider_backpressure.connectors.mysql.identifiers import KeyKind, beyond, join_names
+from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable
 from airflow_provider_backpressure.connectors.mysql.source.types import key_kind
-from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
+from airflow_provider_backpressure.core.snapshot.messages import Column, null_bounds
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot, shorten
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 
 log = logging.getLogger(__name__)
 
@@ -127,3 +134,168 @@ def _why(table: Relation) -> str:
 
 def _columns(table: Relation, key: UniqueKey) -> tuple[CatalogColumn, ...]:
     return tuple(column for name in key.columns if (column := table.column(name)) is not None)
+
+
+DENSE = 0.5
+"""Share of an integer key's span that is taken, from which on equal strides waste few ranges."""
+
+
+def key_ranges(
+    session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int
+) -> Iterator[PlannedRange]:
+    """Yield ranges that cover the table, none above ``rows`` or ``bytes``; none where it is empty.
+
+    What one value of a key that is not unique holds is never cut, and a table without a key is one range. Rows without
+    a key are a range of their own, the last one.
+    """
+    if rows < 1:
+        raise InvalidDeclaration(f"A range needs room for at least 1 row, not {rows}.")
+    if not session.rows(table.rows("1") + " LIMIT 1"):
+        return
+    expected = rows if snapshot.total is None else max(1, min(rows, snapshot.total))
+    if not table.key:
+        only = [KeyBounds(columns=(), start=None, end=None)]
+        yield from number_ranges(only, rows=snapshot.total or expected, row_bytes=snapshot.row_bytes)
+        return
+    yield from number_ranges(
+        _pieces(session, table, snapshot, rows=rows, bytes=bytes), rows=expected, row_bytes=snapshot.row_bytes
+    )
+
+
+def _pieces(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[Bounds]:
+    """Yield the pieces of the key, and the rows without one, unless one piece is all of the table."""
+    only = False
+    for piece in cover(table.columns, _boundaries(session, table, snapshot, rows=rows, bytes=bytes)):
+        only = piece.is_open
+        yield piece
+    if not only and not table.unique:
+        yield from null_bounds(snapshot.columns, table.columns)
+
+
+def _boundaries(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[Values]:
+    total = snapshot.total if snapshot.total_exact else None
+    if total is not None and total <= rows and total * max(snapshot.row_bytes, snapshot.widest_bytes) <= bytes:
+        return iter(())
+    strides = None if table.size is not None else _strides(session, table, rows=rows, total=total)
+    log.info("%s is cut by %s (%s).", table.name, join_names(table.columns), "walk" if strides is None else "strides")
+    return _walk(session, table, rows=rows, bytes=bytes) if strides is None else strides
+
+
+def _strides(session: Session, table: KeyedTable, *, rows: int, total: int | None) -> Iterator[Values] | None:
+    """Cut a dense integer key into equal strides, which hold at most as many rows as numbers because it is unique.
+
+    ``None`` where the key is no integer or not unique, has too many gaps, or a condition hides rows.
+    """
+    if len(table.key) > 1 or not table.unique or table.key[0].kind is not KeyKind.INTEGER or table.partial or not total:
+        return None
+    key = table.key[0].sql
+    low, high = session.rows(f"SELECT MIN({key}), MAX({key}) FROM {table.name.sql}")[0]
+    if low is None or total < DENSE * (int(high) - int(low) + 1):
+        return None
+    return ((str(value),) for value in range(int(low) + rows, int(high) + 1, rows))
+
+
+def _walk(session: Session, table: KeyedTable, *, rows: int, bytes: int) -> Iterator[Values]:
+    """Yield boundaries, each found from the one before."""
+    last: Values | None = None
+    if not table.unique and table.key:
+        # Rows without a key come first in MySQL's order and are no part of any piece.
+        last = _first(session, table, f"{table.key[0].sql} IS NOT NULL")
+        if last is None:
+            return
+    while True:
+        found = _find_end(session, table, last, rows=rows, bytes=bytes)
+        if found is not None and found == last:
+            # One value holds more than fits: it is a piece of its own.
+            found = _first(session, table, beyond(table.key, found))
+        if found is None:
+            return
+        _check_above(session, table, last, found)
+        yield found
+        last = found
+
+
+def _check_above(session: Session, table: KeyedTable, last: Values | None, found: Values) -> None:
+    """Raise ``SourceRefused`` where no row lies between two boundaries: the walk would go round in a circle.
+
+    Boundaries are text in utf8mb4, and a few characters of other sets (cp932, sjis) come back from there as others.
+    """
+    if last is None or all(column.kind is not KeyKind.TEXT for column in table.key):
+        return
+    between = KeyBounds(columns=table.columns, start=last, end=found)
+    if not session.rows(table.rows("1", between) + " LIMIT 1"):
+        raise SourceRefused(
+            f"{table.name} cannot be cut by {join_names(table.columns)}: {shorten(', '.join(found))!r} has characters "
+            "that do not come back from utf8mb4. Name another column as split_column."
+        )
+
+
+def cut_range(
+    session: Session, table: KeyedTable, bounds: KeyBounds, columns: Sequence[Column], *, parts: int
+) -> list[Bounds]:
+    """Return pieces with about as many rows each, each boundary found from the one before."""
+    step = math.ceil(int(session.rows(table.rows("COUNT(*)", bounds))[0][0]) / parts)
+    pieces: list[Bounds] = [*cut(bounds, _steps(session, table, bounds, step))] if step else [bounds]
+    return [*pieces, *null_bounds(columns, table.columns)] if bounds.is_open and len(pieces) > 1 else pieces
+
+
+def _steps(session: Session, table: KeyedTable, bounds: KeyBounds, step: int) -> Iterator[Values]:
+    order = ", ".join(column.sql for column in table.key)
+    left = bounds
+    while True:
+        found = _values(session.rows(f"{table.rows(_show_table(table), left)} ORDER BY {order} LIMIT 1 OFFSET {step}"))
+        if found is None or found == left.start:
+            return
+        _check_above(session, table, left.start, found)
+        yield found
+        left = replace(left, start=found)
+
+
+def in_order(session: Session, table: KeyedTable, values: Sequence[Values]) -> list[Values]:
+    """Return values of the key as its columns order them, whose collations go before a literal's."""
+    keys = ", ".join(f"{column.sql} AS k{number}" for number, column in enumerate(table.key))
+    rows = (
+        ", ".join([*(column.value(text) for column, text in zip(table.key, value, strict=True)), str(place)])
+        for place, value in enumerate(values)
+    )
+    listed_rows = " UNION ALL ".join(f"SELECT {row}" for row in rows)
+    names = ", ".join(f"k{number}" for number in range(len(table.key)))
+    query = f"SELECT {keys}, 0 AS n FROM {table.name.sql} WHERE FALSE UNION ALL {listed_rows}"
+    return [values[int(place)] for (place,) in session.rows(f"SELECT n FROM ({query}) AS o ORDER BY {names}")]
+
+
+def _find_end(session: Session, table: KeyedTable, start: Values | None, *, rows: int, bytes: int) -> Values | None:
+    """Return the key of the first row that no longer fits into a piece that begins here; ``None`` where all do."""
+    bounds = None if start is None else KeyBounds(columns=table.columns, start=start, end=None)
+    order = ", ".join(column.sql for column in table.key)
+    if table.size is None:
+        found = session.rows(f"{table.rows(_show_table(table), bounds)} ORDER BY {order} LIMIT 1 OFFSET {rows}")
+        return _values(found)
+    shown = ", ".join(f"{column.to_boundary_sql} AS t{number}" for number, column in enumerate(table.key))
+    keys = ", ".join(f"{column.sql} AS k{number}" for number, column in enumerate(table.key))
+    texts = ", ".join(f"t{number}" for number in range(len(table.key)))
+    names = ", ".join(f"k{number}" for number in range(len(table.key)))
+    piece = f"{table.rows(f'{shown}, {keys}, {table.size} AS size', bounds)} ORDER BY {order} LIMIT {rows + 1}"
+    summed = (
+        f"SELECT {texts}, SUM(size) OVER w AS total, ROW_NUMBER() OVER w AS place FROM ({piece}) AS piece"
+        f" WINDOW w AS (ORDER BY {names} ROWS UNBOUNDED PRECEDING)"
+    )
+    return _values(
+        session.rows(
+            f"SELECT {texts} FROM ({summed}) AS summed WHERE place > 1 AND (total > {bytes} OR place > {rows})"
+            " ORDER BY place LIMIT 1"
+        )
+    )
+
+
+def _first(session: Session, table: KeyedTable, condition: str) -> Values | None:
+    order = ", ".join(column.sql for column in table.key)
+    return _values(session.rows(f"{table.rows(_show_table(table), None, condition)} ORDER BY {order} LIMIT 1"))
+
+
+def _show_table(table: KeyedTable) -> str:
+    return ", ".join(column.to_boundary_sql for column in table.key)
+
+
+def _values(found: list[tuple[str, ...]]) -> Values | None:
+    return tuple(found[0]) if found else None

@@ -19,9 +19,15 @@ from airflow_provider_backpressure.connectors.mysql.source.checks import (
     chosen_columns,
     replayable,
 )
-from airflow_provider_backpressure.connectors.mysql.source.key import check_rising, chosen_split, is_coarse
+from airflow_provider_backpressure.connectors.mysql.source.key import (
+    check_rising,
+    chosen_split,
+    cut_range,
+    in_order,
+    is_coarse,
+    key_ranges,
+)
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable, measure_size, row_size
-from airflow_provider_backpressure.connectors.mysql.source.splitter import cut_range, in_order, key_ranges
 from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carry_column, key_kind, line
 from airflow_provider_backpressure.connectors.relational import UNKNOWN
 from airflow_provider_backpressure.core.config import Consistency, suffix

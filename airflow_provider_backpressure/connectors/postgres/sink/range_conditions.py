@@ -7,10 +7,9 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, find
 from airflow_provider_backpressure.connectors.postgres.connect import Session
-from airflow_provider_backpressure.connectors.postgres.identifiers import (
-    QualifiedName,
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
+from airflow_provider_backpressure.connectors.postgres.predicates import (
     condition,
-    join_names,
     key_cast,
     within_offsets,
     within_window,

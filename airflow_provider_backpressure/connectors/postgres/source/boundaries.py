@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Session
-from airflow_provider_backpressure.connectors.postgres.identifiers import INTEGERS
+from airflow_provider_backpressure.connectors.postgres.predicates import INTEGERS
 from airflow_provider_backpressure.connectors.postgres.source.query import KeyedTable
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
 from airflow_provider_backpressure.core.snapshot.messages import Column, null_bounds

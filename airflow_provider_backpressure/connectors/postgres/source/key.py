@@ -12,7 +12,8 @@ from airflow_provider_backpressure.connectors.postgres.catalog import (
     Relation,
     UniqueKey,
 )
-from airflow_provider_backpressure.connectors.postgres.identifiers import INTEGERS, KEY_TYPES, join_names, key_cast
+from airflow_provider_backpressure.connectors.postgres.identifiers import join_names
+from airflow_provider_backpressure.connectors.postgres.predicates import INTEGERS, KEY_TYPES, key_cast
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.exceptions import SourceRefused
 

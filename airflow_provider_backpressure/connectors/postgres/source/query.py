@@ -12,12 +12,8 @@ from psycopg.sql import SQL, Composable, Composed, Identifier
 
 from airflow_provider_backpressure.connectors.postgres.catalog import ORDINARY, PARTITIONED, CatalogColumn, Relation
 from airflow_provider_backpressure.connectors.postgres.connect import Session
-from airflow_provider_backpressure.connectors.postgres.identifiers import (
-    QualifiedName,
-    condition,
-    within_blocks,
-    within_window,
-)
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.predicates import condition, within_blocks, within_window
 from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS, UNEVEN, Size
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, Bounds, KeyBounds, NullBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import Window

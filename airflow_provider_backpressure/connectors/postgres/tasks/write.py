@@ -31,8 +31,8 @@ from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import PLACE
 from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.spark.change_rows import apart, check_names, complete, split_tombstones, to_one_slice
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
+from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, split_tombstones, to_one_slice
 from airflow_provider_backpressure.spark.types import alone, full, kept_of, key_of
 
 _COLUMN = re.compile(r", column ([^:]+)")

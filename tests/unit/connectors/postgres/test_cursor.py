@@ -8,7 +8,8 @@ from psycopg import sql
 from psycopg._queries import PostgresQuery
 from psycopg.adapt import Transformer
 
-from airflow_provider_backpressure.connectors.postgres.identifiers import literal, quote
+from airflow_provider_backpressure.connectors.postgres.identifiers import quote
+from airflow_provider_backpressure.connectors.postgres.predicates import literal
 
 NAMES = st.text(
     st.characters(exclude_characters="\x00", exclude_categories=("Cs",)) | st.sampled_from("%s\"';\\{}"), min_size=1

@@ -3,7 +3,7 @@
 import pytest
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.identifiers import (
+from airflow_provider_backpressure.connectors.postgres.predicates import (
     condition,
     key_cast,
     within_blocks,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.snapshot.lineage import Dataset, dataset
+from airflow_provider_backpressure.openlineage import Dataset, dataset
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""The end of a stream of rows, rows put aside, and what a writer asks of both."""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow
+import pyarrow.compute
+
+from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
+from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
+from airflow_provider_backpressure.spark.arrow_buffers import FALSE, TRUE
+from airflow_provider_backpressure.spark.types import carrier
+
+END = "backpressure_end"
+"""Last column of what is written: true in one row that follows all others and is not written itself."""
+
+
+BAD = "backpressure_bad"
+"""Last column but one where a reader keeps what it cannot take apart: NULL, or such a record's reason and value."""
+
+
+def bad(reason: str, value: bytes | None) -> str:
+    """Return what :data:`BAD` holds of a record: JSON, its value as text or in base64."""
+    try:
+        kept = {"value": None if value is None else value.decode()}
+    except UnicodeDecodeError:
+        kept = {"base64": base64.b64encode(value or b"").decode()}
+    return json.dumps({"reason": reason, **kept})
+
+
+def apart(
+    batch: pyarrow.RecordBatch, *, keep_bad: bool
+) -> tuple[pyarrow.RecordBatch, list[tuple[dict[str, Any], str]]]:
+    """Return the rows of a batch, and the records that could not be taken apart, each with the reason.
+
+    ``keep_bad``: its last column is :data:`BAD`. The name alone does not say so: a table may have such a column too.
+    """
+    if not keep_bad:
+        return batch, []
+    marks, rows = batch.column(batch.num_columns - 1), batch.select(range(batch.num_columns - 1))
+    if marks.null_count == len(marks):
+        return rows, []
+    found = []
+    for row, text in zip(rows.to_pylist(), marks.to_pylist(), strict=True):
+        if text is not None:
+            said = json.loads(text)
+            reason = said.pop("reason")
+            kept = {name: value for name, value in row.items() if value is not None and name != TOMBSTONE}
+            found.append(({**kept, **said}, reason))
+    return rows.filter(pyarrow.compute.is_null(marks)), found
+
+
+def complete(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the batches without the last column and the last row; ``RangeFailed`` where that row is missing.
+
+    A worker whose input breaks off sees an ordinary end of it, and half a range must not be committed.
+    """
+    ended = False
+    for batch in batches:
+        if ended:
+            raise RangeFailed("Rows arrived behind the end of their range.")
+        ended = bool(pyarrow.compute.any(batch.column(batch.num_columns - 1)).as_py())
+        rows = batch.select(range(batch.num_columns - 1))
+        yield rows.slice(0, rows.num_rows - 1) if ended else rows
+    if not ended:
+        raise RangeFailed("The rows broke off before the end of their range.")
+
+
+def append_end(
+    batches: Iterable[pyarrow.RecordBatch], columns: Sequence[Column], hidden: Sequence[Column] = ()
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the batches with the last column, and behind them the row that :func:`complete` looks for.
+
+    ``hidden``: what the batches have behind these columns, see :func:`hidden_columns`.
+    """
+    types = [carrier(column.type)[0] for column in (*columns, *hidden)]
+    names = [*(column.name for column in (*columns, *hidden)), END]
+    for batch in batches:
+        going_on = pyarrow.repeat(FALSE, batch.num_rows)
+        yield pyarrow.record_batch([*batch.columns, going_on], names=names)
+    nothing = [pyarrow.nulls(1, type_) for type_ in types]
+    yield pyarrow.record_batch([*nothing, pyarrow.repeat(TRUE, 1)], names=names)
+
+
+def check_names(batch: pyarrow.RecordBatch, write: WriteSpec) -> None:
+    """``RunnerRefused`` unless the rows have the planned columns: a transform may be changed in mid-plan."""
+    planned = [column.name for column in write.columns]
+    if batch.schema.names != planned:
+        raise RunnerRefused(f"The transform gives the columns {batch.schema.names} where {planned} were planned.")
+
+
+def to_one_slice(spec: RangeSpec) -> Slice:
+    """Return the range as one slice, since after a transform it can only be committed as a whole."""
+    first, *others = spec.slices
+    if not others:
+        return first
+    return Slice(slice_id=first.slice_id, query="", bounds={"pieces": [dict(piece.bounds) for piece in spec.slices]})
+
+
+def split_tombstones(batch: pyarrow.RecordBatch) -> tuple[pyarrow.RecordBatch, pyarrow.BooleanArray]:
+    """Return the rows of an ordered plan, and by row whether it is a tombstone; ``RunnerRefused`` without the mark."""
+    at = batch.schema.get_field_index(TOMBSTONE)
+    if at < 0:
+        raise RunnerRefused(f"The transform does not give {TOMBSTONE}, without which no row of a log can be upserted.")
+    rest = batch.select([index for index in range(batch.num_columns) if index != at])
+    return rest, pyarrow.compute.fill_null(batch.column(at), False)
+
+
+def hidden_columns(read: ReadSpec) -> tuple[Column, ...]:
+    """Return the columns that a reader adds behind those of the source, for the writer alone."""
+    return (
+        *([Column(name=TOMBSTONE, type="boolean", nullable=False)] if read.marks_tombstones else []),
+        *([Column(name=BAD, type="text")] if read.keep_bad else []),
+    )
