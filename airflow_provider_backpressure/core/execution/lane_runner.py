@@ -76,7 +76,6 @@ class Hydrator:
     push: Push | None = None
     """Says when a closed gate is worth another look; without it the clock does."""
     waiting: Waiting = field(init=False)
-    """Where it waits at a closed gate."""
     _keeper: Keeper | None = None
     _counting: SnapshotCount | None = None
     _jobs: dict["Future[RangeResult]", RangeRecord] = field(default_factory=dict)
@@ -316,7 +315,7 @@ class Hydrator:
         try:
             marker = self._marker(record)
         except SinkUnavailable as unavailable:
-            # Nobody knows yet whether it was committed: the credit stays out, and a later life of the lane resolves it.
+            # Not known to be committed: the credit stays out, and a later life of the lane resolves it.
             del self._jobs[future]
             return unavailable
         except LedgerRefused as conflict:
@@ -419,8 +418,8 @@ class Hydrator:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=error)
 
     def _record_flow(self) -> None:
-        admitting = {Stage.ADMIT: self._admitting.take()}
-        self.ledger.record_flow(self.hydration_id, worker=self.lane, times=total(admitting, self._flow))
+        times = total({Stage.ADMIT: self._admitting.take()}, self._flow)
+        self.ledger.record_flow(self.hydration_id, worker=self.lane, times=times)
         self._flow = {}
 
     def _renew(self) -> None:
@@ -439,8 +438,8 @@ class Hydrator:
         # A lane with its full share asks for nothing; what people see of the gate is kept fresh all the same.
         self.limiter.look(anew=True)
         self._record_flow()
+        # A reading without a figure too: a sample says that nothing was seen then.
         if self.limiter.reading is not None:
-            # A reading without a figure too: a sample says that nothing was seen then.
             self.ledger.record_memory(self.hydration_id, self.limiter.reading)
         try:
             rows = self.sink.rows_in_flight(self.plan.plan_id)

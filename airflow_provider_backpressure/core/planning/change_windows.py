@@ -8,9 +8,17 @@ from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.ports import ChangeLog
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import REPLAY, REPLAYED_INTO, WriteSpec
-from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.messages import (
+    REPLAY,
+    REPLAYED_INTO,
+    WriteSpec,
+)
+from airflow_provider_backpressure.core.snapshot.plan import (
+    Plan,
+    Snapshot,
+)
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
+from airflow_provider_backpressure.core.snapshot.table_storage import check_kept
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
     LedgerRefused,
@@ -124,3 +132,27 @@ def check_replayable(snapshot: Snapshot, write: WriteSpec, *, mode: Mode, transf
             f"The log of {snapshot.source_identity} does not show which row of {write.fence} was deleted by "
             f"({', '.join(write.key)}), by which that is upserted: upsert by {keys}."
         )
+
+
+def server_of(identity: str) -> str:
+    """Return what a target shares with others: the address before its database, bucket or folder."""
+    scheme, _, rest = identity.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
+def find_compared_end(plan: Plan) -> str | None:
+    """Return the end of a plan's offsets: the source compares its log with them, and refuses another log."""
+    window = plan.read.window
+    return window.upto if plan.consistency is Consistency.OFFSETS and window is not None else None
+
+
+def with_storage(plan: Plan, draft: Plan, log: ChangeLog) -> Plan:
+    """Return the plan of windows with how the table is stored; refuse changes of rows that are not in the log.
+
+    By the table as it is once the windows' end is known: what comes later is found before the next windows. A plan
+    without windows needs no check: every statement that alters a table moves the log on.
+    """
+    before, now = plan.read.storage, log.storage(plan.read)
+    if before is not None and now is not None:
+        check_kept(before, now, [column.name for column in plan.read.columns], plan_id=plan.plan_id)
+    return replace(draft, read=replace(draft.read, storage=now))

@@ -9,9 +9,12 @@ from airflow_provider_backpressure.core.config import Budget, Consistency, Mode,
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts
 from airflow_provider_backpressure.core.planning.change_windows import (
     check_replayable,
+    find_compared_end,
     find_released_position,
     next_windows,
+    server_of,
     stand,
+    with_storage,
 )
 from airflow_provider_backpressure.core.planning.preconditions import (
     NEEDED_MODULES,
@@ -45,15 +48,9 @@ from airflow_provider_backpressure.core.snapshot.plan import (
 )
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.replay_window import number_windows
-from airflow_provider_backpressure.core.snapshot.table_storage import check_added, check_kept
+from airflow_provider_backpressure.core.snapshot.table_storage import check_added
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost
-
-
-def server_of(identity: str) -> str:
-    """Return what a target shares with others: the address before its database, bucket or folder."""
-    scheme, _, rest = identity.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +330,7 @@ class Planner:
         complete = not counts.open and hydration.phase is Phase.STEADY_STATE
         if complete and self.source.increments:
             return self._increment(hydration, plan, counts.total)
-        after = plan.version or (_read_before(plan) if counts.open else None)
+        after = plan.version or (find_compared_end(plan) if counts.open else None)
         preview = self.preview(plan=plan, counted=complete, after=after)
         check_held(plan, self.sink)
         if plan.consistency is Consistency.STATIC:
@@ -382,7 +379,7 @@ class Planner:
         if found is None:
             return None
         draft, windows = found
-        draft = self._with_holder(self._grown(plan, self._with_storage(plan, draft, log), log))
+        draft = self._with_holder(self._grown(plan, with_storage(plan, draft, log), log))
         ranges = self.ledger.save_plan(hydration.id, draft, number_windows(windows))
         return Planned(
             verdict=Verdict.PLANNED,
@@ -391,17 +388,6 @@ class Planner:
             ranges=ranges,
             note=f"{ranges} windows of the log, {draft.total:,} {draft.unit} in all",
         )
-
-    def _with_storage(self, plan: Plan, draft: Plan, log: ChangeLog) -> Plan:
-        """Return the plan of windows with how the table is stored; refuse changes of rows that are not in the log.
-
-        By the table as it is once the windows' end is known: what comes later is found before the next windows. A plan
-        without windows needs no check: every statement that alters a table moves the log on.
-        """
-        before, now = plan.read.storage, log.storage(plan.read)
-        if before is not None and now is not None:
-            check_kept(before, now, [column.name for column in plan.read.columns], plan_id=plan.plan_id)
-        return replace(draft, read=replace(draft.read, storage=now))
 
     def _grown(self, plan: Plan, draft: Plan, log: ChangeLog) -> Plan:
         """Return a plan of windows with the source's new columns, which the target is given first.
@@ -456,9 +442,3 @@ class Planner:
         change.check(self.source.identity, plan.plan_id, self.on_new_column)
         if change.added and self.transform is None:
             self.sink.widen(change.added)
-
-
-def _read_before(plan: Plan) -> str | None:
-    """Return the end of a plan's offsets: the source compares its log with them, and refuses another log."""
-    window = plan.read.window
-    return window.upto if plan.consistency is Consistency.OFFSETS and window is not None else None

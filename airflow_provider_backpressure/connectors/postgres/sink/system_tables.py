@@ -202,6 +202,12 @@ def add_columns(connection: Connection, target: QualifiedName, columns: Sequence
         connection.execute(added.format(table, definition(replace(column, nullable=True))))
 
 
+def has_rows(connection: Connection, name: QualifiedName) -> bool:
+    """Whether a relation exists and holds a row."""
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.SQL(name.sql))
+    return has_table(connection, name) and bool((connection.execute(query).fetchone() or (False,))[0])
+
+
 def has_table(connection: Connection, name: QualifiedName) -> bool:
     """Whether a relation of this name exists."""
     return connection.execute(_RELATION_THERE, (name.schema, name.name)).fetchone() is not None

@@ -55,6 +55,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.system_tables import
     create_table,
     definition,
     frontier_table,
+    has_rows,
     has_table,
     place_streams,
     plan_table,
@@ -171,14 +172,7 @@ class PostgresTarget:
 
     def holds_rows(self) -> bool:
         """See :meth:`..core.ports.Sink.holds_rows`."""
-
-        def look(connection: Connection) -> bool:
-            if not has_table(connection, self._name):
-                return False
-            row = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.SQL(self._name.sql)))
-            return bool((row.fetchone() or (False,))[0])
-
-        return self._session.transaction(look)
+        return self._session.transaction(lambda connection: has_rows(connection, self._name))
 
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         """See :meth:`..core.ports.Sink.begin`. Connections of the plan before are ended: they could only be refused.
@@ -399,12 +393,12 @@ class PostgresTarget:
         """See :meth:`..core.ports.Sink.close`."""
         self._session.close()
 
+    def _create(self, connection: Connection, write: WriteSpec) -> None:
+        connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
+
     def _check_schema(self, connection: Connection) -> None:
         place = f"{self._name} in {where(self._session.endpoint)}"
         check_other_schemas(connection, self._plans, fence=self._fence, place=place)
-
-    def _create(self, connection: Connection, write: WriteSpec) -> None:
-        connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
 
     @property
     def _fence(self) -> str:
