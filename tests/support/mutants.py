@@ -96,7 +96,7 @@ MUTANTS = (
         module="core/snapshot/offsets.py",
         right="max(0, position - earlier.get(key, 0)) for",
         wrong="position - earlier.get(key, 0) for",
-        test="unit/core/test_frontier.py::test_difference_is_never_negative_and_zero_for_what_is_reached",
+        test="unit/core/snapshot/test_frontier.py::test_difference_is_never_negative_and_zero_for_what_is_reached",
     ),
     Mutant(
         name="verification always says equal",
