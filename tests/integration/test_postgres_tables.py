@@ -261,6 +261,8 @@ def test_columns_are_known_of_which_many_rows_have_one_value(database: Endpoint,
         ("numeric", "g", "1000"),
         ("timestamptz", "timestamptz '2024-01-01' + g * interval '1 min'", "2024-01-01 16:40:00+00"),
         ('text COLLATE "C"', "to_char(g, 'FM0000')", "1000"),
+        ("uuid", "lpad(to_hex(g), 32, '0')::uuid", "00000000-0000-0000-0000-0000000003e8"),
+        ("bytea", "decode(lpad(to_hex(g), 8, '0'), 'hex')", "\\x000003e8"),
     ],
 )
 def test_a_window_never_ends_below_its_beginning(

@@ -329,14 +329,13 @@ class PostgresTable:
 
         It may be below: the highest rows were deleted, or the connection leads to a replica that lags.
         """
-        highest = sql.SQL("max({})").format(sql.Identifier(name))
-        cast = sql.SQL(self._key_column(name).cast)
-        above = sql.SQL("true") if after is None else sql.SQL("{} > {}::{}").format(highest, sql.Literal(after), cast)
-        query = sql.SQL("SELECT {}::text, coalesce({}, false) FROM {}{}").format(
-            highest, above, sql.SQL(self._name.sql), self._with_key((), None, unique=False).filter()
-        )
-        found, is_above = self._session.rows(query)[0]
-        return found, is_above
+        column, cast = sql.Identifier(name), sql.SQL(self._key_column(name).cast)
+        above = sql.SQL("true") if after is None else sql.SQL("{} > {}::{}").format(column, sql.Literal(after), cast)
+        # Not max(): some types that have an order have no such function.
+        query = sql.SQL(
+            "SELECT {0}::text, {1} FROM (SELECT {0} FROM {2}{3}) AS t WHERE {0} IS NOT NULL ORDER BY t.{0} DESC LIMIT 1"
+        ).format(column, above, sql.SQL(self._name.sql), self._with_key((), None, unique=False).filter())
+        return next(iter(self._session.rows(query)), (None, False))
 
     def _parts(self, table: Relation) -> tuple[str, ...]:
         return tuple(str(part.name) for part in parts(self._session, table))
