@@ -82,6 +82,10 @@ _SHOWN = 40
 """Digits of a number that an error shows."""
 _UNTIMED = 0
 """Kind of time that says that there is none."""
+_DAY_MILLIS = 86_400_000
+_FIRST_MILLIS, _LAST_MILLIS = -62_135_596_800_000, 253_402_300_799_999
+_OUTSIDE = "is outside of the years 1 to 9999"
+"""All that readers of files can hold."""
 
 
 def to_batch(records: Records, columns: Sequence[Column], topic: str, *, trusts: bool = False) -> pyarrow.RecordBatch:
@@ -130,11 +134,15 @@ def _mark_rows(batch: pyarrow.RecordBatch, mark: str | None) -> pyarrow.RecordBa
 
 def _empty(record: "Message", columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
     """Return what Kafka says of a record, without key and value."""
+    try:
+        time = _times([record])
+    except Unreadable:
+        time = pyarrow.nulls(1, pyarrow.timestamp("us", tz="UTC"))
     arrays = [
         pyarrow.repeat(buffers.text(topic), 1),
         _numbers([record], "partition", pyarrow.int32()),
         _numbers([record], "offset", pyarrow.int64()),
-        _times([record]),
+        time,
         *(pyarrow.nulls(1, carrier(column.type)[0]) for column in columns[GIVEN - 2 :]),
     ]
     return pyarrow.record_batch(arrays, names=[column.name for column in columns])
@@ -168,8 +176,13 @@ def _numbers(records: Records, part: str, type_: pyarrow.DataType) -> pyarrow.Ar
 def _times(records: Records) -> pyarrow.Array:
     found = numpy.fromiter(chain.from_iterable(_each(records, "timestamp")), "i8", 2 * len(records))
     kinds, millis = found[::2], numpy.ascontiguousarray(found[1::2])
-    times = buffers.of_numbers(millis, pyarrow.timestamp("ms", tz="UTC"), kinds == _UNTIMED)
-    return times.cast(pyarrow.timestamp("us", tz="UTC"))
+    untimed = kinds == _UNTIMED
+    beyond = ~untimed & ((millis < _FIRST_MILLIS) | (millis > _LAST_MILLIS))
+    if beyond.any():
+        _refuse(records[int(beyond.argmax())], f"its timestamp {_OUTSIDE}")
+    return buffers.of_numbers(millis, pyarrow.timestamp("ms", tz="UTC"), untimed).cast(
+        pyarrow.timestamp("us", tz="UTC")
+    )
 
 
 def _bytes(records: Records, part: str) -> pyarrow.Array:
@@ -316,12 +329,23 @@ def _number(texts: pyarrow.Array, type_: pyarrow.DataType) -> pyarrow.Array:
     if pyarrow.types.is_integer(type_) and pc.any(pc.match_substring_regex(texts, _HEXADECIMAL)).as_py():
         raise pyarrow.ArrowInvalid("hexadecimal")
     found = pc.cast(texts, type_)
+    if pyarrow.types.is_temporal(type_) and pc.any(_is_outside(found)).as_py():
+        raise pyarrow.ArrowInvalid("out of range")
     if pyarrow.types.is_floating(type_):
         infinite = pc.and_(pc.is_inf(found), pc.match_substring_regex(texts, "[0-9]"))
         vanished = pc.and_(pc.equal(found, 0), pc.match_substring_regex(texts, "^[^eE]*[1-9]"))
         if pc.any(pc.or_(infinite, vanished)).as_py():
             raise pyarrow.ArrowInvalid("out of range")
     return found
+
+
+def _is_outside(moments: pyarrow.Array) -> pyarrow.Array:
+    """Whether each date or timestamp is outside of the years 1 to 9999."""
+    if pyarrow.types.is_date32(moments.type):
+        found, first, last = moments.view(pyarrow.int32()), _FIRST_MILLIS // _DAY_MILLIS, _LAST_MILLIS // _DAY_MILLIS
+    else:
+        found, first, last = moments.view(pyarrow.int64()), _FIRST_MILLIS * 1000, _LAST_MILLIS * 1000 + 999
+    return pc.or_(pc.less(found, first), pc.greater(found, last))
 
 
 def _refuse_first(
@@ -345,6 +369,8 @@ def _unfit(text: str, column: Column) -> str:
         return "holds a NUL character, which no text can"
     if _would_round(pyarrow.array([text]), column.type):
         return f"has too many decimals for {column.type}"
+    if pyarrow.types.is_temporal(type_) and _is_moment(text, type_):
+        return f"{_OUTSIDE}: {text[:_SHOWN]}"
     if pyarrow.types.is_integer(type_) and _INTEGER.fullmatch(text):
         return f"is too large for {column.type}: {text[:_SHOWN]}"
     if pyarrow.types.is_floating(type_) and _FLOATING.fullmatch(text):
@@ -355,6 +381,13 @@ def _unfit(text: str, column: Column) -> str:
             f"{'is too large' if whole > type_.precision - type_.scale else 'has too many decimals'} for {column.type}"
         )
     return f"is no {column.type}"
+
+
+def _is_moment(text: str, type_: pyarrow.DataType) -> bool:
+    try:
+        return bool(pc.cast(pyarrow.array([text]), type_).is_valid()[0].as_py())
+    except pyarrow.ArrowInvalid:
+        return False
 
 
 def _to_text(value: Any, *, as_json: bool) -> str | None:

@@ -8,9 +8,10 @@ import pyarrow
 import pytest
 
 from airflow_provider_backpressure.connectors.kafka.source.config import columns_of
-from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch
+from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource
+from airflow_provider_backpressure.spark.stream_end import BAD
 from airflow_provider_backpressure.spark.types import carrier
 
 
@@ -21,6 +22,7 @@ class Sent:
     held: bytes | None
     keyed: bytes | None = None
     at: int = 0
+    time: tuple[int, int] = (0, -1)
 
     def value(self) -> bytes | None:
         """Its value."""
@@ -43,8 +45,8 @@ class Sent:
         return "orders"
 
     def timestamp(self) -> tuple[int, int]:
-        """No time."""
-        return (0, -1)
+        """Its kind of time, here none, and milliseconds."""
+        return self.time
 
     def headers(self) -> None:
         """No headers."""
@@ -208,9 +210,26 @@ def test_a_value_that_is_no_object_has_no_fields() -> None:
         ("text", b'{"f": "\\ud800"}', "half of a surrogate pair"),
         ("double precision", b'{"f": 1e-400}', "too small"),
         ("real", b'{"f": 1e-50}', "too small"),
+        ("date", b'{"f": "0000-01-01"}', "outside of the years 1 to 9999: 0000-01-01"),
+        ("timestamp", b'{"f": "0000-12-31 23:59:59"}', "outside of the years"),
+        ("timestamptz", b'{"f": "0001-01-01T00:00:00+10:00"}', "outside of the years"),
+        ("timestamptz", b'{"f": "9999-12-31T23:59:59-10:00"}', "outside of the years"),
     ],
 )
 def test_half_a_character_and_a_number_that_would_be_zero_are_bad(type_, value, reason):
     columns = columns_of(KafkaSource(conn_id="c", topic="orders", fields={"f": type_}))
     with pytest.raises(SourceRefused, match=f"offset 7 .*{reason}"):
         to_batch([Sent(value, at=7)], columns, "orders")
+
+
+def test_a_record_of_a_year_that_no_reader_holds_is_kept_aside():
+    """Its producer sent microseconds for milliseconds."""
+    columns = columns_of(KafkaSource(conn_id="c", topic="orders"))
+    odd, last = Sent(b"{}", at=8, time=(1, 1_700_000_000_000_000)), Sent(b"{}", at=9, time=(1, 253_402_300_799_999))
+    with pytest.raises(SourceRefused, match=r"offset 8 .* its timestamp is outside of the years 1 to 9999"):
+        to_batch([odd], columns, "orders")
+    found = to_batch_with_bad([odd, last], columns, "orders").to_pylist()
+    assert [(row["offset"], row["timestamp"] is None, row[BAD] is None) for row in found] == [
+        (8, True, False),
+        (9, False, True),
+    ]
