@@ -1,0 +1,1 @@
+"""A connector of a kind that the package does not have: the lines of a text file."""

@@ -1,0 +1,1 @@
+"""The declaration and what it opens."""
