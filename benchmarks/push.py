@@ -29,7 +29,7 @@ from airflow_provider_backpressure.core.admission.limiter import read_gate
 from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.limits import FixedLimit
+from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec

@@ -13,8 +13,8 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from airflow_provider_backpressure.core import transitions as refusals
+from airflow_provider_backpressure.core.gate.credit_limits import Limit
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit, Phase
-from airflow_provider_backpressure.core.gate.limits import Limit
 from airflow_provider_backpressure.core.gate.queue import TOKEN_SECONDS, Shared
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds

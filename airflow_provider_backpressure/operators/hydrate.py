@@ -22,7 +22,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, Quarant
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.openlineage import Lineage
-from airflow_provider_backpressure.operators.lane_clock import (
+from airflow_provider_backpressure.operators.lane_progress import (
     ENDED,
     LaneClock,
     Listener,

@@ -18,7 +18,7 @@ from airflow_provider_backpressure.hooks.hydration_session import HydrationSessi
 from airflow_provider_backpressure.links import RangeLink
 from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.operators.hydrate import check_one_task
-from airflow_provider_backpressure.operators.lane_clock import ENDED, LaneClock
+from airflow_provider_backpressure.operators.lane_progress import ENDED, LaneClock
 
 
 class SubmitRangeOperator(TransformTask):

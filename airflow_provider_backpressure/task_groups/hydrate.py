@@ -23,7 +23,7 @@ from airflow_provider_backpressure.operators import (
     VerifyHydrationOperator,
 )
 from airflow_provider_backpressure.operators.hydrate import check_one_task, each_target
-from airflow_provider_backpressure.operators.lane_clock import Listener, as_listeners
+from airflow_provider_backpressure.operators.lane_progress import Listener, as_listeners
 from airflow_provider_backpressure.operators.plan import as_consistency
 from airflow_provider_backpressure.operators.verify import as_verify
 from airflow_provider_backpressure.sensors import ExecutorMemorySensor, HydrationQueueSensor, SinkCommitSensor

@@ -9,8 +9,9 @@ from airflow_provider_backpressure.core.ports import ChangeLog, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
-from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, check_columns
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
+from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
 from airflow_provider_backpressure.exceptions import BackpressureError, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.testing.sink import COLUMNS, MemoryHealth, in_window, query_of, select_keys
 

@@ -20,7 +20,7 @@ from airflow_provider_backpressure.core.planning.range_size import ASSUMED_ROWS_
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
-from airflow_provider_backpressure.operators.lane_clock import LaneClock, ProgressLog
+from airflow_provider_backpressure.operators.lane_progress import LaneClock, ProgressLog
 from airflow_provider_backpressure.sinks import ParquetSink, PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
 from benchmarks.sides.side import SCHEMA, Login, Order

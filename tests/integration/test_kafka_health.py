@@ -12,7 +12,7 @@ from airflow_provider_backpressure.connectors.kafka.source.health import TopicHe
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
 from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode, Retention
-from airflow_provider_backpressure.core.gate.limits import FixedLimit
+from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.core.gate.signals import Signal
 from airflow_provider_backpressure.core.health_signals import Figure
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.limits import FixedLimit
+from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.snapshot.bounds import cover

@@ -93,7 +93,7 @@ class VirtualClock:
 
 @dataclass(kw_only=True)
 class ActorClock:
-    """A process's own clock, over when its task is told to end, as ``operators.lane_clock.LaneClock`` is."""
+    """A process's own clock, over when its task is told to end, as ``operators.lane_progress.LaneClock`` is."""
 
     time: VirtualClock
     over: bool = False

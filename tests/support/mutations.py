@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.repair import RangeSplitter
 from airflow_provider_backpressure.core.transitions import hydration as hydrating

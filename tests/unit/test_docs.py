@@ -21,7 +21,7 @@ from airflow_provider_backpressure import sinks, sources
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.core.capacity.saturation_curve import Bound
 from airflow_provider_backpressure.core.gate import hydration as phases
-from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.progress.alerts import Kind
 from airflow_provider_backpressure.core.push import metrics as push_counts
 from airflow_provider_backpressure.core.snapshot import ranges

@@ -1,11 +1,8 @@
 """Folders on a local disk or in a bucket, by one address."""
 
 import os
-import random
 import re
-import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,18 +133,3 @@ def _bucket(endpoint: Endpoint) -> fs.FileSystem:
         scheme, _, host = address.rpartition("://")
         options |= {"endpoint_override": host, "scheme": scheme or "https"}
     return fs.S3FileSystem(**options)
-
-
-SECONDS = 300.0
-"""Longest; ranges in flight are few, and each commit of another is a step ahead."""
-_FIRST, _MOST = 0.02, 2.0
-
-
-def tries() -> Iterator[int]:
-    """Yield numbers from 0 on, with growing and uneven pauses between them, until the time is up."""
-    deadline, pause, number = time.monotonic() + SECONDS, _FIRST, 0
-    while time.monotonic() < deadline:
-        yield number
-        number += 1
-        time.sleep(random.uniform(0, pause))
-        pause = min(pause * 2, _MOST)

@@ -1,6 +1,8 @@
 """What the formats have in common: a table that takes a slice's rows and its mark in one step."""
 
 import json
+import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
@@ -184,3 +186,18 @@ def address_of(**parts: Any) -> str:
 def query_of(address: str, files: Sequence[str] | None, **rest: Mapping[str, Any] | Sequence[Any] | None) -> str:
     """Return what selects rows of a table for a task: those of these files, or (``None``) all."""
     return json.dumps({"at": address, "files": None if files is None else list(files), **rest})
+
+
+_FIRST, _MOST = 0.02, 2.0
+COMMIT_SECONDS = 300.0
+"""Longest; ranges in flight are few, and each commit of another is a step ahead."""
+
+
+def tries() -> Iterator[int]:
+    """Yield numbers from 0 on, with growing and uneven pauses between them, until the time is up."""
+    deadline, pause, number = time.monotonic() + COMMIT_SECONDS, _FIRST, 0
+    while time.monotonic() < deadline:
+        yield number
+        number += 1
+        time.sleep(random.uniform(0, pause))
+        pause = min(pause * 2, _MOST)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.gate.credit_limits import Limit, Pace, PacedLimit, limit_for
 from airflow_provider_backpressure.core.gate.hydration import GateState, Permit, Refusal
-from airflow_provider_backpressure.core.gate.limits import Limit, Pace, PacedLimit, limit_for
 from airflow_provider_backpressure.core.gate.signals import (
     CONNECTIONS,
     NEVER,

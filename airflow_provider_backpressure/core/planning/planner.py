@@ -38,16 +38,15 @@ from airflow_provider_backpressure.core.snapshot.messages import Transform, Wind
 from airflow_provider_backpressure.core.snapshot.offsets import in_order, order_by_log, take_tombstone
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
-    SchemaChange,
     check_increment,
     check_order,
     fingerprint,
-    keep_planned_columns,
     shorten,
     warn_coarse,
 )
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.replay_window import number_windows
+from airflow_provider_backpressure.core.snapshot.schema_change import SchemaChange, keep_planned_columns
 from airflow_provider_backpressure.core.snapshot.table_storage import check_added
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost

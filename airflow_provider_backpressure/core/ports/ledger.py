@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from airflow_provider_backpressure.core.gate.credit_limits import Limit
 from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, Permit, RangeCounts, Span
-from airflow_provider_backpressure.core.gate.limits import Limit
 from airflow_provider_backpressure.core.gate.queue import Queue, Steering
 from airflow_provider_backpressure.core.gate.signals import Decision, MemoryReading
 from airflow_provider_backpressure.core.progress.alerts import Notice

@@ -23,9 +23,10 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
     bounds_from_json,
 )
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_missing, pack_pieces
-from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, check_increment, keep_planned_columns
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, check_increment
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState, seq_of, slice_id
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
+from airflow_provider_backpressure.core.snapshot.schema_change import keep_planned_columns
 from airflow_provider_backpressure.exceptions import RESTART, LedgerRefused, LedgerUnavailable, PlanSuperseded
 
 B = TypeVar("B", KeyBounds, LogBounds, NullBounds, OffsetBounds)

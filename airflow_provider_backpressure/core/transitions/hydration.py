@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from airflow_provider_backpressure.core.gate.credit_limits import Limit
 from airflow_provider_backpressure.core.gate.gate_event import Diff
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.gate.hydration import advance as advance_phase
-from airflow_provider_backpressure.core.gate.limits import Limit
 from airflow_provider_backpressure.core.gate.queue import Change
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.gate.limits import FixedLimit
+from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.conformance.ledger.support import admit, commit

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.core.gate.hydration import Permit
-from airflow_provider_backpressure.core.gate.limits import FixedLimit
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, OffsetBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec

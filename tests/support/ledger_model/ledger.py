@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from airflow_provider_backpressure.core import transitions as refusals
+from airflow_provider_backpressure.core.gate.credit_limits import Limit
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit, Phase
-from airflow_provider_backpressure.core.gate.limits import Limit
 from airflow_provider_backpressure.core.gate.queue import Shared
 from airflow_provider_backpressure.core.gate.signals import Decision, MemoryReading
 from airflow_provider_backpressure.core.progress.samples import PLAN_WORKER

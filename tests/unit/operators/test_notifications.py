@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
-from airflow_provider_backpressure.operators.lane_clock import Teller
+from airflow_provider_backpressure.operators.lane_progress import Teller
 from airflow_provider_backpressure.task_groups import hydrate
 from tests.support.world import World, context
 

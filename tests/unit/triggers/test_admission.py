@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_backpressure.core.admission import health_watch as looking
 from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Consistency
-from airflow_provider_backpressure.core.gate.limits import FixedLimit
+from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
     LedgerUnavailable,

@@ -20,8 +20,8 @@ from airflow_provider_backpressure.connectors.lake.delta import actions as delta
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, footer
-from airflow_provider_backpressure.connectors.lake.storage import Place, tries
-from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
+from airflow_provider_backpressure.connectors.lake.storage import Place
+from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES, tries
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, require_files
 from airflow_provider_backpressure.core.endpoints import REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec

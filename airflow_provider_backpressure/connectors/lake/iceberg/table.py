@@ -49,8 +49,7 @@ from airflow_provider_backpressure.connectors.lake.iceberg.merge import (
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches
-from airflow_provider_backpressure.connectors.lake.storage import tries
-from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
+from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES, tries
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_start_positions, move_streams

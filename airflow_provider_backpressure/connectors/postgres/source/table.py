@@ -61,8 +61,9 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
     Values,
 )
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
-from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, check_columns
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.core.table_selection import TableName, match_tables
 from airflow_provider_backpressure.exceptions import (

@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution import lane_runner
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.gate import limits
+from airflow_provider_backpressure.core.gate import credit_limits as limits
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySink, MemorySource
 from benchmarks.million import LeanRunner

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from tests.support.cases import (
     DROWNED,
     MEBIBYTE,

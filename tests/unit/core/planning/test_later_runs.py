@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution.lane_result import spec_for
-from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Window

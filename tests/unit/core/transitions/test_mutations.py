@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.gate.limits import GradedLimit
+from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from tests.support.cases import DROWNED, Case, after_fall, check_relief, check_steady, settled
 from tests.support.flow import Flow, install
 
