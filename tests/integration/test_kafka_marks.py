@@ -117,6 +117,11 @@ def test_a_range_is_not_removed_whose_records_are_others_by_now(services: Servic
         another = replace(window, marks={0: str(changed)}).window(None)
         with pytest.raises(SourceRefused, match="up to offset 11: it was cut off"):
             source.check_range(make_plan(read=replace(spec, window=another)), bounds)
+    reader.topic.configure(cleanup_policy="compact,delete")
+    with pytest.raises(
+        SourceRefused, match=r"is compacted, so records of the range may be gone"
+    ):
+        source.check_range(make_plan(read=spec), bounds)
     services.restart(NAME)
     reader.topic.send(0, "of the next epoch")
     marks = Marks(endpoint=endpoint_of(broker), topic=reader.topic.name)

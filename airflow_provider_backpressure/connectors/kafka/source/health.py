@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from airflow_provider_backpressure.connectors.kafka.connect import CONTROL, consumer
 from airflow_provider_backpressure.connectors.kafka.errors import loss
-from airflow_provider_backpressure.connectors.kafka.metadata import SECONDS, open_client
 from airflow_provider_backpressure.connectors.kafka.source.offsets import Log, TopicLog
 from airflow_provider_backpressure.core.health_signals import Figure, Retention, Watched
 from airflow_provider_backpressure.core.ports import Unread
@@ -69,7 +68,7 @@ class TopicHealth:
 
     def _left(self) -> Figure:
         """Return the hours until the first record that has not been read is deleted, at the earliest."""
-        kept, now = self._kept(), self._log.look()
+        kept, now = Kept.from_config(self._log.config()), self._log.look()
         starts, topic = self._starts(now), self._log.topic
         behind = lag(starts, now.high)
         gone = [partition for partition in behind if starts[partition] < now.beginning[partition]]
@@ -93,15 +92,6 @@ class TopicHealth:
         """Return the first offset of every partition that has not been read; of a new one that is its first."""
         known: Mapping[int, int] = self._unread() if self._unread is not None else {}
         return {partition: known.get(partition, first) for partition, first in now.beginning.items()}
-
-    def _kept(self) -> Kept:
-        from confluent_kafka.admin import ConfigResource, ResourceType
-
-        topic = ConfigResource(ResourceType.TOPIC, self._log.topic)
-        with open_client(self._log.endpoint, about=f"topic {self._log.topic}") as questions:
-            asked = questions.client.describe_configs([topic], request_timeout=SECONDS)
-            found = questions.answer(asked[topic])
-        return Kept.from_config({name: entry.value for name, entry in found.items()})
 
     def _times(self, starts: Mapping[int, int]) -> dict[int, float]:
         """Return the time of the first record from an offset on, by partition, in seconds since 1970.

@@ -68,6 +68,15 @@ class TopicLog:
                 high=self._offsets(questions, partitions, OffsetSpec.latest(), every),
             )
 
+    def config(self) -> dict[str, str]:
+        """Return the topic's configuration; ``SourceRefused`` where the role may not see it."""
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        topic = ConfigResource(ResourceType.TOPIC, self.topic)
+        with self._open_client() as questions:
+            asked = questions.client.describe_configs([topic], request_timeout=SECONDS)
+            return {name: entry.value for name, entry in questions.answer(asked[topic]).items()}
+
     def at(self, time: datetime, log: Log) -> dict[int, int]:
         """Return the first offset from a time on, by partition; where there is none, the one behind all records.
 

@@ -130,7 +130,7 @@ class KafkaTopic:
         return Slice(slice_id=slice_id, query=json.dumps(query), bounds=bounds.to_json())
 
     def check_range(self, plan: Plan, bounds: Bounds) -> None:
-        """See :meth:`..core.ports.Source.check_range`. By the topic's id and the ends of its partitions.
+        """See :meth:`..core.ports.Source.check_range`. By the topic's id, the ends of its partitions, and its policy.
 
         A loss that is accepted is one of records that were not read yet: it does not count here.
         """
@@ -146,6 +146,10 @@ class KafkaTopic:
                 sentence = loss(topic, partition, start, min(end, now.beginning[partition]))
                 raise SourceRefused(f"{sentence} {KEPT}")
         self._check_marks(planned, [partition for partition, _, _ in bounds.pieces])
+        if "compact" in self._log.config()["cleanup.policy"]:
+            raise SourceRefused(
+                f"Topic {topic} is compacted, so records of the range may be gone without a trace. {KEPT}"
+            )
 
     def log(self, hydration_id: str) -> ChangeLog:
         """See :meth:`..core.ports.Source.log`. A topic is a log itself."""
