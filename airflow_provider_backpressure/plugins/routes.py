@@ -113,7 +113,7 @@ def _flow(flows: Sequence[FlowAt]) -> dict[str, Any]:
     return {"flow_at": [one.at for one in flows], "flow": by_stage}
 
 
-MOST_ACTS, SHOWN_ACTS = 100, 3
+READ_ACTS, SHOWN_ACTS = 100, 3
 
 
 def queues(ledger: Ledger, user: User) -> answers.Queues:
@@ -124,7 +124,7 @@ def queues(ledger: Ledger, user: User) -> answers.Queues:
     entries, clusters = ledger.queue(), ledger.clusters()
     owners = set().union(*clusters.values())
     shown = readable(user, owners)
-    acts = [act for act in ledger.controls("", limit=MOST_ACTS) if act.values.get("kind") == Shared.HYDRATIONS]
+    acts = [act for act in ledger.controls("", limit=READ_ACTS) if act.values.get("kind") == Shared.HYDRATIONS]
     found = ledger.glances(ids=[entry.hydration_id for entry in entries], limit=max(1, len(entries)))
     by_id = {one.hydration.id: one for one in found if one.hydration.owner in shown}
     left = {one.hydration.id: one.eta.seconds if one.eta else None for one in found}

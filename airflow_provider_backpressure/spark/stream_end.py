@@ -10,7 +10,7 @@ import pyarrow.compute
 
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
-from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
+from airflow_provider_backpressure.exceptions import RESTART, RangeFailed, RunnerRefused
 from airflow_provider_backpressure.spark.arrow_buffers import FALSE, TRUE
 from airflow_provider_backpressure.spark.types import carrier
 
@@ -104,7 +104,10 @@ def split_tombstones(batch: pyarrow.RecordBatch) -> tuple[pyarrow.RecordBatch, p
     """Return the rows of an ordered plan, and by row whether it is a tombstone; ``RunnerRefused`` without the mark."""
     at = batch.schema.get_field_index(TOMBSTONE)
     if at < 0:
-        raise RunnerRefused(f"The transform does not give {TOMBSTONE}, without which no row of a log can be upserted.")
+        raise RunnerRefused(
+            f"The rows come without {TOMBSTONE}, without which no row of a log can be upserted: let the transform keep "
+            f"it and {RESTART}."
+        )
     rest = batch.select([index for index in range(batch.num_columns) if index != at])
     return rest, pyarrow.compute.fill_null(batch.column(at), False)
 

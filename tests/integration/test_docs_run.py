@@ -229,7 +229,9 @@ def test_transforms_run(connect: Server) -> None:
     assert list(transforms())
     session = SparkSession.builder.remote(connect.url).create()
     with closing(_Stopped(session)):
-        rows = "VALUES (1L, 2.5, timestamp'2026-01-01 10:00:00', 'open') AS rows (id, amount, created_at, state)"
+        values = "1L, 2.5, timestamp'2026-01-01 10:00:00', 'open', binary('1'), 0, 7L, '{}', false"
+        names = "id, amount, created_at, state, key, partition, offset, value, backpressure_tombstone"
+        rows = f"VALUES ({values}) AS rows ({names})"
         session.sql(f"SELECT * FROM {rows}").createOrReplaceTempView("source")
         for page, text in transforms():
             assert len(session.sql(text).collect()) == 1, page

@@ -118,9 +118,7 @@ def test_a_range_is_not_removed_whose_records_are_others_by_now(services: Servic
         with pytest.raises(SourceRefused, match="up to offset 11: it was cut off"):
             source.check_range(make_plan(read=replace(spec, window=another)), bounds)
     reader.topic.configure(cleanup_policy="compact,delete")
-    with pytest.raises(
-        SourceRefused, match=r"is compacted, so records of the range may be gone"
-    ):
+    with pytest.raises(SourceRefused, match=r"is compacted, so records of the range may be gone"):
         source.check_range(make_plan(read=spec), bounds)
     services.restart(NAME)
     reader.topic.send(0, "of the next epoch")

@@ -144,6 +144,18 @@ def test_a_key_whose_characters_do_not_come_back_ends_in_one_sentence(mysql_data
     assert_covered(mysql_database, opened(split_column="v"), rows=400, count=5000)
 
 
+def test_spellings_of_one_value_are_no_boundaries_of_their_own(mysql_database: Endpoint, opened: Open) -> None:
+    """A collation that ignores case: a value with more rows than fit may come back in another spelling."""
+    spelled = "ELT(1 + g % 3, 'Berlin', 'berlin', 'BERLIN')"
+    city = f"IF(g % 10 < 8, {spelled}, CONCAT('Z', g))"
+    columns = "id int PRIMARY KEY, city varchar(20) COLLATE utf8mb4_0900_ai_ci NOT NULL, KEY (city)"
+    filled(mysql_database, columns, 400, f"g, {city}")
+    source = opened(split_column="city")
+    ranges = list(source.ranges(source.snapshot(), rows=21, bytes=MANY_BYTES))
+    pieces = [piece for piece in ranges if isinstance(piece.bounds, KeyBounds)]
+    assert len(pieces) == 5, "what one value holds is a piece, and the others are cut"
+
+
 def test_a_generated_invisible_key_is_taken_only_where_no_other_arrives(mysql_database: Endpoint, opened: Open) -> None:
     """MySQL makes it where a table has no primary key; a target could not be upserted by it."""
     generate = "SET SESSION sql_generate_invisible_primary_key = ON"

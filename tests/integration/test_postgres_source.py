@@ -424,6 +424,16 @@ def test_a_condition_that_asks_the_clock_is_refused(database: Endpoint, opened: 
         opened(where=where).snapshot()
 
 
+def test_a_clock_of_a_view_is_not_the_conditions(database: Endpoint, opened: Open) -> None:
+    run(
+        database,
+        "CREATE TABLE kept (id int PRIMARY KEY, at timestamptz)",
+        "INSERT INTO kept VALUES (1, now())",
+        "CREATE VIEW t AS SELECT * FROM kept WHERE at > now() - interval '30 days'",
+    )
+    assert opened(where="id > 0", split_column="id").snapshot().total == 1
+
+
 def test_a_condition_that_only_names_the_clock_is_read(database: Endpoint, opened: Open) -> None:
     columns = "id int PRIMARY KEY, at timestamptz, status text, now text, utc_date date"
     run(database, f"CREATE TABLE t ({columns})", "INSERT INTO t VALUES (1, '2024-06-01', 'now', 'now()', '2024-06-01')")

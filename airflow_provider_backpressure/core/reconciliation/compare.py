@@ -68,6 +68,8 @@ class Comparison:
 
         The ledger may also be a copy of that moment: then the sink knows of later plans, or of this one's ranges.
         """
+        if row is None and plan.held_by and plan.increment:
+            return self._stop(f"{self.target} holds no plan any more", "it was restored, emptied or created again")
         if row is None or plan.held_by is None or (row.plan_id, row.epoch) == (plan.held_by, plan.held_epoch):
             return Finding(standing=Standing.AGREED)
         if row.plan_id != plan.plan_id:

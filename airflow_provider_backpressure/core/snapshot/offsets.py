@@ -149,6 +149,12 @@ def order_by_log(write: WriteSpec) -> WriteSpec:
             f"Rows of a log can only be upserted by its order, and {' and '.join(lacking)} of each record does not "
             "arrive: let the transform keep it."
         )
+    for name, type_ in ((each.name, each.type) for each in write.columns if each.name in PLACE):
+        if type_ not in ("smallint", "integer", "bigint"):
+            raise SinkRefused(
+                f"Rows of a log can only be upserted by its order, and {name} is {type_}: let the transform keep its "
+                "type."
+            )
     if not write.frontier_table:
         raise SinkRefused(f"{write.fence} cannot be upserted from a log: a {write.kind} sink does not keep its order.")
     return replace(write, ordered=True)

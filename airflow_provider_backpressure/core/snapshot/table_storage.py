@@ -62,7 +62,9 @@ class TableStorage:
         """Return it with these columns in place of those of the same names."""
         new = {column.name: column for column in columns}
         kept = [column for column in self.columns if column.name not in new]
-        return replace(self, columns=(*kept, *new.values()))
+        numbers = [column.number for column in new.values()]
+        highest = None if self.highest is None else max(self.highest, *numbers)
+        return replace(self, columns=(*kept, *new.values()), highest=highest)
 
 
 def check_kept(before: TableStorage, now: TableStorage, names: Iterable[str], *, plan_id: str) -> None:

@@ -398,11 +398,11 @@ def test_offsets_that_came_later_are_counted_in_a_compacted_table(case: Case) ->
     case.columns = test_ordered.COLUMNS
     window = LogWindow(topic="t", topic_id="i", start={0: 0}, end={0: 9}).window(None)
     first = begin(case, window=window)
-    case.write(first.spec(0), test_ordered.batches([(0, 0, 1, "old"), (0, 8, 2, "old")]))
+    case.write(first.spec(0), test_ordered.batches([(0, 0, 1, "old"), (0, 8, 2, "old")], marked=False))
     window = LogWindow(topic="t", topic_id="i", start={0: 9, 1: 0}, end={0: 12, 1: 2}).window("before")
     later = begin(case, window=window)
     records: list[test_ordered.Record] = [(0, 9, 3, "new"), (0, 11, 4, "new"), (1, 0, 5, "new")]
-    result = case.write(later.spec(1), test_ordered.batches(records))
+    result = case.write(later.spec(1), test_ordered.batches(records, marked=False))
     compact(case)
     found = later.read_back(None, window)
     assert (found.rows, found.checksum) == (3, result.checksum)

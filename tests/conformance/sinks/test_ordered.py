@@ -58,16 +58,17 @@ def log(case: Case, start: Mapping[int, int], end: Mapping[int, int], *, after: 
     return Log(begun=begin(case, mode="upsert", window=window, fitted=order_by_log))
 
 
-def batches(records: Sequence[Record], size: int = 3) -> Iterator[pyarrow.RecordBatch]:
-    """Yield records as the frame path hands them over."""
+def batches(records: Sequence[Record], size: int = 3, *, marked: bool = True) -> Iterator[pyarrow.RecordBatch]:
+    """Yield records as the frame path hands them over; rows that are appended have no mark."""
     fields = [(each.name, carrier(each.type)[0]) for each in COLUMNS]
     schema = pyarrow.schema([*fields, (TOMBSTONE, pyarrow.bool_()), (END, pyarrow.bool_())])
     rows = [(part, at, "[]", key, value, value is None, False) for part, at, key, value in records]
     for chunk in [*(rows[at : at + size] for at in range(0, len(rows), size)), [(None,) * 6 + (True,)]]:
         columns = zip(*chunk, strict=True)
-        yield pyarrow.record_batch(
+        batch = pyarrow.record_batch(
             [pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
         )
+        yield batch if marked else batch.drop_columns(TOMBSTONE)
 
 
 @pytest.mark.statement("X1", "X6")
@@ -181,3 +182,19 @@ def test_the_epoch_of_a_plan_may_be_renewed_without_moving_the_log(case: Case) -
         epoch = sink.renew(begun.begun.plan.plan_id)
     begun.write({0: (2, 4)}, [(0, 2, 1, "b")], seq=1, epoch=epoch)
     assert case.rows() == [(1, "b")]
+
+
+@pytest.mark.statement("X1")
+def test_rows_of_one_record_keep_their_own_marks(case: Case) -> None:
+    """X1: a transform may make several rows of a record. PostgreSQL finds tombstones by the record: it refuses some."""
+    first = log(case, {0: 0}, {0: 9})
+    first.write({0: (0, 2)}, [(0, 0, 1, "a"), (0, 1, 2, "b")])
+    both: list[Record] = [(0, 2, 1, "A"), (0, 2, 2, None)]
+    if first.begun.plan.write.kind != "postgres":
+        first.write({0: (2, 3)}, both, seq=1)
+        assert case.rows() == [(1, "A")]
+        return
+    with pytest.raises(SinkRefused, match=r"makes several rows of a record for raw\.t, some of which are tombstones"):
+        first.write({0: (2, 3)}, both, seq=1)
+    first.write({0: (2, 3)}, [(0, 2, 1, None), (0, 2, 2, None)], seq=1, attempt=2)
+    assert case.rows() == []

@@ -146,7 +146,7 @@ class KafkaTopic:
                 sentence = loss(topic, partition, start, min(end, now.beginning[partition]))
                 raise SourceRefused(f"{sentence} {KEPT}")
         self._check_marks(planned, [partition for partition, _, _ in bounds.pieces])
-        if "compact" in self._log.config()["cleanup.policy"]:
+        if "compact" in self._log.config().get("cleanup.policy", ""):
             raise SourceRefused(
                 f"Topic {topic} is compacted, so records of the range may be gone without a trace. {KEPT}"
             )

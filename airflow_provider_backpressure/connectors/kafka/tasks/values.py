@@ -275,7 +275,7 @@ def _field(records: Records, objects: Sequence[dict[str, Any] | None], column: C
     try:
         texts = [None if each is None else _to_text(each.get(column.name), as_json=as_json) for each in objects]
         return _cast(pyarrow.array(texts, pyarrow.string()), column)
-    except (pyarrow.ArrowInvalid, UnicodeEncodeError):
+    except (pyarrow.ArrowInvalid, UnicodeEncodeError, RecursionError):
         _refuse_first(records, objects, column, as_json=as_json)
 
 
@@ -352,9 +352,12 @@ def _refuse_first(
     records: Records, objects: Sequence[dict[str, Any] | None], column: Column, *, as_json: bool
 ) -> NoReturn:
     for record, found in zip(records, objects, strict=True):
-        text = None if found is None else _to_text(found.get(column.name), as_json=as_json)
+        text = None
         try:
+            text = None if found is None else _to_text(found.get(column.name), as_json=as_json)
             _cast(pyarrow.array([text], pyarrow.string()), column)
+        except RecursionError:
+            _refuse(record, f"its field {column.name} is nested too deep")
         except (pyarrow.ArrowInvalid, UnicodeEncodeError):
             _refuse(record, f"its field {column.name} {_unfit(text or '', column)}")
     raise AssertionError("one of them was refused")
@@ -374,7 +377,7 @@ def _unfit(text: str, column: Column) -> str:
     if pyarrow.types.is_integer(type_) and _INTEGER.fullmatch(text):
         return f"is too large for {column.type}: {text[:_SHOWN]}"
     if pyarrow.types.is_floating(type_) and _FLOATING.fullmatch(text):
-        return f"is {'too small' if 'e-' in text.lower() else 'too large'} for {column.type}: {text[:_SHOWN]}"
+        return f"is {'too small' if abs(float(text)) < 1 else 'too large'} for {column.type}: {text[:_SHOWN]}"
     if pyarrow.types.is_decimal(type_) and _DECIMAL.fullmatch(text):
         whole = len(text.partition(".")[0].lstrip("+-0"))
         return (

@@ -214,7 +214,7 @@ _FIRST = 4
 """The offset of the first event of every file."""
 _CHECKSUM = 4
 """Bytes behind an event, in files that have it."""
-_OK, _END = 0, 0xFE
+_OK = 0
 
 
 def open_stream(source: Endpoint, errors: Errors, name: str) -> Connection:

@@ -210,24 +210,36 @@ def _walk(session: Session, table: KeyedTable, *, rows: int, bytes: int) -> Iter
             found = _first(session, table, beyond(table.key, found))
         if found is None:
             return
-        _check_above(session, table, last, found)
+        found = _find_above(session, table, last, found)
+        if found is None:
+            return
         yield found
         last = found
 
 
-def _check_above(session: Session, table: KeyedTable, last: Values | None, found: Values) -> None:
-    """Raise ``SourceRefused`` where no row lies between two boundaries: the walk would go round in a circle.
+def _find_above(session: Session, table: KeyedTable, last: Values | None, found: Values) -> Values | None:
+    """Return a boundary that has a row between it and the last one, ``None`` behind the last row.
 
-    Boundaries are text in utf8mb4, and a few characters of other sets (cp932, sjis) come back from there as others.
+    ``SourceRefused`` where there is none: the walk would go round in a circle. Boundaries are text in utf8mb4, and a
+    few characters of other sets (cp932, sjis) come back from there as others. Another spelling of the last boundary,
+    which the collation takes for equal, is passed over.
     """
     if last is None or all(column.kind is not KeyKind.TEXT for column in table.key):
-        return
+        return found
+    if _has_between(session, table, last, found):
+        return found
+    above = _first(session, table, beyond(table.key, found))
+    if above is None or _has_between(session, table, last, above):
+        return above
+    raise SourceRefused(
+        f"{table.name} cannot be cut by {join_names(table.columns)}: {shorten(', '.join(found))!r} has characters that "
+        "do not come back from utf8mb4. Name another column as split_column."
+    )
+
+
+def _has_between(session: Session, table: KeyedTable, last: Values, found: Values) -> bool:
     between = KeyBounds(columns=table.columns, start=last, end=found)
-    if not session.rows(table.rows("1", between) + " LIMIT 1"):
-        raise SourceRefused(
-            f"{table.name} cannot be cut by {join_names(table.columns)}: {shorten(', '.join(found))!r} has characters "
-            "that do not come back from utf8mb4. Name another column as split_column."
-        )
+    return bool(session.rows(table.rows("1", between) + " LIMIT 1"))
 
 
 def cut_range(
@@ -246,7 +258,9 @@ def _steps(session: Session, table: KeyedTable, bounds: KeyBounds, step: int) ->
         found = _values(session.rows(f"{table.rows(_show_table(table), left)} ORDER BY {order} LIMIT 1 OFFSET {step}"))
         if found is None or found == left.start:
             return
-        _check_above(session, table, left.start, found)
+        found = _find_above(session, table, left.start, found)
+        if found is None:
+            return
         yield found
         left = replace(left, start=found)
 

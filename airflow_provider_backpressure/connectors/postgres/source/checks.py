@@ -1,7 +1,7 @@
 """What a table must be to be read: there, of a kind and key that can be cut, readable, with types that can travel."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import psycopg
 from psycopg import sql
@@ -96,7 +96,7 @@ def check_condition(session: Session, table: Relation, condition: str) -> None:
     def explain(connection: Connection) -> str:
         try:
             connection.execute(query)
-            return "\n".join(line for (line,) in connection.execute(shown))
+            return "\n".join(_drop_table_filters([line for (line,) in connection.execute(shown)]))
         except (psycopg.ProgrammingError, psycopg.DataError) as error:
             raise SourceRefused(
                 f"The condition {condition!r} is not one that {table.name} can answer: {words(error)}."
@@ -108,6 +108,22 @@ def check_condition(session: Session, table: Relation, condition: str) -> None:
     for word in _TODAY.findall(condition):
         if word.lower() not in text.lower():
             refuse_clock(condition, table.name, word)
+
+
+def _drop_table_filters(plan: Sequence[str]) -> Iterator[str]:
+    """Yield a plan without the conditions of a view or a policy; those in a query of the condition's own stay."""
+    within: int | None = None
+    for line in plan:
+        depth, text = len(line) - len(line.lstrip()), line.lstrip()
+        if within is not None and depth <= within:
+            within = None
+        if within is None and text.startswith(("SubPlan", "InitPlan")):
+            within = depth
+        if within is not None or not text.startswith(_OF_THE_TABLE):
+            yield line
+
+
+_OF_THE_TABLE = ("Filter:", "Index Cond:", "Recheck Cond:", "One-Time Filter:")
 
 
 def check_readable(session: Session, table: Relation, names: tuple[str, ...]) -> None:

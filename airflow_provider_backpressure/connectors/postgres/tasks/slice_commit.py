@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import check_marked
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import keyless, moves
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
-from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
 
 Place = tuple[int, int]
 """A partition and an offset."""
@@ -54,11 +54,24 @@ def move_in_order(connection: psycopg.Connection, write: WriteSpec, tombstones: 
         return
     found = sql.SQL('(l."partition"::bigint, l."offset"::bigint) IN (SELECT * FROM unnest({}::bigint[], {}::bigint[]))')
     gone = found.format(*(sql.Literal(list(numbers)) for numbers in zip(*tombstones, strict=True)))
+    _check_marks(connection, write, tombstones, gone)
     same = sql.SQL(" AND ").join(sql.SQL("t.{0} = l.{0}").format(sql.Identifier(name)) for name in write.key)
     connection.execute(
         sql.SQL("DELETE FROM {} AS t USING {} WHERE {} AND {}").format(sql.SQL(write.target), last, same, gone)
     )
     move_stage(connection, write, last + sql.SQL(" WHERE (") + gone + sql.SQL(") IS NOT TRUE"))
+
+
+def _check_marks(
+    connection: psycopg.Connection, write: WriteSpec, tombstones: Sequence[Place], gone: sql.Composable
+) -> None:
+    """``SinkRefused`` where rows of one record are tombstones in part: they are found by its place alone."""
+    row = connection.execute(sql.SQL("SELECT count(*) FROM {} AS l WHERE {}").format(STAGE, gone)).fetchone()
+    if row is not None and row[0] > len(tombstones):
+        raise SinkRefused(
+            f"The transform makes several rows of a record for {write.fence}, some of which are tombstones: give each "
+            "record one kind of rows."
+        )
 
 
 def _check_keys(connection: psycopg.Connection, write: WriteSpec) -> None:

@@ -30,7 +30,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import PLACE
-from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
 from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, split_tombstones, to_one_slice
 
@@ -103,6 +103,8 @@ def _note_tombstones(rows: Rows, tombstones: list[Place]) -> Iterator[pyarrow.Re
     for batch in rows:
         rest, gone = split_tombstones(batch)
         places = rest.select(list(PLACE)).filter(gone)
+        if any(column.null_count for column in places.columns):
+            raise RunnerRefused("The transform gives a tombstone without partition or offset: let it keep both.")
         tombstones += zip(*(column.to_pylist() for column in places.columns), strict=True)
         yield rest
 

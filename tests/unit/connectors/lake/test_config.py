@@ -52,6 +52,14 @@ def test_those_that_merge_take_a_topic_and_no_database_s_log(tmp_path: Path) -> 
         check_replayable(log, replace(write, kind="postgres"), mode=Mode.UPSERT, transformed=False)
 
 
+def test_a_log_is_not_ordered_by_offsets_that_are_text(tmp_path: Path) -> None:
+    """As text 9 comes after 10."""
+    write = fitted(DeltaSink(path=str(tmp_path / "delta")), "upsert")
+    columns = tuple(replace(each, type="text") if each.name == "offset" else each for each in write.columns)
+    with pytest.raises(SinkRefused, match="by its order, and offset is text: let the transform keep its type"):
+        order_by_log(replace(write, columns=columns))
+
+
 def test_parquet_takes_no_topic_by_its_order(tmp_path: Path) -> None:
     """It has nothing by which rows could be told."""
     with pytest.raises(SinkRefused, match="does not keep its order"):

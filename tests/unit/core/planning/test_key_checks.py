@@ -1,12 +1,15 @@
 """Keys by which later runs could bring a second row instead of another version of the first."""
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.planning.preconditions import check_key
+from airflow_provider_backpressure.core.planning.preconditions import check_key, check_same_key
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
-from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused, SourceRefused
+from tests.conformance.ledger.support import make_plan
 
 
 def check(
@@ -143,3 +146,27 @@ def test_increments_by_a_column_that_files_order_otherwise_are_not_upserted(risi
     check("bigint", "delta", rising="numeric(12,2)")
     with pytest.raises(SinkRefused, match=r"^Increments by other cannot be upserted into raw\.t: [^\n]*another order"):
         check("bigint", "delta", rising=rising)
+
+
+@pytest.mark.parametrize(
+    ("kind", "after", "consistency", "refused"),
+    [
+        ("delta", "5", Consistency.STATIC, True),
+        ("iceberg", None, Consistency.OFFSETS, True),
+        ("delta", None, Consistency.STATIC, False),
+        ("postgres", "5", Consistency.STATIC, False),
+    ],
+)
+def test_what_was_appended_is_not_upserted_later(
+    kind: str, after: str | None, consistency: Consistency, refused: bool
+) -> None:
+    """A key may have several rows there. A first copy has one of each, and PostgreSQL's index allows one."""
+    plan = make_plan(consistency=consistency)
+    window = Window(column="other", after=after, upto="9")
+    plan = replace(plan, read=replace(plan.read, window=window), write=replace(plan.write, kind=kind))
+    write = replace(plan.write, mode="upsert", key=("k",))
+    if not refused:
+        check_same_key(plan, write)
+        return
+    with pytest.raises(InvalidDeclaration, match="were appended, so a key may have several rows there"):
+        check_same_key(plan, write)

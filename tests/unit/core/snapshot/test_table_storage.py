@@ -80,3 +80,9 @@ def test_it_travels_with_the_plan_and_a_plan_of_before_has_none():
     assert ReadSpec.from_json(value) == read
     del value["storage"]
     assert ReadSpec.from_json(value).storage is None
+
+
+def test_a_column_that_is_taken_over_is_the_highest_one_from_then_on() -> None:
+    """Otherwise the next one would look like one that was added after another was dropped."""
+    assert BEFORE.with_columns([NOTE]).highest == NOTE.number
+    assert replace(BEFORE, highest=None).with_columns([NOTE]).highest is None

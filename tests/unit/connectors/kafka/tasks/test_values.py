@@ -233,3 +233,13 @@ def test_a_record_of_a_year_that_no_reader_holds_is_kept_aside():
         (8, True, False),
         (9, False, True),
     ]
+
+
+@pytest.mark.parametrize("type_", ["json", "text"])
+def test_a_field_that_is_nested_too_deep_is_bad(type_):
+    """Deeper than Python's recursion goes, and not too deep for its parser."""
+    columns = columns_of(KafkaSource(conn_id="c", topic="orders", fields={"f": type_}))
+    deep = Sent(b'{"f": ' + b"[" * 900 + b"]" * 900 + b"}", at=7)
+    with pytest.raises(SourceRefused, match=r"offset 7 .*nested too deep"):
+        to_batch([deep], columns, "orders")
+    assert to_batch_with_bad([deep], columns, "orders").to_pylist()[0][BAD] is not None
