@@ -214,7 +214,7 @@ def test_a_file_that_is_not_what_was_landed_stops_it(landing: Composed, tmp_path
     victim = sorted(Path(place["path"]).glob("part-*.parquet"))[2]
     back.plan()
     spoil_file(victim)
-    with pytest.raises(SourceRefused, match=f"{victim.name} .* have the checksum .* was landed: .* to plan anew"):
+    with pytest.raises(SourceRefused, match=f"{victim.name} .* have the checksum .* was landed: .* to plan again"):
         back.run()
     assert run(landing.sink, "SELECT count(*) FROM raw.t WHERE name = 'wrong'") == [(0,)]
 
@@ -225,7 +225,7 @@ def test_a_file_that_is_gone_stops_it(landing: Composed, tmp_path: Path):
     back = land(landing, place)
     back.plan()
     sorted(Path(place["path"]).glob("part-*.parquet"))[1].unlink()
-    with pytest.raises(SourceRefused, match=r"hold 0 rows, and .* were landed: .* to plan anew"):
+    with pytest.raises(SourceRefused, match=r"hold 0 rows, and .* were landed: .* to plan again"):
         back.run()
 
 

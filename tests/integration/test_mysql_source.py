@@ -572,7 +572,7 @@ _PEAK = """
 import ast, sys
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
-from airflow_provider_backpressure.spark import peak_memory
+from airflow_provider_backpressure.spark import task
 from airflow_provider_backpressure.connectors.mysql.tasks.read import read
 told = ast.literal_eval(sys.stdin.read())
 host, port, user = sys.argv[1:]
@@ -581,7 +581,7 @@ endpoint = Endpoint(
 )
 columns = [Column(name="id", type="integer"), Column(name="v", type="text"), Column(name="w", type="bytea")]
 spec = ReadSpec(kind="mysql", conn_id="m", columns=tuple(columns))
-peak_memory.reset_peak()
+task.reset_peak()
 rows = read(endpoint, spec, Slice(slice_id="0.0", query=told["query"], bounds={}), "test")
-print(sum(batch.num_rows for batch in rows), peak_memory.peak_bytes())
+print(sum(batch.num_rows for batch in rows), task.peak_bytes())
 """
