@@ -200,13 +200,15 @@ def upgraded(clean: Clean) -> Iterator[Clean]:
     (source / PACKAGE / "__init__.py").write_text(f'__version__ = "{NEXT}"\n')
     ledger = source / PACKAGE / "ledger"
     (ledger / "migrations" / "versions" / f"{NEXT_REVISION}_next.py").write_text(MIGRATION)
-    for path, before, after in (
-        (ledger / "schema_version.py", f'REVISION = "{REVISION}"', f'REVISION = "{NEXT_REVISION}"'),
-        (ledger / "models.py", '    sa.Index("ix_backpressure_hydration_cluster"', '    sa.Column("next", sa.Text),\n'),
+    models, index = ledger / "models.py", '    sa.Index("ix_backpressure_hydration_cluster"'
+    text = models.read_text()
+    for before, after in (
+        (f'REVISION = "{REVISION}"', f'REVISION = "{NEXT_REVISION}"'),
+        (index, f'    sa.Column("next", sa.Text),\n{index}'),
     ):
-        text = path.read_text()
         assert text.count(before) == 1
-        path.write_text(text.replace(before, after + (before if path.stem == "models" else "")))
+        text = text.replace(before, after)
+    models.write_text(text)
     (wheel,) = build(source, "--wheel").glob("*.whl")
     install(clean.python, "--no-deps", str(wheel))
     yield clean
