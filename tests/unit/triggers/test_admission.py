@@ -68,13 +68,16 @@ async def first(made: AdmissionTrigger) -> dict:
     raise AssertionError("the trigger ended without an event")
 
 
-def fires(made: AdmissionTrigger, *, act=None) -> dict:
-    """Return the event; ``act`` is called once the trigger has looked for a while in vain."""
+def fires(made: AdmissionTrigger, *, act=None, looks=None) -> dict:
+    """Return the event; ``act`` is called once the trigger has looked for a while in vain, and ``looks`` has a few."""
 
     async def watched() -> dict:
         waiting = asyncio.ensure_future(first(made))
         if act is not None:
             await asyncio.sleep(0.1)
+            async with asyncio.timeout(10):
+                while looks is not None and len(looks) < 2:
+                    await asyncio.sleep(0.01)
             assert not waiting.done(), "the gate was closed"
             act()
         return await asyncio.wait_for(waiting, timeout=10)
@@ -102,10 +105,9 @@ def test_at_a_closed_gate_the_policy_acts_at_the_limit_of_the_source_s_log(logge
     waiting = trigger(logged, source=text(logged.flow["source"]))
 
     def grow() -> None:
-        assert logged.source.kept.guarded
         logged.source.kept.trouble = [error]
 
-    assert fires(waiting, act=grow) == {"why": "refused", "sentence": str(error)}
+    assert fires(waiting, act=grow, looks=logged.source.kept.guarded) == {"why": "refused", "sentence": str(error)}
     assert set(logged.source.kept.guarded) == {False}, "no log is replayed yet"
 
 
@@ -114,9 +116,10 @@ def test_a_source_that_does_not_answer_leaves_its_log_to_the_next_look(logged, m
     logged.ledger.pause(logged.hydration.id, who="ada")
     logged.source.kept.trouble = [SourceUnavailable("It is away.")]
     waiting = trigger(logged, source=text(logged.flow["source"]))
-    event = fires(waiting, act=lambda: logged.ledger.resume(logged.hydration.id, who="ada"))
+    looks = logged.source.kept.guarded
+    event = fires(waiting, act=lambda: logged.ledger.resume(logged.hydration.id, who="ada"), looks=looks)
     assert event["why"] == "open"
-    assert len(logged.source.kept.guarded) > 1
+    assert len(looks) > 1
 
 
 def test_it_fires_when_a_person_resumes(world):
