@@ -43,7 +43,7 @@ class Mutant:
 
 
 BOUNDS, PUSH, FENCE = (
-    "connectors/postgres/identifiers.py",
+    "connectors/postgres/predicates.py",
     "core/push/wait_queue.py",
     "connectors/postgres/tasks/slice_commit.py",
 )
