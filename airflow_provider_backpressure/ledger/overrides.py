@@ -56,7 +56,7 @@ class Outbox:
 
 
 class SqlSteering:
-    """Methods of :class:`..store.SqlLedger`, which has the database."""
+    """Methods of :class:`..repository.SqlLedger`, which has the database."""
 
     _database: Database
     _publish: Publish

@@ -16,7 +16,7 @@ from airflow_provider_backpressure.ledger.tables import statistics
 
 
 class SqlReader:
-    """Methods of :class:`..store.SqlLedger`, which has the database."""
+    """Methods of :class:`..repository.SqlLedger`, which has the database."""
 
     _database: Database
 
@@ -102,7 +102,7 @@ class SqlReader:
 
 
 class SqlViews:
-    """Methods of :class:`..store.SqlLedger`, which has the database."""
+    """Methods of :class:`..repository.SqlLedger`, which has the database."""
 
     _database: Database
 

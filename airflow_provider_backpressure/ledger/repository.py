@@ -1,8 +1,8 @@
 """The ledger on a database: each method of the port is one short transaction.
 
-What happens is decided by :mod:`.law`; the modules named after nouns hold the statements. A change of a range locks
-its hydration first, so nothing here can deadlock by itself. Databases may see a deadlock all the same: MySQL where many
-register at once, a cluster of them at any commit.
+What happens is decided by :mod:`..core.transitions`; the modules named after nouns hold the statements. A change of a
+range locks its hydration first, so nothing here can deadlock by itself. Databases may see a deadlock all the same:
+MySQL where many register at once, a cluster of them at any commit.
 """
 
 import logging

@@ -25,7 +25,7 @@ from airflow_provider_backpressure.ledger.tables.sample import keep_sample
 
 
 class SqlObserving:
-    """Methods of :class:`..store.SqlLedger`, which has the database."""
+    """Methods of :class:`..repository.SqlLedger`, which has the database."""
 
     _database: Database
 
@@ -100,7 +100,7 @@ HOUR = 3600.0
 
 
 class SqlPruning:
-    """Methods of :class:`..store.SqlLedger`, which has the database."""
+    """Methods of :class:`..repository.SqlLedger`, which has the database."""
 
     _database: Database
 

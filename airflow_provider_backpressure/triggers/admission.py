@@ -55,7 +55,7 @@ class Wait:
     remind_after: float | None = None
     """Seconds after which it fires though nothing has changed, so that the task can report it."""
     source: str = ""
-    """The declaration whose log is looked after, as :func:`..hooks.declaration_codec.text` has it; empty: none."""
+    """The declaration whose log is looked after, as :func:`..hooks.recorded_declaration.text` has it; empty: none."""
 
 
 class AdmissionTrigger(BaseTrigger):

@@ -70,7 +70,7 @@ class LakeTable(Protocol):
 
         A plan that follows another one is refused as :meth:`check_history` has it.
         An ordered plan's streams are set to where it begins:
-        :func:`..core.snapshot.stream_positions.find_start_positions`.
+        :func:`..core.snapshot.offsets.find_start_positions`.
         """
         ...
 

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState, slice_id
 from airflow_provider_backpressure.exceptions import LedgerRefused, SinkRefused, SourceRefused, SourceUnavailable
 
-ANEW = 'trigger the DAG with {"backpressure": "restart"} to read the whole again.'
+REMEDY = 'trigger the DAG with {"backpressure": "restart"} to read the whole again.'
 
 
 def repair(
@@ -60,14 +60,15 @@ def check_alone(plan: Plan) -> None:
     """Raise ``LedgerRefused`` unless a committed range of the plan may be read again by itself."""
     if plan.consistency is Consistency.SNAPSHOT and not plan.increment:
         raise LedgerRefused(
-            f"Plan {plan.plan_id} was read in a snapshot that is gone, and a range cannot be of another moment: {ANEW}"
+            f"Plan {plan.plan_id} was read in a snapshot that is gone, and a range cannot be of another moment: "
+            f"{REMEDY}"
         )
     if plan.mode is Mode.REPLACE:
-        raise LedgerRefused(f"Plan {plan.plan_id} has taken the target's place as a whole: {ANEW}")
+        raise LedgerRefused(f"Plan {plan.plan_id} has taken the target's place as a whole: {REMEDY}")
     if plan.write.ordered:
-        raise LedgerRefused(f"Rows of plan {plan.plan_id} took each other's place in the order of a log: {ANEW}")
+        raise LedgerRefused(f"Rows of plan {plan.plan_id} took each other's place in the order of a log: {REMEDY}")
     if plan.transform is not None:
-        raise LedgerRefused(f"A transform may have moved rows between the ranges of plan {plan.plan_id}: {ANEW}")
+        raise LedgerRefused(f"A transform may have moved rows between the ranges of plan {plan.plan_id}: {REMEDY}")
 
 
 log = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ PLAN, SLICES, BEFORE = "backpressure.plan", "backpressure.slices", "backpressure
 STREAMS = "backpressure.streams"
 """Table property: the position of each partition of a log that is upserted by its order."""
 LAST = "backpressure.last"
-"""Table property: our last snapshot, see :mod:`..connectors.lake.iceberg.history`."""
+"""Table property: our last snapshot, see :mod:`..connectors.lake.iceberg.files`."""
 OURS = (PLAN, SLICES, BEFORE, STREAMS, LAST)
 Change = Callable[[Transaction, dict[str, str]], None]
 """What makes the snapshot of a commit, given the snapshot's summary."""

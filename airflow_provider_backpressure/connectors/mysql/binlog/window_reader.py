@@ -18,7 +18,7 @@ from airflow_provider_backpressure.connectors.mysql.binlog_position import GtidS
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused
 
-_ANEW = 'trigger the DAG with {"backpressure": "restart"}'
+_RESTART = 'trigger the DAG with {"backpressure": "restart"}'
 _USUAL = (b"\0BEGIN", b"\0COMMIT")
 _OLD = (Kind.OLD_WRITE, Kind.OLD_UPDATE, Kind.OLD_DELETE, Kind.PARTIAL_UPDATE)
 
@@ -75,14 +75,14 @@ class Walk:
                 yield from self._read_event(event)
         if self._left:
             raise LogLost(
-                f"The binlog ended {self._left} transactions before {self.end}, which the server had: {_ANEW}."
+                f"The binlog ended {self._left} transactions before {self.end}, which the server had: {_RESTART}."
             )
 
     def _goes_on(self, event: Event) -> bool:
         """Begin a transaction; ``False`` where it is behind the window."""
         if event.kind != Kind.GTID:
             raise SourceRefused(
-                f"The binlog has transactions without a GTID, or with a tag: {_ANEW} once all have one."
+                f"The binlog has transactions without a GTID, or with a tag: {_RESTART} once all have one."
             )
         source, number = gtid_of(event.body)
         self._gtid, self._touched = f"{source}:{number}", False
@@ -111,7 +111,7 @@ class Walk:
             if self._touched and not event.body[0]:
                 raise self._cannot("belongs to an XA transaction, of which nobody knows yet whether it is committed")
         elif event.kind == Kind.INCIDENT:
-            raise LogLost(f"The server says that its binlog lacks changes (an incident event): {_ANEW}.")
+            raise LogLost(f"The server says that its binlog lacks changes (an incident event): {_RESTART}.")
         else:
             raise self._cannot(f"has an event of kind {event.kind}, which this version does not know")
 
@@ -179,7 +179,7 @@ class Walk:
         raise self._cannot("is logged in the form of old servers: log_bin_use_v1_row_events is set")
 
     def _cannot(self, why: str) -> SourceRefused:
-        return SourceRefused(f"Transaction {self._gtid} cannot be replayed, it {why}: {_ANEW}.")
+        return SourceRefused(f"Transaction {self._gtid} cannot be replayed, it {why}: {_RESTART}.")
 
 
 _TAKEN: dict[int, Callable[[Walk, bytes], Iterator[Change]]] = {

@@ -25,7 +25,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
-from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused
+from airflow_provider_backpressure.exceptions import RESTART, SnapshotLost, SourceRefused
 
 BLOCK = 32 * 1024
 """Bytes collected before they are handed on: they and their messages stay in the processor's cache, and the memory of
@@ -152,7 +152,7 @@ def _error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> psycopg.Error:
 
 
 Heed = Callable[[psycopg.errors.Diagnostic], None]
-ANEW = 'ranges that are committed stay; trigger the DAG with {"backpressure": "restart"} to plan again'
+WAY_OUT = f"ranges that are committed stay; {RESTART}"
 FIRST_OWN_TYPE = 16384
 """Lowest number of a type that is not PostgreSQL's own; below it, a number means the same in every database."""
 
@@ -250,7 +250,7 @@ def _same_names() -> Iterator[None]:
     try:
         yield
     except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable) as error:
-        raise SourceRefused(f"The source has changed since its plan: {words(error)}; {ANEW}.") from error
+        raise SourceRefused(f"The source has changed since its plan: {words(error)}; {WAY_OUT}.") from error
 
 
 def _same_file(connection: psycopg.Connection, blocks: BlockBounds) -> None:
@@ -281,7 +281,7 @@ def _check_columns(connection: psycopg.Connection, what: Reading) -> None:
     for number, now in connection.execute(_CHANGED, values).fetchall():
         column = what.columns[number - 1]
         raise SourceRefused(
-            f"The source has changed since its plan: column {column.name} was {column.type} and is {now}; {ANEW}."
+            f"The source has changed since its plan: column {column.name} was {column.type} and is {now}; {WAY_OUT}."
         )
     _check_numbers(connection, what)
 
@@ -297,7 +297,7 @@ def _check_numbers(connection: psycopg.Connection, what: Reading) -> None:
     changed = ", ".join(others)
     if what.snapshot is not None:
         raise SnapshotLost(f"{what.storage.table} has changed since its plan: {changed}.")
-    raise SourceRefused(f"The source has changed since its plan: {changed}; {ANEW}.")
+    raise SourceRefused(f"The source has changed since its plan: {changed}; {WAY_OUT}.")
 
 
 def own_types(connection: psycopg.Connection, query: str) -> dict[str, bool]:
