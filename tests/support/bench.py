@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.testing import ManualClock, MemoryLedger, MemoryRunner, MemorySink, MemorySource
 
-POLL = PollPolicy(initial=0.001, maximum=0.005)
+POLL = PollPolicy(initial=0.001, maximum=0.1)
 
 
 class Bench:
