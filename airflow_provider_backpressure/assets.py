@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from airflow.sdk import Asset, AssetAlias, AssetWatcher
-from airflow.sdk.definitions.callback import Callback
 
 from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.airflow_compat import Callback
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID

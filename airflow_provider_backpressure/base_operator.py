@@ -7,14 +7,14 @@ from enum import Enum
 from typing import Any, NoReturn
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
-from airflow.sdk.exceptions import (
+
+from airflow_provider_backpressure import openlineage, settings
+from airflow_provider_backpressure.airflow_compat import (
     AirflowFailException,
     AirflowRescheduleException,
     AirflowSkipException,
     AirflowTaskTimeout,
 )
-
-from airflow_provider_backpressure import openlineage, settings
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error

@@ -4,8 +4,7 @@ import re
 from functools import cache
 from urllib.parse import urlsplit
 
-from airflow.sdk import conf
-
+from airflow_provider_backpressure.airflow_compat import conf
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.monitoring.source_poller import Kept
 from airflow_provider_backpressure.core.push.hub import Paces

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow.cli.simple_table import AirflowConsole
-from airflow.sdk.exceptions import AirflowException
 from airflow.utils.cli import get_bagged_dag, suppress_logs_and_warning
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
+from airflow_provider_backpressure.airflow_compat import AirflowException
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
 from airflow_provider_backpressure.core.push.hub import Push

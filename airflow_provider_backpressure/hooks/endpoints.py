@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_backpressure.airflow_compat import AirflowNotFoundException
 from airflow_provider_backpressure.core.endpoints import CATALOG, REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 

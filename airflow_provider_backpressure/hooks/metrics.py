@@ -1,14 +1,12 @@
 """The statistics as Airflow's own metrics: gauges, sent to StatsD, Datadog or OpenTelemetry as Airflow is set up."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from airflow.sdk import conf
-from airflow.sdk.observability import stats
-from airflow.sdk.observability.metrics import stats_utils
-
+from airflow_provider_backpressure.airflow_compat import send_gauge
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.health_signals import Query, Watched
@@ -25,21 +23,13 @@ MEMORY_SECONDS = 60.0
 """How old a reading of the executors' memory may be."""
 
 
-def prepare() -> None:
-    """Let metrics leave this process: Airflow does that itself for tasks, but not for what runs in a trigger."""
-    stats.initialize(
-        factory=stats_utils.get_stats_factory(),
-        export_legacy_names=conf.getboolean("metrics", "legacy_names_on", fallback=True),
-    )
-
-
 def send(ledger: LedgerReader, hydration: Hydration, course: Course | None) -> None:
     """Send every figure that is known; what is not known is not sent, never as 0."""
-    name = stats.normalize_name_for_stats(_target(hydration).replace(".", "_"), log_warning=False)
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", _target(hydration))
     tags = {"hydration": hydration.id, "environment": hydration.environment, "dag_id": hydration.owner}
     for figure, value in figures(ledger, hydration, course).items():
         if value is not None and math.isfinite(value):
-            stats.gauge(f"{PREFIX}.{name}.{figure}", value, tags=tags)
+            send_gauge(f"{PREFIX}.{name}.{figure}", value, tags)
 
 
 def figures(ledger: LedgerReader, hydration: Hydration, course: Course | None) -> dict[str, float | None]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowTaskTimeout
 
+from airflow_provider_backpressure.airflow_compat import AirflowTaskTimeout
 from airflow_provider_backpressure.core.clock import SystemClock
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.ports.ledger import Ledger

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_backpressure.airflow_compat import AirflowSkipException
 from airflow_provider_backpressure.base_operator import TransformTask
 from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
@@ -21,7 +21,6 @@ MAX_TASKS = 1024
 OPEN = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)
 RESTART, FORETELL = "restart", "plan"
 """What a run may be triggered for by its ``backpressure``."""
-RESTARTED_FROM = "backpressure_restarted_from"
 
 
 class PlanSnapshotOperator(TransformTask):
@@ -68,12 +67,12 @@ class PlanSnapshotOperator(TransformTask):
     def execute(self, context: Context) -> Any:
         """Plan."""
         with self.open_ports(context) as opened:
-            planner, wish = opened.planner(), _wish(context)
+            planner, wish = replace(opened.planner(), run=_run(context)), _wish(context)
             if wish == FORETELL:
                 self._foretell(opened)
             hydration = planner.register()
             self.take_turn(context, opened, hydration.id)
-            planned = planner.plan(restart=wish == RESTART and self._restart(context, opened))
+            planned = planner.plan(restart=wish == RESTART)
             if planned.verdict is Verdict.RESUMED:
                 opened.ledger.retry_failed(planned.plan.plan_id)
             ids = {"hydration_id": planned.hydration.id, "plan_id": planned.plan.plan_id}
@@ -97,16 +96,6 @@ class PlanSnapshotOperator(TransformTask):
         opened.ledger.keep_preview(hydration.id, json.dumps(kept))
         raise AirflowSkipException(f"This run only plans: {facts}.")
 
-    def _restart(self, context: Context, opened: HydrationSession) -> bool:
-        """Whether this run, which asks for a new plan, has not got it yet."""
-        known = opened.find()
-        current = known.plan.plan_id if known and known.plan else "none"
-        store = context["task_state_store"]
-        before = store.get(RESTARTED_FROM)
-        if before is None:
-            store.set(RESTARTED_FROM, current)
-        return before in (None, current)
-
     def _tell(self, planned: Planned) -> None:
         if planned.verdict is Verdict.MOVED:
             self.log.warning("%s", planned.note)
@@ -122,6 +111,11 @@ class PlanSnapshotOperator(TransformTask):
                 "(task_per_range=False), which need no task per range, or larger ranges."
             )
         return [record.seq for record in found]
+
+
+def _run(context: Context) -> str:
+    """Return the name of the run, which no other run has."""
+    return f"{context['ti'].dag_id}/{context['ti'].run_id}"
 
 
 def _wish(context: Context) -> str | None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from airflow_provider_backpressure.airflow_compat import keep_asset_state
 from airflow_provider_backpressure.assets import has_asset, hydration_asset, hydrations_of
 from airflow_provider_backpressure.base_operator import HydrationTask
 from airflow_provider_backpressure.core.config import Consistency
@@ -90,7 +91,7 @@ class VerifyHydrationOperator(HydrationTask):
         asset, events = hydration_asset(self.source, self.sink), context["outlet_events"]
         if asset in self.outlets:
             events[asset].extra.update(facts)
-            context["asset_state_store"][asset].set("committed_frontier", facts["frontier"])
+            keep_asset_state(context, asset, "committed_frontier", facts["frontier"])
             return
         # Its name was not known when the DAG was parsed: Airflow learns of the asset by the event.
         alias = hydrations_of(context["ti"].dag_id)

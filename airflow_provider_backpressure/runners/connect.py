@@ -41,6 +41,8 @@ USER = "backpressure"
 """User id where the address names none: with the session's id it is all that another process needs."""
 SHARED = {"spark.sql.artifact.isolation.enabled": "false"}
 """Of a session that shares the existing Python workers. It must get no files: all sessions would see them."""
+AT_EXIT = ("_cleanup_ml", "_cleanup_ml_cache", "_on_exit")
+"""What a client of PySpark 4.0, 4.1, and from 4.2 on does when the interpreter ends."""
 CONNECT_SECONDS = 5.0
 # Spark's own policy tries for ten minutes, silently; this one gives up after about twelve seconds.
 _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
@@ -88,9 +90,12 @@ class Address:
 
         Spark would else start a daemon of workers for it, and keep that when the session is over, for as long as the
         executor lives (SPARK-54055, seen on 4.1.3). Whether it does so is settled before a session takes its first
-        setting; a clone is settled by what was set before. Where a server makes no clones the session is as any other.
+        setting; a clone is settled by what was set before. Where client (before 4.1) or server makes no clones the
+        session is as any other.
         Raises ``RunnerUnavailable`` where nothing listens.
         """
+        if not hasattr(SparkConnectClient, "clone"):
+            return self.open(session_id)
         model = self.open(str(uuid.uuid4()))
         try:
             for name, value in SHARED.items():
@@ -139,8 +144,10 @@ class Address:
 
 
 def _let_go(client: SparkConnectClient) -> None:
-    """Have nothing done for it when the interpreter ends: PySpark keeps every client until then (seen on 4.1.3)."""
-    atexit.unregister(client._cleanup_ml_cache)
+    """Have nothing done for it when the interpreter ends: PySpark keeps every client until then."""
+    for name in AT_EXIT:
+        if hasattr(client, name):
+            atexit.unregister(getattr(client, name))
 
 
 def _hang_up(client: SparkConnectClient) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import grpc
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
@@ -78,10 +79,21 @@ def _absence(error: Exception, text: str, where: str) -> BackpressureError | Non
     condition = _condition(error)
     if condition.startswith(_NO_SESSION) or "Channel closed" in text:
         return RunnerUnavailable(f"Spark Connect at {where} no longer knows this session.")
-    code = error.getGrpcStatusCode().name if isinstance(error, SparkConnectGrpcException) else ""
+    code = _status(error)
     if code in _UNREACHABLE:
         return RunnerUnavailable(f"Spark Connect at {where} does not answer ({code}).")
     return None
+
+
+def _status(error: Exception) -> str:
+    """Return gRPC's name of what went wrong, empty where it is not known."""
+    if not isinstance(error, SparkConnectGrpcException):
+        return ""
+    if hasattr(error, "getGrpcStatusCode"):
+        return str(error.getGrpcStatusCode().name)
+    # PySpark 4.0 has it in the error of gRPC only, which it raised from.
+    call = error.__context__
+    return call.code().name if isinstance(call, grpc.Call) else ""
 
 
 def _failure(error: Exception, text: str) -> str:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from airflow.sdk import BaseNotifier
-from airflow.sdk.definitions.callback import Callback
 from airflow.sdk.definitions.context import Context
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.module_loading import import_string  # type: ignore[attr-defined]
 from asgiref.sync import sync_to_async
 
+from airflow_provider_backpressure.airflow_compat import Callback
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
 from airflow_provider_backpressure.core.admission.limiter import health_signals
 from airflow_provider_backpressure.core.config import Budget, Consistency

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_backpressure.airflow_compat import AirflowNotFoundException
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push, is_pushed

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.airflow_compat import initialize_metrics
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.committed_frontier import follows, read_committed_frontier
 from airflow_provider_backpressure.core.monitoring.new_data import Unread
@@ -40,7 +41,7 @@ class Poller:
 
     async def rounds(self) -> AsyncIterator[News]:
         """Yield the news of each round, for ever. What fails is logged, and tried again in the next."""
-        metrics.prepare()
+        initialize_metrics()
         try:
             while True:
                 began = time.monotonic()

@@ -120,7 +120,6 @@ def context(
     return {
         "ti": instance,
         "dag_run": SimpleNamespace(conf=conf),
-        "task_state_store": Store(),
         "asset_state_store": Store(),
         "outlet_events": OutletEventAccessors(),
     }

@@ -19,9 +19,9 @@ WITH_AIRFLOW = {"fastapi", "pydantic", "requests", "starlette"}
 WITH_OTHERS = {
     "airflow": "apache-airflow",
     "botocore": "boto3",
-    "grpc": "pyspark",
+    "grpc": "pyspark-client",
     "openlineage": "apache-airflow-providers-openlineage",
-    "pyspark": "pyspark",
+    "pyspark": "pyspark-client",
 }
 """What belongs to a distribution that brings it along, or that several bring."""
 
@@ -91,7 +91,11 @@ def test_all_is_every_extra():
     assert {str(one) for one in requirements("options.extras_require", "all").values()} == together
 
 
-def test_spark_and_its_client_are_of_one_version():
-    """They write the same files: with two versions the later one silently wins."""
+@pytest.mark.statement("V1")
+def test_users_are_asked_for_the_light_client_and_for_ranges():
+    """V1: Spark itself writes the same files as its client: of two versions the later one would silently win."""
     asked = requirements("options", "install_requires")
-    assert asked["pyspark"].specifier == asked["pyspark-client"].specifier
+    assert "pyspark" not in asked
+    assert not [name for name, one in asked.items() if any(each.operator == "==" for each in one.specifier)]
+    ours = requirements("options.extras_require", "dev")
+    assert ours["pyspark"].specifier == ours["pyspark-client"].specifier

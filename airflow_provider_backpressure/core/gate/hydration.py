@@ -100,6 +100,11 @@ class Hydration:
     """Why its latest task has failed; ``None`` once a task works on it again."""
     failed_at: datetime | None = None
 
+    @property
+    def restarted_by(self) -> str:
+        """The run that asked for a new plan last; empty where none has."""
+        return self.plan.restarted_by if self.plan is not None else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GateState:

@@ -71,6 +71,8 @@ class Planner:
     environment: str = "default"
     owner: str
     cluster: str
+    run: str = ""
+    """Name of the run that plans: it gets one new plan, however often it asks."""
     check_signals: Callable[[], None] = lambda: None
     """Looks once at every signal that the budget declares; raises what cannot be watched."""
     choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
@@ -113,11 +115,11 @@ class Planner:
         )
 
     def plan(self, *, restart: bool = False) -> Planned:
-        """Plan again, resume what is open, or find nothing to do. ``restart`` asks for a new plan in any case."""
+        """Plan again, resume what is open, or find nothing to do. ``restart`` asks for a new plan, once in a run."""
         hydration = self.register()
         planner = self._with_overrides(hydration)
-        if restart:
-            return planner._begin(hydration, planner.preview())
+        if restart and not (self.run and hydration.restarted_by == self.run):
+            return planner._begin(hydration, planner.preview(), restarted_by=self.run)
         followed = planner.reindex(hydration, who=self.owner)
         if followed is not None:
             return followed
@@ -224,7 +226,9 @@ class Planner:
         check_modules(found, self.cluster)
         return found
 
-    def _begin(self, hydration: Hydration, preview: Preview, *, clears: str | None = None) -> Planned:
+    def _begin(
+        self, hydration: Hydration, preview: Preview, *, clears: str | None = None, restarted_by: str = ""
+    ) -> Planned:
         """Plan again: first in the ledger, then in the sink, so that after a kill in between the plan can continue."""
         snapshot = preview.snapshot
         catches_up = snapshot.consistency is Consistency.CATCH_UP
@@ -247,6 +251,7 @@ class Planner:
             position=snapshot.position,
             version=snapshot.version,
             environment=self.environment,
+            restarted_by=restarted_by or hydration.restarted_by,
         )
         check_empty(draft, self.sink)
         warn_coarse(snapshot)

@@ -115,6 +115,8 @@ class Plan:
     """Plan that held the target when this one was made; empty: none did. ``None`` in plans of earlier releases."""
     held_epoch: int = 0
     """The epoch of that plan."""
+    restarted_by: str = ""
+    """Run that asked for a new plan last; plans that follow keep it. Empty also in plans of earlier releases."""
 
     @property
     def unit(self) -> str:

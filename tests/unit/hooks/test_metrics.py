@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_provider_backpressure.airflow_compat import initialize_metrics
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
@@ -26,10 +27,10 @@ def statsd(monkeypatch: pytest.MonkeyPatch):
         settings = {"statsd_on": "True", "statsd_host": "127.0.0.1", "statsd_port": str(server.getsockname()[1])}
         for name, value in settings.items():
             monkeypatch.setenv(f"AIRFLOW__METRICS__{name.upper()}", value)
-        metrics.prepare()
+        initialize_metrics()
         yield server
     monkeypatch.undo()
-    metrics.prepare()
+    initialize_metrics()
 
 
 def received(server: socket.socket, last: str) -> dict[str, str]:

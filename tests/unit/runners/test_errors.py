@@ -119,3 +119,28 @@ def test_each_error_is_one_sentence(error: Exception, kind: type[BackpressureErr
     found = translate(error, "sc://host:1")
     assert type(found) is kind
     assert str(found) == sentence
+
+
+def test_a_client_of_4_0_has_the_status_in_the_error_it_raised_from():
+    """PySpark 4.0 has no ``getGrpcStatusCode``."""
+
+    class Call(grpc.RpcError, grpc.Call):
+        code = staticmethod(lambda: grpc.StatusCode.UNAVAILABLE)
+
+    Call.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+
+    class Earlier(SparkConnectGrpcException):
+        def __getattribute__(self, name: str) -> object:
+            if name == "getGrpcStatusCode":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    try:
+        try:
+            raise Call()
+        except grpc.RpcError:
+            raise Earlier(message="unavailable") from None
+    except SparkConnectGrpcException as error:
+        found = translate(error, where="sc://spark:15002")
+    assert isinstance(found, RunnerUnavailable)
+    assert "does not answer (UNAVAILABLE)" in str(found)
