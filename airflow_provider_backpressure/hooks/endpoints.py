@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import BaseHook, Connection
@@ -62,9 +62,7 @@ def from_kafka(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
             raise InvalidDeclaration(
                 f"The extra {name} of connection {found.conn_id!r} has characters that a shell would read."
             )
-    ignored = sorted(set(extra) - {SERVERS, EXECUTOR_SERVERS, USER, PASSWORD, *SETTINGS})
-    if ignored:
-        log.info("Extras of connection %s that have no meaning here: %s", found.conn_id, ", ".join(ignored))
+    _log_ignored(found, extra, {SERVERS, EXECUTOR_SERVERS, USER, PASSWORD, *SETTINGS})
     return Endpoint(
         conn_id=found.conn_id,
         host=servers,
@@ -101,23 +99,10 @@ _WITHOUT_MEANING = frozenset({"charset", "cursor", "local_infile"})
 
 def mysql_endpoint(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
     """Build the endpoint; :class:`InvalidDeclaration` names the field that is missing or cannot be meant."""
-    for field, value in (("host", found.host), ("login", found.login)):
-        if not value:
-            raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no {field}.")
-    ignored = sorted(set(extra) - {*MYSQL_EXTRAS, *_WITHOUT_MEANING})
-    if ignored:
-        log.info("Extras of connection %s that have no meaning here: %s", found.conn_id, ", ".join(ignored))
-    return Endpoint(
-        conn_id=found.conn_id,
-        host=found.host or "",
-        port=found.port or 3306,
-        database=found.schema or "",
-        user=found.login or "",
-        password=found.password or "",
-        options={**_timeout(found.conn_id, extra), **_tls(found.conn_id, extra)},
-        executor_host=extra.get("executor_host") or None,
-        executor_port=port(found.conn_id, extra.get("executor_port")),
-    )
+    _check_fields(found, {"host": found.host, "login": found.login})
+    _log_ignored(found, extra, {*MYSQL_EXTRAS, *_WITHOUT_MEANING})
+    options = {**_timeout(found.conn_id, extra), **_tls(found.conn_id, extra)}
+    return _database(found, extra, port=3306, options=options)
 
 
 def _timeout(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
@@ -157,9 +142,7 @@ def from_aws(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
         raise InvalidDeclaration(
             f"The Airflow connection {found.conn_id!r} needs both a key id (login) and its secret."
         )
-    ignored = sorted(set(extra) - set(AWS_OPTIONS))
-    if ignored:
-        log.info("Extras of connection %s that have no meaning here: %s", found.conn_id, ", ".join(ignored))
+    _log_ignored(found, extra, AWS_OPTIONS)
     return Endpoint(
         conn_id=found.conn_id,
         host="",
@@ -167,7 +150,7 @@ def from_aws(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
         database="",
         user=found.login or "",
         password=found.password or "",
-        options={name: str(extra[name]) for name in AWS_OPTIONS if extra.get(name) not in (None, "")},
+        options=_given(extra, AWS_OPTIONS),
     )
 
 
@@ -217,7 +200,7 @@ def check_type(found: Connection, *types: str) -> None:
         )
 
 
-def port(conn_id: str, value: object) -> int | None:
+def parse_port(conn_id: str, value: object) -> int | None:
     """Return an extra's port; ``None`` where it is left out, :class:`InvalidDeclaration` where it is none."""
     if value in (None, ""):
         return None
@@ -255,23 +238,41 @@ def endpoint(conn_id: str, *types: str) -> Endpoint:
 
 def from_connection(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
     """Build the endpoint; :class:`InvalidDeclaration` names the field that is missing or cannot be meant."""
-    for field, value in (("host", found.host), ("database (schema)", found.schema), ("login", found.login)):
-        if not value:
-            raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no {field}.")
-    ignored = sorted(set(extra) - {*OPTIONS, *ADDRESS})
-    if ignored:
-        log.info("Extras of connection %s that have no meaning here: %s", found.conn_id, ", ".join(ignored))
+    _check_fields(found, {"host": found.host, "database (schema)": found.schema, "login": found.login})
+    _log_ignored(found, extra, {*OPTIONS, *ADDRESS})
+    return _database(found, extra, port=5432, options=_given(extra, OPTIONS))
+
+
+def _database(found: Connection, extra: Mapping[str, Any], *, port: int, options: Mapping[str, str]) -> Endpoint:
+    """Return the endpoint of a database; ``port``: where the connection names none."""
     return Endpoint(
         conn_id=found.conn_id,
         host=found.host or "",
-        port=found.port or 5432,
+        port=found.port or port,
         database=found.schema or "",
         user=found.login or "",
         password=found.password or "",
-        options={name: str(extra[name]) for name in OPTIONS if extra.get(name) not in (None, "")},
+        options=options,
         executor_host=extra.get("executor_host") or None,
-        executor_port=port(found.conn_id, extra.get("executor_port")),
+        executor_port=parse_port(found.conn_id, extra.get("executor_port")),
     )
+
+
+def _check_fields(found: Connection, needed: Mapping[str, str | None]) -> None:
+    for field, value in needed.items():
+        if not value:
+            raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no {field}.")
+
+
+def _log_ignored(found: Connection, extra: Mapping[str, Any], known: Collection[str]) -> None:
+    ignored = sorted(set(extra) - set(known))
+    if ignored:
+        log.info("Extras of connection %s that have no meaning here: %s", found.conn_id, ", ".join(ignored))
+
+
+def _given(extra: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """Return the extras of these names that have a value."""
+    return {name: str(extra[name]) for name in names if extra.get(name) not in (None, "")}
 
 
 BUILDERS: dict[str, Callable[[Connection, Mapping[str, Any]], Endpoint]] = {
