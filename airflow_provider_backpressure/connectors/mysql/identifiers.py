@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from airflow_provider_backpressure.connectors.relational.identifiers import Quoting, RelationName
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, NullBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -13,13 +14,17 @@ MAX_CHARACTERS = 64
 
 _PART = r"`(?:[^`\x00]|``)+`|[\w$-]+"
 _QUALIFIED = re.compile(rf"\s*(?:({_PART})\s*\.\s*)?({_PART})\s*")
-_PLAIN = re.compile(r"[\w$]*[A-Za-z_$][\w$]*")
 _ESCAPED = str.maketrans({"\\": "\\\\", "'": "\\'", "\x00": "\\0", "\n": "\\n", "\r": "\\r", "\x1a": "\\Z"})
+
+QUOTING = Quoting(mark="`", plain=re.compile(r"[\w$]*[A-Za-z_$][\w$]*"), container="database")
+quote, join_names = QUOTING.quote, QUOTING.join_names
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableName:
-    """A table's database and name, as they are. ``str()`` quotes only what needs it."""
+class TableName(RelationName):
+    """A table's database and name, as they are. ``str()`` is in the form that :meth:`parse` reads."""
+
+    quoting = QUOTING
 
     database: str
     name: str
@@ -43,14 +48,10 @@ class TableName:
             )
         return cls(database=named or database, name=name)
 
-    def __str__(self) -> str:
-        """Return ``database.table`` in the form that :meth:`parse` reads."""
-        return f"{_quote_if_needed(self.database)}.{_quote_if_needed(self.name)}"
-
     @property
-    def sql(self) -> str:
-        """The name for a statement, each part quoted."""
-        return f"{quote(self.database)}.{quote(self.name)}"
+    def parts(self) -> tuple[str, str]:
+        """See :attr:`..relational.identifiers.RelationName.parts`."""
+        return self.database, self.name
 
 
 def parts(text: str) -> tuple[str, str]:
@@ -62,30 +63,13 @@ def parts(text: str) -> tuple[str, str]:
     return "" if named is None else _unquote(named), _unquote(name)
 
 
-def quote(identifier: str) -> str:
-    """Return an identifier in backticks, whatever it holds."""
-    if not identifier or "\x00" in identifier:
-        raise InvalidDeclaration(f"{identifier!r} is no name for a column, table or database.")
-    return "`" + identifier.replace("`", "``") + "`"
-
-
 def literal(text: str) -> str:
     """Return text as a literal, for a session whose SQL mode is ours: the backslash escapes."""
     return f"'{text.translate(_ESCAPED)}'"
 
 
-def join_names(names: tuple[str, ...] | list[str]) -> str:
-    """Return names for a sentence: ``a, `b c` and d``."""
-    shown = [_quote_if_needed(name) for name in names]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
 def _unquote(part: str) -> str:
-    return part[1:-1].replace("``", "`") if part.startswith("`") else part
-
-
-def _quote_if_needed(part: str) -> str:
-    return part if _PLAIN.fullmatch(part) else quote(part)
+    return QUOTING.unquote(part) if part.startswith("`") else part
 
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
