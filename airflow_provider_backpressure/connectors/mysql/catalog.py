@@ -1,12 +1,14 @@
 """What MySQL's catalogue says of a table: its columns, its unique keys, its size."""
 
+import re
 from dataclasses import dataclass
 
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.errors import code, where
-from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, literal
+from airflow_provider_backpressure.connectors.mysql.identifiers import KeyKind, TableName, literal
+from airflow_provider_backpressure.connectors.relational.catalog_table import CatalogTable, TableColumn, TableKey
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 _SORTED = ("A", "D")
@@ -14,15 +16,16 @@ _NO_TABLE, _NO_DATABASE, _NO_RIGHT = 1146, 1049, frozenset({1142, 1044})
 
 
 @dataclass(frozen=True, kw_only=True)
-class CatalogColumn:
+class CatalogColumn(TableColumn):
     """One column as ``information_schema`` has it."""
 
-    name: str
+    coarse = re.compile(r"date|year.*|(datetime|timestamp)(\([0-2]\))?")
+    """A type without a number of digits has whole seconds."""
+
     data_type: str
     """The bare name, in lower case: ``bigint``."""
     column_type: str
     """As it was declared: ``bigint unsigned``, ``enum('a','b')``."""
-    not_null: bool
     characters: int | None
     octets: int | None
     """Most characters and bytes of text; bytes of a binary value."""
@@ -31,54 +34,65 @@ class CatalogColumn:
     fraction: int | None
     """Digits of a second's fraction."""
     charset: str | None
-    collation: str | None
     visible: bool
     readable: bool
     """Whether our account may read it."""
-    has_default: bool
-
-    @property
-    def loose(self) -> bool:
-        """Whether texts that differ, as by case, are equal. An enum's and a set's are names of numbers."""
-        return self.data_type not in ("enum", "set") and not (self.collation or "_bin").endswith("_bin")
 
     @property
     def unsigned(self) -> bool:
         """Whether it holds no negative numbers."""
         return "unsigned" in self.column_type
 
+    @property
+    def shown_type(self) -> str:
+        """The type as it was declared."""
+        return self.column_type
+
+    @property
+    def key_kind(self) -> KeyKind | None:
+        """What boundaries of a key look like; ``None`` where ranges cannot be cut by this type."""
+        return _KEY_KINDS.get(self.data_type)
+
+    @property
+    def is_key(self) -> bool:
+        """See :attr:`..relational.catalog_table.TableColumn.is_key`."""
+        return self.key_kind is not None
+
+
+_KEY_KINDS = {
+    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "year"), KeyKind.INTEGER),
+    "decimal": KeyKind.NUMBER,
+    **dict.fromkeys(("date", "datetime", "timestamp", "char", "varchar"), KeyKind.TEXT),
+    **dict.fromkeys(("binary", "varbinary"), KeyKind.BYTES),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
-class UniqueKey:
+class UniqueKey(TableKey):
     """A unique index over whole columns."""
 
     name: str
-    columns: tuple[str, ...]
-
-    @property
-    def primary(self) -> bool:
-        """Whether it is the primary key."""
-        return self.name == "PRIMARY"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relation:
-    """A table or view."""
+class Relation(CatalogTable[TableName, CatalogColumn, UniqueKey]):
+    """A table or view; its kind is ``BASE TABLE`` or ``VIEW``."""
 
-    name: TableName
-    kind: str
-    """``BASE TABLE`` or ``VIEW``."""
+    key_types = "integer types, decimal, year, char, varchar, binary, varbinary, date, datetime and timestamp"
+
     rows: int | None
     """By the engine's statistics; of no use for a view."""
     row_bytes: float
-    columns: tuple[CatalogColumn, ...]
-    keys: tuple[UniqueKey, ...]
-    indexed: frozenset[str] = frozenset()
-    """Columns that an index begins with, so that ranges of them are found through it."""
 
-    def column(self, name: str) -> CatalogColumn | None:
-        """Return the column of this name."""
-        return next((column for column in self.columns if column.name == name), None)
+    @property
+    def is_stored(self) -> bool:
+        """See :attr:`..relational.catalog_table.CatalogTable.is_stored`."""
+        return self.kind == "BASE TABLE"
+
+    @property
+    def default_names(self) -> tuple[str, ...]:
+        """Names of the columns that are visible."""
+        return tuple(column.name for column in self.columns if column.visible)
 
 
 def find(session: Session, name: TableName) -> Relation:
@@ -128,6 +142,8 @@ def _column(row: tuple[object, ...]) -> CatalogColumn:
         fraction=_number(fraction),
         charset=None if charset is None else str(charset),
         collation=None if collation is None else str(collation),
+        # An enum's and a set's texts are names of numbers.
+        loose=str(data_type).lower() not in ("enum", "set") and not str(collation or "_bin").endswith("_bin"),
         visible="INVISIBLE" not in str(extra).upper(),
         readable="select" in str(rights).lower().split(","),
         has_default=default is not None or "GENERATED" in str(extra).upper(),
@@ -147,7 +163,7 @@ def _keys(session: Session, place: str) -> tuple[UniqueKey, ...]:
     for name, *part in session.rows(query):
         parts.setdefault(str(name), []).append(tuple(part))
     return tuple(
-        UniqueKey(name=name, columns=tuple(str(column) for column, _, _ in each))
+        UniqueKey(name=name, primary=name == "PRIMARY", columns=tuple(str(column) for column, _, _ in each))
         for name, each in parts.items()
         if all(column is not None and prefix is None and order in _SORTED for column, prefix, order in each)
     )

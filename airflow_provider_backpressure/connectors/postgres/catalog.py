@@ -1,5 +1,6 @@
 """What the catalogue says about a table: kind, rights, columns, unique keys. Reads no rows of it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,9 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Row, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.predicates import KEY_TYPES, key_cast
 from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
+from airflow_provider_backpressure.connectors.relational.catalog_table import CatalogTable, TableColumn, TableKey
 from airflow_provider_backpressure.core.snapshot.messages import base_type
 from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable
@@ -31,36 +34,41 @@ KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class CatalogColumn:
-    """One column. Types are spelled as ``format_type`` does with nothing but ``pg_catalog`` on the search path."""
+class CatalogColumn(TableColumn):
+    """One column. Types are spelled as ``format_type`` does with nothing but ``pg_catalog`` on the search path.
+
+    A default is also an identity, a generated value, or the domain's default; a collation is its provider, locale and
+    version. Texts are loose under a nondeterministic collation, and of ``citext``.
+    """
+
+    coarse = re.compile(r"date|timestamp\([0-2]\).*")
 
     number: int
-    name: str
     type: str
     definition: str | None
     """What a user's own type is made of, see :mod:`..connectors.postgres.type_definitions`."""
-    not_null: bool
-    """Holds for every row: a constraint that was never validated does not count."""
-    has_default: bool
-    """A row may leave it out though it is not nullable: default, identity, generated, or the domain's default."""
     demanded: bool
     """A row without a value is refused, by the column or by its domain."""
     generated: str | None
     """``column`` or ``identity`` where the database always makes the value itself."""
-    collation: str | None
-    """Provider, locale and version by which text is ordered; ``None`` for types without collation."""
-    loose: bool
-    """Whether different texts are equal: under a nondeterministic collation, and of ``citext``."""
     rights: frozenset[str]
     """Of SELECT, INSERT and UPDATE, what our role may do with it."""
 
+    @property
+    def shown_type(self) -> str:
+        """The type."""
+        return self.type
+
+    @property
+    def is_key(self) -> bool:
+        """See :attr:`..relational.catalog_table.TableColumn.is_key`."""
+        return key_cast(self.type) is not None
+
 
 @dataclass(frozen=True, kw_only=True)
-class UniqueKey:
+class UniqueKey(TableKey):
     """A valid unique index over plain columns and all rows."""
 
-    columns: tuple[str, ...]
-    primary: bool
     immediate: bool
     """Not deferrable, so that ON CONFLICT can go by it."""
     nulls_equal: bool
@@ -68,14 +76,19 @@ class UniqueKey:
     ordered: bool
     """Sorted as its columns are, so that ranges of them are found through it."""
 
+    @property
+    def obstacle(self) -> str | None:
+        """See :attr:`..relational.catalog_table.TableKey.obstacle`."""
+        return None if self.ordered else "its index is sorted otherwise than its columns are"
+
 
 @dataclass(frozen=True, kw_only=True)
-class Relation:
+class Relation(CatalogTable[QualifiedName, CatalogColumn, UniqueKey]):
     """A table, view … as the catalogue has it."""
 
+    key_types = KEY_TYPES
+
     oid: int
-    name: QualifiedName
-    kind: str
     temporary: bool
     has_children: bool
     """Other tables inherit from it, and none of them is a partition."""
@@ -84,14 +97,11 @@ class Relation:
     """Applies to our role."""
     user_triggers: bool
     rules: bool
-    columns: tuple[CatalogColumn, ...]
-    unique_keys: tuple[UniqueKey, ...]
-    indexed: frozenset[str] = frozenset()
-    """Columns that an index of all rows begins with, so that ranges of them are found through it."""
 
-    def column(self, name: str) -> CatalogColumn | None:
-        """Return the column of this name."""
-        return next((column for column in self.columns if column.name == name), None)
+    @property
+    def is_stored(self) -> bool:
+        """See :attr:`..relational.catalog_table.CatalogTable.is_stored`."""
+        return self.kind in (ORDINARY, PARTITIONED)
 
     def find_lacking(self, right: str, names: tuple[str, ...] | list[str]) -> list[str]:
         """Return those of the named columns for which our role has no such right."""
@@ -134,7 +144,7 @@ def _find(connection: Connection, name: QualifiedName) -> Relation | None:
         user_triggers=user_triggers,
         rules=rules,
         columns=_columns(connection, oid),
-        unique_keys=tuple(
+        keys=tuple(
             UniqueKey(
                 columns=tuple(columns), primary=primary, immediate=immediate, nulls_equal=nulls_equal, ordered=ordered
             )

@@ -26,7 +26,7 @@ class Quoting:
         return self.mark + identifier.replace(self.mark, 2 * self.mark) + self.mark
 
     def unquote(self, part: str) -> str:
-        """Return the name that stands in marks."""
+        """Return the name of a part in marks."""
         return part[1:-1].replace(2 * self.mark, self.mark)
 
     def quote_if_needed(self, part: str) -> str:

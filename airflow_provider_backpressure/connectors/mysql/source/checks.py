@@ -15,6 +15,7 @@ from airflow_provider_backpressure.connectors.mysql.identifiers import join_name
 from airflow_provider_backpressure.connectors.mysql.source.query import user_condition
 from airflow_provider_backpressure.connectors.mysql.source.types import carry_column
 from airflow_provider_backpressure.connectors.relational import check_no_clock
+from airflow_provider_backpressure.connectors.relational.split import choose_names
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 _CLOCK = re.compile(
@@ -29,17 +30,9 @@ def chosen_columns(
     table: Relation, names: tuple[str, ...] | None, as_text: tuple[str, ...], *, user: str
 ) -> tuple[CatalogColumn, ...]:
     """Return the columns to be read in the order in which they were asked for; ``SourceRefused`` names the bad ones."""
-    asked = names if names is not None else tuple(column.name for column in table.columns if column.visible)
-    unknown = [name for name in dict.fromkeys((*asked, *as_text)) if table.column(name) is None]
-    if unknown:
-        raise SourceRefused(f"{table.name} has no column {join_names(unknown)}.")
-    if len(set(asked)) < len(asked):
-        raise SourceRefused(f"A column of {table.name} is asked for twice: {join_names(asked)}.")
-    unread = sorted(set(as_text) - set(asked))
-    if unread:
-        raise SourceRefused(f"as_text names {join_names(unread)}, which columns does not ask for.")
+    asked = choose_names(table, names, as_text)
     check_readable(table, asked, user=user)
-    columns = tuple(column for name in asked if (column := table.column(name)) is not None)
+    columns = table.select_columns(asked)
     bad = [column for column in columns if carry_column(column, as_text=column.name in as_text) is None]
     if bad:
         what = ", ".join(f"{join_names([column.name])} ({column.column_type})" for column in bad)

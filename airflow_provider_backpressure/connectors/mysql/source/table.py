@@ -20,16 +20,15 @@ from airflow_provider_backpressure.connectors.mysql.source.checks import (
     replayable,
 )
 from airflow_provider_backpressure.connectors.mysql.source.key import (
-    check_rising,
     chosen_split,
     cut_range,
     in_order,
-    is_coarse,
     key_ranges,
 )
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable, measure_size, row_size
-from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carry_column, key_kind, line
+from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carry_column, line
 from airflow_provider_backpressure.connectors.relational import UNKNOWN
+from airflow_provider_backpressure.connectors.relational.split import check_rising
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
@@ -121,7 +120,7 @@ class MySQLTable:
             window=window,
             log_keys=log_keys,
             loose=tuple(column.name for column in columns if column.loose),
-            coarse=tuple(column.name for column in columns if is_coarse(column)),
+            coarse=tuple(column.name for column in columns if column.is_coarse),
             defaults=tuple(column.name for column in columns if column.has_default),
             position=position,
         )
@@ -233,7 +232,7 @@ class MySQLTable:
 
     def _key_column(self, name: str) -> KeyColumn:
         column = self._table.column(name)
-        kind = None if column is None else key_kind(column)
+        kind = None if column is None else column.key_kind
         if kind is None:
             raise SourceRefused(f"{self._name} has changed: it can no longer be cut by {join_names([name])}.")
         return KeyColumn(name=name, kind=kind)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn
-from airflow_provider_backpressure.connectors.mysql.identifiers import KeyKind, quote
+from airflow_provider_backpressure.connectors.mysql.identifiers import quote
 
 _INTEGERS = {
     "tinyint": ("smallint", "smallint"),
@@ -94,17 +94,6 @@ def line(columns: Sequence[tuple[str, Carried]]) -> str:
     for name, way in columns:
         parts += [*way.sql(name), "','"]
     return f"CONCAT({', '.join([*parts[:-1], _END])})"
-
-
-def key_kind(column: CatalogColumn) -> KeyKind | None:
-    """Return what boundaries of a key look like; ``None`` where ranges cannot be cut by this type."""
-    if column.data_type in _INTEGERS or column.data_type == "year":
-        return KeyKind.INTEGER
-    if column.data_type == "decimal":
-        return KeyKind.NUMBER
-    if column.data_type in _DATES or column.data_type in _SHORT_TEXT:
-        return KeyKind.TEXT
-    return KeyKind.BYTES if column.data_type in ("binary", "varbinary") else None
 
 
 def size(column: CatalogColumn) -> str:

@@ -295,7 +295,7 @@ def _against_key(fitting: Fitting, table: Relation) -> list[str]:
     if fitting.mode is not Mode.UPSERT:
         return []
     wanted = set(fitting.key)
-    found = [unique for unique in table.unique_keys if set(unique.columns) == wanted and unique.immediate]
+    found = [unique for unique in table.keys if set(unique.columns) == wanted and unique.immediate]
     if not found:
         return [f"key {join_names(fitting.key)} is not unique there: upsert needs a unique index on exactly that"]
     may_be_null = [

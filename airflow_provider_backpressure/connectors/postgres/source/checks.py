@@ -21,6 +21,7 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import Qualif
 from airflow_provider_backpressure.connectors.postgres.source.query import user_condition
 from airflow_provider_backpressure.connectors.postgres.source.types import find_uncarried
 from airflow_provider_backpressure.connectors.relational import check_no_clock, refuse_clock
+from airflow_provider_backpressure.connectors.relational.split import choose_names
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 MINIMUM_VERSION = 130000
@@ -56,19 +57,9 @@ def chosen_columns(
     session: Session, table: Relation, names: tuple[str, ...] | None, as_text: tuple[str, ...]
 ) -> tuple[CatalogColumn, ...]:
     """Return the columns to be read in the order in which they were asked for; ``SourceRefused`` names the bad ones."""
-    asked = names if names is not None else tuple(column.name for column in table.columns)
-    unknown = [name for name in dict.fromkeys((*asked, *as_text)) if table.column(name) is None]
-    if unknown:
-        raise SourceRefused(f"{table.name} has no column {join_names(unknown)}.")
-    if len(set(asked)) < len(asked):
-        raise SourceRefused(f"A column of {table.name} is asked for twice: {join_names(asked)}.")
-    if not asked:
-        raise SourceRefused(f"{table.name} has no columns.")
-    unread = sorted(set(as_text) - set(asked))
-    if unread:
-        raise SourceRefused(f"as_text names {join_names(unread)}, which columns does not ask for.")
+    asked = choose_names(table, names, as_text)
     check_readable(session, table, asked)
-    columns = tuple(column for name in asked if (column := table.column(name)) is not None)
+    columns = table.select_columns(asked)
     bad = find_uncarried(session, table, [column for column in columns if column.name not in as_text])
     if bad:
         what = ", ".join(f"{join_names([column.name])} ({column.type}: {reason})" for column, reason in bad)
@@ -162,7 +153,7 @@ def replayable(
     if against:
         raise SourceRefused(f"The changes of {table.name} cannot be replayed: {'; '.join(against)}.")
     told = {column.name for column in table.columns if column.not_null and column.name in identity}
-    keys = tuple(key.columns for key in table.unique_keys if key.immediate and told.issuperset(key.columns))
+    keys = tuple(key.columns for key in table.keys if key.immediate and told.issuperset(key.columns))
     if not keys:
         raise SourceRefused(f"The changes of {table.name} cannot be replayed: {_LACKS.format('a key of its rows')}.")
     return keys

@@ -38,7 +38,7 @@ from airflow_provider_backpressure.connectors.postgres.source.checks import (
     replayable,
 )
 from airflow_provider_backpressure.connectors.postgres.source.config import DROP_AND_RESTART
-from airflow_provider_backpressure.connectors.postgres.source.key import check_rising, chosen_split, is_coarse
+from airflow_provider_backpressure.connectors.postgres.source.key import chosen_split
 from airflow_provider_backpressure.connectors.postgres.source.query import (
     KeyColumn,
     KeyedTable,
@@ -47,6 +47,7 @@ from airflow_provider_backpressure.connectors.postgres.source.query import (
     row_size,
 )
 from airflow_provider_backpressure.connectors.relational import UNKNOWN
+from airflow_provider_backpressure.connectors.relational.split import check_rising
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
@@ -150,7 +151,7 @@ class PostgresTable:
             window=window,
             log_keys=log_keys,
             loose=tuple(column.name for column in columns if column.loose),
-            coarse=tuple(column.name for column in columns if is_coarse(column)),
+            coarse=tuple(column.name for column in columns if column.is_coarse),
             defaults=tuple(column.name for column in columns if column.has_default),
             position=position,
         )
