@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from airflow_provider_backpressure.connectors.relational.identifiers import Quoting, RelationName
+from airflow_provider_backpressure.connectors.relational.keyed_table import NamedColumn
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, NullBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -88,10 +89,9 @@ class KeyKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyColumn:
+class KeyColumn(NamedColumn):
     """A column by which ranges are cut, or whose windows are read."""
 
-    name: str
     kind: KeyKind
 
     @property

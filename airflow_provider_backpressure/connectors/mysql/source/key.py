@@ -1,7 +1,6 @@
 """By which columns a table is cut into ranges, and which make up its unique key."""
 
 import logging
-import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn
 from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.identifiers import KeyKind, beyond, join_names
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable
+from airflow_provider_backpressure.connectors.relational.keyed_table import cut_evenly, list_pieces
 from airflow_provider_backpressure.connectors.relational.split import (
     Split,
     find_obstacle,
@@ -16,8 +16,8 @@ from airflow_provider_backpressure.connectors.relational.split import (
     split_by_column,
     split_by_key,
 )
-from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
-from airflow_provider_backpressure.core.snapshot.messages import Column, null_bounds
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot, shorten
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
@@ -90,19 +90,8 @@ def key_ranges(
         only = [KeyBounds(columns=(), start=None, end=None)]
         yield from number_ranges(only, rows=snapshot.total or expected, row_bytes=snapshot.row_bytes)
         return
-    yield from number_ranges(
-        _pieces(session, table, snapshot, rows=rows, bytes=bytes), rows=expected, row_bytes=snapshot.row_bytes
-    )
-
-
-def _pieces(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[Bounds]:
-    """Yield the pieces of the key, and the rows without one, unless one piece is all of the table."""
-    only = False
-    for piece in cover(table.columns, _boundaries(session, table, snapshot, rows=rows, bytes=bytes)):
-        only = piece.is_open
-        yield piece
-    if not only and not table.unique:
-        yield from null_bounds(snapshot.columns, table.columns)
+    boundaries = _boundaries(session, table, snapshot, rows=rows, bytes=bytes)
+    yield from number_ranges(list_pieces(table, snapshot, boundaries), rows=expected, row_bytes=snapshot.row_bytes)
 
 
 def _boundaries(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[Values]:
@@ -179,9 +168,13 @@ def cut_range(
     session: Session, table: KeyedTable, bounds: KeyBounds, columns: Sequence[Column], *, parts: int
 ) -> list[Bounds]:
     """Return pieces with about as many rows each, each boundary found from the one before."""
-    step = math.ceil(int(session.rows(table.rows("COUNT(*)", bounds))[0][0]) / parts)
-    pieces: list[Bounds] = [*cut(bounds, _steps(session, table, bounds, step))] if step else [bounds]
-    return [*pieces, *null_bounds(columns, table.columns)] if bounds.is_open and len(pieces) > 1 else pieces
+    return cut_evenly(
+        bounds,
+        columns,
+        rows=int(session.value(table.rows("COUNT(*)", bounds))),
+        parts=parts,
+        find_boundaries=lambda step: _steps(session, table, bounds, step),
+    )
 
 
 def _steps(session: Session, table: KeyedTable, bounds: KeyBounds, step: int) -> Iterator[Values]:

@@ -9,35 +9,13 @@ from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.identifiers import KeyColumn, TableName, conditions, within_window
 from airflow_provider_backpressure.connectors.mysql.source.types import long, size
 from airflow_provider_backpressure.connectors.relational import ASSUMED_ROW_BYTES, COUNTABLE_ROWS, UNEVEN, Size
+from airflow_provider_backpressure.connectors.relational.keyed_table import CutTable
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
-from airflow_provider_backpressure.core.snapshot.messages import Window
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyedTable:
-    """A table with the key by which it is cut, and what else decides which of its rows are read."""
-
-    name: TableName
-    key: tuple[KeyColumn, ...]
-    """Empty where it is read whole."""
-    unique: bool
-    where: str | None
-    """The user's own condition."""
-    window: Window | None = None
-    rising: KeyColumn | None = None
-    """The column of the window."""
-    size: str | None = None
-    """Expression for the bytes of a row, where rows differ much in size."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the key's columns."""
-        return tuple(column.name for column in self.key)
-
-    @property
-    def partial(self) -> bool:
-        """Whether some of the table's rows are not read, so that its statistics say little."""
-        return self.where is not None or self.window is not None
+class KeyedTable(CutTable[TableName, KeyColumn, str]):
+    """A table with the key by which it is cut, and the statements that read its rows."""
 
     def filter(self, bounds: Bounds | None = None, *more: str) -> str:
         """Return the WHERE clause for these bounds and further conditions, or nothing where every row is meant."""

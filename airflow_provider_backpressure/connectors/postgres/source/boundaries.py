@@ -13,8 +13,9 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.connect import Session
 from airflow_provider_backpressure.connectors.postgres.predicates import INTEGERS
 from airflow_provider_backpressure.connectors.postgres.source.query import KeyedTable
-from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
-from airflow_provider_backpressure.core.snapshot.messages import Column, null_bounds
+from airflow_provider_backpressure.connectors.relational.keyed_table import cut_evenly, list_pieces
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -284,7 +285,9 @@ def key_ranges(
         return
     found = _cut(session, table, snapshot, rows=rows, bytes=bytes)
     log.info("%s is cut by %s (%s).", table.name, ", ".join(table.columns), found.method)
-    yield from number_ranges(_pieces(table, snapshot, found.boundaries), rows=found.rows, row_bytes=snapshot.row_bytes)
+    yield from number_ranges(
+        list_pieces(table, snapshot, found.boundaries), rows=found.rows, row_bytes=snapshot.row_bytes
+    )
 
 
 def cut_range(
@@ -292,19 +295,13 @@ def cut_range(
 ) -> list[Bounds]:
     """Return pieces with about as many rows each, in one pass over what these bounds hold."""
     query = sql.SQL("SELECT count(*) FROM {}{}").format(table.sql, table.filter(bounds))
-    step = math.ceil(session.value(query) / parts)
-    pieces: list[Bounds] = [*cut(bounds, walk(session, table, rows=step, within=bounds))] if step else [bounds]
-    return [*pieces, *null_bounds(columns, table.columns)] if bounds.is_open and len(pieces) > 1 else pieces
-
-
-def _pieces(table: KeyedTable, snapshot: Snapshot, boundaries: Iterator[Values]) -> Iterator[Bounds]:
-    """Yield the pieces of the key, and the rows without one, unless one piece is all of the table."""
-    only = False
-    for piece in cover(table.columns, boundaries):
-        only = piece.is_open
-        yield piece
-    if not only and not table.unique:
-        yield from null_bounds(snapshot.columns, table.columns)
+    return cut_evenly(
+        bounds,
+        columns,
+        rows=session.value(query),
+        parts=parts,
+        find_boundaries=lambda step: walk(session, table, rows=step, within=bounds),
+    )
 
 
 def _cut(session: Session, table: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int) -> Cut:

@@ -15,50 +15,27 @@ from airflow_provider_backpressure.connectors.postgres.connect import Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.predicates import condition, within_blocks, within_window
 from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS, UNEVEN, Size
+from airflow_provider_backpressure.connectors.relational.keyed_table import CutTable, NamedColumn
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, Bounds, KeyBounds, NullBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyColumn:
+class KeyColumn(NamedColumn):
     """A column by which ranges are cut, or whose windows are read."""
 
-    name: str
     cast: str
     """Type to which boundaries are cast, see :func:`..connectors.postgres.predicates.key_cast`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyedTable:
-    """A table with the key by which it is cut, and what else decides which of its rows are read."""
-
-    name: QualifiedName
-    key: tuple[KeyColumn, ...]
-    """Empty where it is cut by blocks."""
-    unique: bool
-    where: str | None
-    """The user's own condition."""
-    window: Window | None = None
-    rising: KeyColumn | None = None
-    """The column of the window."""
-    size: Composable | None = None
-    """Expression for the bytes of a row, where rows differ much in size."""
+class KeyedTable(CutTable[QualifiedName, KeyColumn, Composable]):
+    """A table with the key by which it is cut, and the statements that read its rows."""
 
     @property
     def sql(self) -> Composable:
         """The table's name."""
         return SQL(self.name.sql)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the key's columns."""
-        return tuple(column.name for column in self.key)
-
-    @property
-    def partial(self) -> bool:
-        """Whether some of the table's rows are not read, so that its statistics say little."""
-        return self.where is not None or self.window is not None
 
     def make_bounds(self, start: Values | None, end: Values | None) -> Bounds:
         """Return bounds of the key."""
