@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psycopg import sql
-from psycopg.sql import Composable
 
 from airflow_provider_backpressure.connectors.postgres.catalog import (
     ORDINARY,
@@ -46,27 +45,24 @@ from airflow_provider_backpressure.connectors.postgres.source.query import (
     measure_size,
     row_size,
 )
-from airflow_provider_backpressure.connectors.relational import UNKNOWN
-from airflow_provider_backpressure.connectors.relational.split import check_rising
+from airflow_provider_backpressure.connectors.relational.split import Split
+from airflow_provider_backpressure.connectors.relational.table import DatabaseTable, Dialect, select_tables
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
-from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
+from airflow_provider_backpressure.core.ports import Health, Keeper, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream, from_lsn
 from airflow_provider_backpressure.core.snapshot.bounds import (
     BlockBounds,
     Bounds,
-    KeyBounds,
     LogBounds,
-    NullBounds,
-    Values,
 )
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
-from airflow_provider_backpressure.core.table_selection import TableName, match_tables
+from airflow_provider_backpressure.core.table_selection import TableName
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     SnapshotLost,
@@ -86,101 +82,34 @@ _POSITION = sql.SQL(
 )
 
 
-class PostgresTable:
-    """Implements :class:`..core.ports.Source`. Threads may share it; it connects at the first question."""
+class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Relation, CatalogColumn, KeyedTable]):
+    """A table or view of PostgreSQL.
+
+    Newer rows are read without a snapshot: a window of a rising column changes only where its rows rise out of it.
+    """
 
     modules: tuple[str, ...] = ("psycopg",)
+    dialect = Dialect(
+        keyed=KeyedTable,
+        check_condition=check_condition,
+        measure_size=measure_size,
+        row_size=row_size,
+        cut_range=cut_range,
+        in_order=in_order,
+    )
 
     def __init__(self, declared: "PostgresSource", endpoint: Endpoint) -> None:
-        self._declared = declared
-        self._endpoint = endpoint
-        self._name = QualifiedName.parse(declared.table)
-        self._session = Session(endpoint, errors=ERRORS, settings=READ_ONLY)
+        name = QualifiedName.parse(declared.table)
+        super().__init__(declared, endpoint, name=name, session=Session(endpoint, errors=ERRORS, settings=READ_ONLY))
         self._types: dict[str, str] = {}
-        self._logs: dict[str, PostgresLog] = {}
-        self._where = declared.where if declared.where and declared.where.strip() else None
-        self.identity = f"postgres://{endpoint.address}/{self._name}{self._part()}"
-        self.increment_column = declared.increment_column
-        self.increments = declared.increment_column is not None
-
-    def snapshot(
-        self,
-        consistency: Consistency | None = None,
-        *,
-        after: str | None = None,
-        previous: Window | None = None,
-        counted: bool = True,
-    ) -> Snapshot:
-        """See :meth:`..core.ports.Source.snapshot`. Rows are counted where that takes seconds, otherwise estimated.
-
-        The position of the server's log is read before anything else: the plan brings at least what is before it.
-        Newer rows are read without a snapshot: a window of a rising column changes only where its rows rise
-        out of it.
-        """
-        position = self._position()
-        table = readable_table(self._session, self._name)
-        columns = chosen_columns(self._session, table, self._declared.columns, self._declared.as_text)
-        wanted = Consistency.STATIC if after is not None else consistency or Consistency.SNAPSHOT
-        by = self._declared.increment_column if after is not None else self._declared.split_column
-        split = chosen_split(table, by, wanted)
-        check_readable(self._session, table, (*(column.name for column in split.columns), *split.key))
-        as_text = [column.name for column in split.columns if column.name in self._declared.as_text]
-        if as_text:
-            raise SourceRefused(f"{self._name} is cut by {join_names(as_text)}, which cannot be read as text too.")
-        log_keys = self._log_keys(table, columns) if wanted is Consistency.CATCH_UP else ()
-        if self._where is not None:
-            check_condition(self._session, table, self._where)
-        window = self._window(table, after)
-        ordered = tuple(column.name for column in split.columns)
-        keyed = self._with_key(ordered, window, unique=split.unique)
-        size = measure_size(self._session, table, keyed, columns) if counted else UNKNOWN
-        return Snapshot(
-            source_identity=self.identity,
-            columns=tuple(
-                self._column(column, (*ordered, *((window.column,) if window else ()))) for column in columns
-            ),
-            key=split.key,
-            split=ordered,
-            unique=keyed.unique,
-            frontier={} if size.rows is None else {str(self._name): size.rows},
-            total=size.rows,
-            total_exact=size.exact,
-            row_bytes=size.row_bytes,
-            widest_bytes=size.widest_bytes,
-            consistency=wanted,
-            window=window,
-            log_keys=log_keys,
-            loose=tuple(column.name for column in columns if column.loose),
-            coarse=tuple(column.name for column in columns if column.is_coarse),
-            defaults=tuple(column.name for column in columns if column.has_default),
-            position=position,
-        )
-
-    def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
-        """See :meth:`..core.ports.Source.ranges`."""
-        table = readable_table(self._session, self._name)
-        keyed = self._with_key(snapshot.split, snapshot.window, unique=snapshot.unique)
-        if rows * snapshot.widest_bytes > bytes:
-            chosen = chosen_columns(self._session, table, self._declared.columns, self._declared.as_text)
-            keyed = replace(keyed, size=row_size(chosen))
-        if snapshot.split:
-            return key_ranges(self._session, keyed, snapshot, rows=rows, bytes=bytes)
-        return block_ranges(self._session, keyed, parts(self._session, table), snapshot, rows=rows, bytes=bytes)
+        chosen = suffix([declared.columns, self._where, declared.as_text])
+        self.identity = f"postgres://{endpoint.address}/{name}{chosen}"
 
     def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
         """See :meth:`..core.ports.Source.cut`."""
-        match bounds:
-            case KeyBounds():
-                table = self._with_key(bounds.columns, read.window, unique=False)
-                return cut_range(self._session, table, bounds, read.columns, parts=parts)
-            case BlockBounds():
-                return cut_blocks(self._session, bounds, parts=parts)
-            case _:
-                return [bounds]
-
-    def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
-        """See :meth:`..core.ports.Source.in_order`."""
-        return in_order(self._session, self._with_key(tuple(columns), read.window, unique=False), values)
+        if isinstance(bounds, BlockBounds):
+            return cut_blocks(self._session, bounds, parts=parts)
+        return super().cut(read, bounds, parts=parts)
 
     def keep(self, plan: Plan) -> Keeper:
         """See :meth:`..core.ports.Source.keep`."""
@@ -207,39 +136,12 @@ class PostgresTable:
             storage=self._storage(table, snapshot),
         )
 
-    def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
-        """See :meth:`..core.ports.Source.slice`. Asks the catalogue once for the types, then nothing."""
-        if isinstance(bounds, LogBounds):
-            return window_slice(bounds, self._name, slice_id)
-        columns = [self._sql(column.name) for column in read.columns]
-        match bounds:
-            case KeyBounds():
-                names = bounds.columns
-            case NullBounds():
-                names = (bounds.column,)
-            case _:
-                names = ()
-        query = self._with_key(names, read.window, unique=False).rows(columns, bounds)
-        return Slice(slice_id=slice_id, query=query.as_string(None), bounds=bounds.to_json())
-
     def check_range(self, plan: Plan, bounds: Bounds) -> None:
         """See :meth:`..core.ports.Source.check_range`. By the catalogue: the table, its columns, our right to them."""
         table = readable_table(self._session, self._name)
         check_columns(plan, {column.name: column.type for column in table.columns}, plan.source_identity)
         check_readable(self._session, table, tuple(column.name for column in plan.read.columns))
         self.slice(plan.read, bounds, "")
-
-    def log(self, hydration_id: str) -> ChangeLog:
-        """See :meth:`..core.ports.Source.log`."""
-        if hydration_id not in self._logs:
-            self._logs[hydration_id] = PostgresLog(
-                self._endpoint,
-                self._name,
-                hydration_id,
-                most=self._declared.wal_limit,
-                restarts=self._declared.at_wal_limit == DROP_AND_RESTART,
-            )
-        return self._logs[hydration_id]
 
     def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> Health:
         """See :meth:`..core.ports.Source.health`."""
@@ -249,17 +151,47 @@ class PostgresTable:
         """See :meth:`..core.ports.Source.upstream`. The place of the server's log: of all its databases and tables."""
         return Upstream(unit=Unit.BYTES, at=from_lsn(self._position()))
 
-    def close(self) -> None:
-        """See :meth:`..core.ports.Source.close`."""
-        self._session.close()
-        for log in self._logs.values():
-            log.close()
+    def _choose_consistency(self, consistency: Consistency | None, after: str | None) -> Consistency:
+        return Consistency.STATIC if after is not None else consistency or Consistency.SNAPSHOT
+
+    def _find_table(self) -> Relation:
+        return readable_table(self._session, self._name)
+
+    def _choose_columns(self, table: Relation) -> tuple[CatalogColumn, ...]:
+        return chosen_columns(self._session, table, self._declared.columns, self._declared.as_text)
+
+    def _choose_split(self, table: Relation, by: str | None, consistency: Consistency) -> Split[CatalogColumn]:
+        return chosen_split(table, by, consistency)
+
+    def _check_readable(self, table: Relation, names: tuple[str, ...]) -> None:
+        check_readable(self._session, table, names)
+
+    def _list_ranges(
+        self, table: Relation, keyed: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int
+    ) -> Iterator[PlannedRange]:
+        if snapshot.split:
+            return key_ranges(self._session, keyed, snapshot, rows=rows, bytes=bytes)
+        return block_ranges(self._session, keyed, parts(self._session, table), snapshot, rows=rows, bytes=bytes)
+
+    def _query(self, keyed: KeyedTable, read: ReadSpec, bounds: Bounds) -> str:
+        as_text = self._declared.as_text
+        columns = [column_sql(column.name, as_text=column.name in as_text) for column in read.columns]
+        return keyed.rows(columns, bounds).as_string(None)
+
+    def _slice_log(self, bounds: LogBounds, slice_id: str) -> Slice:
+        return window_slice(bounds, self._name, slice_id)
+
+    def _open_log(self, hydration_id: str) -> PostgresLog:
+        declared = self._declared
+        return PostgresLog(
+            self._endpoint,
+            self._name,
+            hydration_id,
+            most=declared.wal_limit,
+            restarts=declared.at_wal_limit == DROP_AND_RESTART,
+        )
 
     def _log_keys(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[tuple[str, ...], ...]:
-        """Return the keys that identify a deleted row in the log; ``SourceRefused`` if changes cannot be replayed."""
-        if self._where is not None or self._declared.increment_column is not None:
-            what = "where" if self._where is not None else "increment_column"
-            raise SourceRefused(f"The log shows every change of {self._name}: catch_up goes without {what}.")
         return replayable(self._session, table, columns, self._declared.as_text)
 
     def _check_covered(self, plan: Plan) -> None:
@@ -290,41 +222,21 @@ class PostgresTable:
         found: str = self._session.value(_POSITION)
         return found
 
-    def _with_key(self, key: tuple[str, ...], window: Window | None, *, unique: bool) -> KeyedTable:
-        """Return the table as a plan has it, which may be an older one than the catalogue would give today."""
-        return KeyedTable(
-            name=self._name,
-            key=tuple(self._key_column(name) for name in key),
-            unique=unique,
-            where=self._where,
-            window=window,
-            rising=None if window is None else self._key_column(window.column),
-        )
-
-    def _key_column(self, name: str) -> KeyColumn:
+    def _find_key_column(self, name: str) -> KeyColumn | None:
         if name not in self._types:
-            table = readable_table(self._session, self._name)
-            self._types.update({column.name: column.type for column in table.columns})
+            self._types.update({column.name: column.type for column in self._find_table().columns})
         cast = key_cast(self._types.get(name, ""))
-        if cast is None:
-            raise SourceRefused(f"{self._name} has changed: it can no longer be cut by {join_names([name])}.")
-        return KeyColumn(name=name, cast=cast)
+        return None if cast is None else KeyColumn(name=name, cast=cast)
 
-    def _window(self, table: Relation, after: str | None) -> Window | None:
-        """Return what of the rising column is to be read; an empty window where there is nothing new."""
-        name = self._declared.increment_column
-        if name is None:
-            return None
-        column = check_rising(table, name, columns=self._declared.columns, as_text=self._declared.as_text)
-        check_readable(self._session, table, (name,))
-        highest, above = self._highest(name, after)
+    def _find_highest(self, column: CatalogColumn, after: str | None) -> str | None:
+        highest, above = self._highest(column.name, after)
         upto = highest if above else after
         if upto in ENDLESS and not column.collation:
             raise SourceRefused(
-                f"Increments of {self._name} cannot be read by {join_names([name])}: a row has {upto} there, and no "
-                "later row is above that. Correct that row, or name another column."
+                f"Increments of {self._name} cannot be read by {join_names([column.name])}: a row has {upto} there, "
+                "and no later row is above that. Correct that row, or name another column."
             )
-        return None if upto is None else Window(column=name, after=after, upto=upto)
+        return upto
 
     def _highest(self, name: str, after: str | None) -> tuple[str | None, bool]:
         """Return the highest value of a column, and whether it is above the one that was committed last.
@@ -342,9 +254,6 @@ class PostgresTable:
     def _parts(self, table: Relation) -> tuple[str, ...]:
         return tuple(str(part.name) for part in parts(self._session, table))
 
-    def _sql(self, name: str) -> Composable:
-        return column_sql(name, as_text=name in self._declared.as_text)
-
     def _column(self, column: CatalogColumn, ordered: tuple[str, ...]) -> Column:
         return Column(
             name=column.name,
@@ -353,10 +262,6 @@ class PostgresTable:
             collation=column.collation if column.name in ordered else None,
             definition=None if column.name in self._declared.as_text else column.definition,
         )
-
-    def _part(self) -> str:
-        """Return the identity's suffix: a part of a table is another source than the whole."""
-        return suffix([self._declared.columns, self._where, self._declared.as_text])
 
 
 # A partition is read with the table that it is of; views have to be named, with the column by which they are cut.
@@ -378,4 +283,4 @@ def found(endpoint: Endpoint, pattern: str) -> list[TableName]:
     """Return them in the order of their names."""
     with closing(Session(endpoint, errors=ERRORS, settings=READ_ONLY)) as session:
         names = [QualifiedName(schema=schema, name=name) for schema, name in session.rows(_TABLES)]
-    return match_tables((TableName(schema=name.schema, name=name.name, spelled=str(name)) for name in names), pattern)
+    return select_tables(names, pattern)
