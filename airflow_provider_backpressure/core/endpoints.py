@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import Protocol
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -36,6 +37,25 @@ class Endpoint:
     def for_executors(self) -> "Endpoint":
         """Return the endpoint as executors see it."""
         return replace(self, host=self.executor_host or self.host, port=self.executor_port or self.port)
+
+
+class DeclaredTable(Protocol):
+    """A source or sink as a DAG declares it."""
+
+    @property
+    def conn_id(self) -> str:
+        """Airflow connection; empty where it needs none."""
+        ...
+
+    @property
+    def conn_types(self) -> tuple[str, ...]:
+        """Types that the connection may be of."""
+        ...
+
+    @property
+    def table(self) -> str:
+        """What is read or written, by its name."""
+        ...
 
 
 NOWHERE = Endpoint(conn_id="", host="", port=0, database="", user="")

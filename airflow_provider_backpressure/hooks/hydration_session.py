@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.admission.health_watch import HealthWatc
 from airflow_provider_backpressure.core.admission.limiter import Limiter, Readings, read_gate
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
-from airflow_provider_backpressure.core.endpoints import Endpoint, endpoint_of
+from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint, endpoint_of
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
@@ -34,23 +34,8 @@ from airflow_provider_backpressure.hooks.metrics import Places
 from airflow_provider_backpressure.hooks.spark import open_runner
 
 
-class SourceDeclaration(Protocol):
+class SourceDeclaration(DeclaredTable, Protocol):
     """A source as a DAG declares it: names, no connection."""
-
-    @property
-    def conn_id(self) -> str:
-        """Airflow connection of the source."""
-        ...
-
-    @property
-    def conn_types(self) -> tuple[str, ...]:
-        """Types that the connection may be of."""
-        ...
-
-    @property
-    def table(self) -> str:
-        """What is read, as the source names it."""
-        ...
 
     @property
     def consistencies(self) -> tuple[str, ...]:
@@ -62,23 +47,8 @@ class SourceDeclaration(Protocol):
         ...
 
 
-class SinkDeclaration(Protocol):
+class SinkDeclaration(DeclaredTable, Protocol):
     """A sink as a DAG declares it: names, no connection."""
-
-    @property
-    def conn_id(self) -> str:
-        """Airflow connection of the sink; empty where it needs none."""
-        ...
-
-    @property
-    def conn_types(self) -> tuple[str, ...]:
-        """Types that the connection may be of."""
-        ...
-
-    @property
-    def table(self) -> str:
-        """What is written, as the sink names it."""
-        ...
 
     @property
     def key(self) -> tuple[str, ...] | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 if TYPE_CHECKING:
@@ -12,23 +12,8 @@ if TYPE_CHECKING:
     from airflow_provider_backpressure.core.ports.sink import Sink
 
 
-class Lake(Protocol):
+class Lake(DeclaredTable, Protocol):
     """What declares a table of files: a ``ParquetSink``, ``DeltaSink`` or ``IcebergSink``."""
-
-    @property
-    def conn_id(self) -> str:
-        """Airflow connection; empty where it needs none."""
-        ...
-
-    @property
-    def conn_types(self) -> tuple[str, ...]:
-        """Types that the connection may be of."""
-        ...
-
-    @property
-    def table(self) -> str:
-        """What holds the rows, by its name."""
-        ...
 
     def open(self, endpoint: Endpoint) -> "Sink":
         """Open it."""
