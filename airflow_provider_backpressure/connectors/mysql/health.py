@@ -9,6 +9,7 @@ from pymysql.cursors import DictCursor
 
 from airflow_provider_backpressure.connectors.mysql.connect import CONTROL, Connection, connect, is_mariadb, version
 from airflow_provider_backpressure.connectors.mysql.errors import Errors, where
+from airflow_provider_backpressure.connectors.relational.health import to_figure
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Figure, Query, ReplicaLag, ThreadsRunning, Watched
 from airflow_provider_backpressure.exceptions import BackpressureError
@@ -63,7 +64,9 @@ class MySQLHealth:
             case ReplicaLag():
                 return self._lag()
             case Query():
-                return self._number(watched)
+                rows = self._rows(watched.sql)
+                row = tuple(rows[0].values()) if rows else None
+                return to_figure(watched, row, refused=self._errors.refused, unavailable=self._errors.unavailable)
         raise AssertionError(watched)
 
     def _lag(self) -> Figure:
@@ -80,18 +83,6 @@ class MySQLHealth:
         if None in behind:
             raise self._errors.unavailable(f"Replication at MySQL at {at} stands still, so its lag is not known.")
         return Figure(value=max(float(each) for each in behind if each is not None))
-
-    def _number(self, query: Query) -> Figure:
-        rows = self._rows(query.sql)
-        value = next(iter(rows[0].values())) if rows else None
-        if value is None:
-            raise self._errors.unavailable(f"The query {query.name!r} gave {'NULL' if rows else 'no row'}.")
-        try:
-            return Figure(value=float(value))
-        except (TypeError, ValueError):
-            raise self._errors.refused(
-                f"The query {query.name!r} gave no number but a {type(value).__name__}: {query.sql}"
-            ) from None
 
     def _rows(self, statement: str) -> list[dict[str, Any]]:
         connection = self._open()

@@ -8,9 +8,10 @@ from math import ceil
 
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Row, Session
+from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, where
 from airflow_provider_backpressure.connectors.postgres.replication_slots import PREFIX
+from airflow_provider_backpressure.connectors.relational.health import to_figure
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import (
@@ -185,19 +186,9 @@ class PostgresHealth:
     def _ask(self, query: Query) -> Figure | BackpressureError:
         try:
             row = self._session.first(query.sql)
+            return to_figure(query, row, refused=self._errors.refused, unavailable=self._errors.unavailable)
         except (self._errors.refused, self._errors.unavailable) as error:
             return error
-        return number(query, row, self._errors)
-
-
-def number(query: Query, row: Row | None, errors: Errors) -> Figure | BackpressureError:
-    """Return what a user's query gave; anything but a number is refused, nothing or NULL is not seen."""
-    if row is None or row[0] is None:
-        return errors.unavailable(f"The query {query.name!r} gave {'no row' if row is None else 'NULL'}.")
-    try:
-        return Figure(value=float(row[0]))
-    except (TypeError, ValueError):
-        return errors.refused(f"The query {query.name!r} gave no number but a {type(row[0]).__name__}: {query.sql}")
 
 
 def _expressions(watched: Watched, version: int) -> tuple[str, str]:
