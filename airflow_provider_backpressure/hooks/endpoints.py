@@ -4,12 +4,13 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow.sdk import BaseHook, Connection
 
 from airflow_provider_backpressure.airflow_compat import AirflowNotFoundException
-from airflow_provider_backpressure.core.endpoints import CATALOG, REGION, S3_ADDRESS, Endpoint
+from airflow_provider_backpressure.core.endpoints import CATALOG, NOWHERE, REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 SERVERS, EXECUTOR_SERVERS = "bootstrap.servers", "executor_bootstrap_servers"
@@ -143,15 +144,7 @@ def from_aws(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
             f"The Airflow connection {found.conn_id!r} needs both a key id (login) and its secret."
         )
     _log_ignored(found, extra, AWS_OPTIONS)
-    return Endpoint(
-        conn_id=found.conn_id,
-        host="",
-        port=0,
-        database="",
-        user=found.login or "",
-        password=found.password or "",
-        options=_given(extra, AWS_OPTIONS),
-    )
+    return _without_address(found, _given(extra, AWS_OPTIONS))
 
 
 def from_iceberg(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
@@ -163,15 +156,12 @@ def from_iceberg(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
         raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no host: the catalog's address.")
     if found.login and not found.password:
         raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names a client id (login) and no secret.")
-    return Endpoint(
-        conn_id=found.conn_id,
-        host="",
-        port=0,
-        database="",
-        user=found.login or "",
-        password=found.password or "",
-        options={CATALOG: found.host},
-    )
+    return _without_address(found, {CATALOG: found.host})
+
+
+def _without_address(found: Connection, options: Mapping[str, str]) -> Endpoint:
+    login, password = found.login or "", found.password or ""
+    return replace(NOWHERE, conn_id=found.conn_id, user=login, password=password, options=options)
 
 
 def connection(conn_id: str, *types: str) -> Connection:
