@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.connect import Session
-from airflow_provider_backpressure.connectors.mysql.errors import code, where
+from airflow_provider_backpressure.connectors.mysql.errors import code
 from airflow_provider_backpressure.connectors.mysql.identifiers import KeyKind, TableName, literal
 from airflow_provider_backpressure.connectors.relational.catalog_table import CatalogTable, TableColumn, TableKey
+from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 _SORTED = ("A", "D")

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import pymysql
 
-from airflow_provider_backpressure.connectors.mysql.errors import Errors, is_lost, where
+from airflow_provider_backpressure.connectors.mysql.errors import Errors, is_lost
+from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import strip_frames
 

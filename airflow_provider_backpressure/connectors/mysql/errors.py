@@ -1,12 +1,11 @@
 """PyMySQL's errors as one plain sentence, without secrets: refused for good, or unavailable for now."""
 
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pymysql
 
+from airflow_provider_backpressure.connectors.relational.errors import DriverErrors, where
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import Terminal, Transient
 
@@ -22,22 +21,13 @@ TEXT_REMEDY = "leave the column out, or let it be one of utf8mb4 or of bytes (va
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errors:
-    """The two errors into which a caller wants MySQL's translated: those of a source, or those of a sink."""
+class Errors(DriverErrors):
+    """PyMySQL's errors, and those of its socket."""
 
-    refused: type[Terminal]
-    unavailable: type[Transient]
-
-    @contextmanager
-    def translate_errors(self, endpoint: Endpoint) -> Iterator[None]:
-        """Raise every error of the driver or of the socket from inside as our error, with its cause kept."""
-        try:
-            yield
-        except (pymysql.Error, OSError) as error:
-            raise self.translate(error, endpoint) from error
+    raised = (pymysql.Error, OSError)
 
     def translate(self, error: Exception, endpoint: Endpoint) -> Terminal | Transient:
-        """Return the translation of a statement's error."""
+        """See :meth:`..relational.errors.DriverErrors.translate`."""
         if is_lost(error):
             return self.unavailable(f"The connection to {where(endpoint)} was lost: {words(error)}.")
         if code(error) in _PASSING:
@@ -45,7 +35,7 @@ class Errors:
         return self.refused(f"MySQL at {where(endpoint)} refused: {words(error)}.")
 
     def at_the_door(self, error: Exception, endpoint: Endpoint) -> Terminal | Transient:
-        """Return the translation of a failed attempt to connect."""
+        """See :meth:`..relational.errors.DriverErrors.at_the_door`."""
         if isinstance(error, OSError) and not isinstance(error, pymysql.Error):
             return self.refused(f"The connection {endpoint.conn_id} has an option that cannot be used: {words(error)}.")
         cause = getattr(error, "original_exception", None)
@@ -56,11 +46,6 @@ class Errors:
         if isinstance(error, pymysql.Error) and code(error) in _UNREACHABLE:
             return self.unavailable(f"MySQL at {where(endpoint)} cannot be reached: {words(error)}.")
         return self.refused(f"MySQL at {where(endpoint)} does not let {endpoint.user} in: {words(error)}.")
-
-
-def where(endpoint: Endpoint) -> str:
-    """Return the place for a sentence."""
-    return f"{endpoint.address.rstrip('/')} (connection {endpoint.conn_id})"
 
 
 def is_lost(error: Exception) -> bool:

@@ -1,11 +1,10 @@
 """psycopg's errors as one plain sentence, without secrets: refused for good, or unavailable for now."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
 
+from airflow_provider_backpressure.connectors.relational.errors import DriverErrors, where
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import Terminal, Transient
 
@@ -19,22 +18,13 @@ _REFUSED_AT_THE_DOOR = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errors:
-    """The two errors into which a caller wants PostgreSQL's translated: those of a source, or those of a sink."""
+class Errors(DriverErrors):
+    """psycopg's errors."""
 
-    refused: type[Terminal]
-    unavailable: type[Transient]
-
-    @contextmanager
-    def translate_errors(self, endpoint: Endpoint) -> Iterator[None]:
-        """Raise every psycopg error from inside as our error, with its cause kept."""
-        try:
-            yield
-        except psycopg.Error as error:
-            raise self.translate(error, endpoint) from error
+    raised = (psycopg.Error,)
 
     def translate(self, error: psycopg.Error, endpoint: Endpoint) -> Terminal | Transient:
-        """Return the translation of a statement's error."""
+        """See :meth:`..relational.errors.DriverErrors.translate`."""
         if is_lost(error):
             return self.unavailable(f"The connection to {where(endpoint)} was lost: {words(error)}.")
         if (error.sqlstate or "").startswith(_PASSING):
@@ -42,18 +32,13 @@ class Errors:
         return self.refused(f"PostgreSQL at {where(endpoint)} refused: {words(error)}.")
 
     def at_the_door(self, error: psycopg.Error, endpoint: Endpoint) -> Terminal | Transient:
-        """Return the translation of a failed attempt to connect."""
+        """See :meth:`..relational.errors.DriverErrors.at_the_door`."""
         said = words(error)
         if isinstance(error, psycopg.ProgrammingError):
             return self.refused(f"The connection {endpoint.conn_id} has an option that cannot be used: {said}.")
         if any(sign in said for sign in _REFUSED_AT_THE_DOOR):
             return self.refused(f"PostgreSQL at {where(endpoint)} does not let {endpoint.user} in: {said}.")
         return self.unavailable(f"PostgreSQL at {where(endpoint)} cannot be reached: {said}.")
-
-
-def where(endpoint: Endpoint) -> str:
-    """Return the place for a sentence."""
-    return f"{endpoint.address} (connection {endpoint.conn_id})"
 
 
 def is_lost(error: psycopg.Error) -> bool:

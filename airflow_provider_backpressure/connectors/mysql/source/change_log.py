@@ -12,8 +12,9 @@ import pymysql
 from airflow_provider_backpressure.connectors.mysql.binlog import dump_stream as stream
 from airflow_provider_backpressure.connectors.mysql.binlog_position import GtidSet, Place, read_current_place
 from airflow_provider_backpressure.connectors.mysql.connect import Session
-from airflow_provider_backpressure.connectors.mysql.errors import Errors, code, where
+from airflow_provider_backpressure.connectors.mysql.errors import Errors, code
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, literal
+from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition

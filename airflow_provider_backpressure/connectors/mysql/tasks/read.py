@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pyarrow
 import pymysql
 
-from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import RowStream, stream_rows
+from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import stream_rows
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import TEXT_REMEDY, Errors, code, words
 from airflow_provider_backpressure.connectors.relational.csv_blocks import parse, pieces
@@ -64,7 +64,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             # The statement carries its attempt's name: everybody sees their own statements, and nothing else of them.
             with _check_planned():
                 stream = stream_rows(connection, f"/* {named} */ {piece.query}")
-        for text in pieces(_texts(stream, seen)):
+        for text in pieces(SOURCE.translate_blocks(stream, seen)):
             for batch in parse(text, read.columns, _way_out, bits=True).to_batches():
                 rows += batch.num_rows
                 yield batch
@@ -85,15 +85,6 @@ def _check_planned() -> Iterator[None]:
         raise SourceRefused(
             f"The source has changed since its plan: {words(error)}. What is committed stays; {RESTART}."
         ) from error
-
-
-def _texts(stream: RowStream, source: Endpoint) -> Iterator[bytes]:
-    while True:
-        with SOURCE.translate_errors(source):
-            text = next(stream, None)
-        if text is None:
-            return
-        yield text
 
 
 def _close(connection: Connection) -> None:

@@ -8,8 +8,8 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
-from airflow_provider_backpressure.connectors.postgres.errors import where
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import SinkUnavailable

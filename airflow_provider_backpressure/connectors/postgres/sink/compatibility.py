@@ -8,10 +8,10 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import KINDS, ORDINARY, PARTITIONED, Relation, find
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
-from airflow_provider_backpressure.connectors.postgres.errors import where
 from airflow_provider_backpressure.connectors.postgres.identifiers import MAX_BYTES, QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable, frontier_table
 from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
+from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused

@@ -10,7 +10,7 @@ from psycopg.rows import class_row
 
 from airflow_provider_backpressure.connectors.postgres.catalog import find, place
 from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW, Connection, Session
-from airflow_provider_backpressure.connectors.postgres.errors import Errors, where
+from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 from airflow_provider_backpressure.connectors.postgres.identifiers import (
     QualifiedName,
@@ -62,6 +62,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.system_tables import
     quarantine_table,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH, Publishing
+from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import ORDINARY, lock_statement, read_storage
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Connection, Session, connect
-from airflow_provider_backpressure.connectors.postgres.errors import Errors, where, words
+from airflow_provider_backpressure.connectors.postgres.errors import Errors, words
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.replication_slots import (
     PLUGIN,
@@ -24,6 +24,7 @@ from airflow_provider_backpressure.connectors.postgres.replication_slots import 
     slot_name,
 )
 from airflow_provider_backpressure.connectors.postgres.source.checks import PUBLISHES_GENERATED
+from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import size

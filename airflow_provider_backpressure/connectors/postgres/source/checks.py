@@ -16,11 +16,12 @@ from airflow_provider_backpressure.connectors.postgres.catalog import (
     similar,
 )
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
-from airflow_provider_backpressure.connectors.postgres.errors import where, words
+from airflow_provider_backpressure.connectors.postgres.errors import words
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.source.query import user_condition
 from airflow_provider_backpressure.connectors.postgres.source.types import find_uncarried
 from airflow_provider_backpressure.connectors.relational import check_no_clock, refuse_clock
+from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.connectors.relational.split import choose_names
 from airflow_provider_backpressure.exceptions import SourceRefused
 

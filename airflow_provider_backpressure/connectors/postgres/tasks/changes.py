@@ -228,12 +228,8 @@ def unseen(xids: Collection[int], end: int, running: Sequence[int]) -> list[int]
 
 def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:
     """Yield what a COPY of one column of bytes holds."""
-    first, blocks = True, iter(stream)
-    while True:
-        with SOURCE.translate_errors(source):
-            messages = next(blocks, None)
-        if messages is None:
-            return
+    first = True
+    for messages in SOURCE.translate_blocks(stream, source):
         found: list[bytes] = []
         for message in messages:
             row: Buffer = without_header(message) if first else message

@@ -3,7 +3,6 @@
 It is taken where both tables' columns have the same types and no transform is asked for.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -70,7 +69,7 @@ def _copy(
     total = RowSum()
     with time_open(open_copy_out(source, Reading.from_slice(spec.read, piece, tag))) as rows:
         with open_copy_in(connection, table, spec.write.columns, "FORMAT binary") as target:
-            for messages in time_handovers(_blocks(rows, source)):
+            for messages in time_handovers(SOURCE.translate_blocks(rows, source)):
                 total.update(messages)
                 target.put(b"".join(messages))
                 reach(Step.IN_COPY, tag)
@@ -85,14 +84,3 @@ def _copy(
         checksum=checksum,
         read_at=read_at,
     )
-
-
-def _blocks(rows: Iterable[list[memoryview]], source: Endpoint) -> Iterator[list[memoryview]]:
-    """Yield the blocks; what the source says against it is the source's error, not the sink's."""
-    blocks = iter(rows)
-    while True:
-        with SOURCE.translate_errors(source):
-            messages = next(blocks, None)
-        if messages is None:
-            return
-        yield messages

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow
 
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut, Reading, open_copy_out
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
 from airflow_provider_backpressure.connectors.relational.csv_blocks import parse, pieces
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
@@ -23,7 +23,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
     """
     rows = 0
     with open_copy_out(source, Reading.from_slice(read, piece, name), options=CSV) as stream:
-        for text in pieces(_texts(stream, source)):
+        for text in pieces(map(b"".join, SOURCE.translate_blocks(stream, source))):
             for batch in parse(text, read.columns, way_out).to_batches():
                 rows += batch.num_rows
                 yield batch
@@ -34,13 +34,3 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
 def way_out(column: Column) -> str:
     """Return what PostgreSQL has and Spark has not, and what to do about it."""
     return f'(infinity, NaN or a far year): carry it as text, with as_text=("{column.name}",) on the source.'
-
-
-def _texts(stream: CopyOut, source: Endpoint) -> Iterator[bytes]:
-    blocks = iter(stream)
-    while True:
-        with SOURCE.translate_errors(source):
-            messages = next(blocks, None)
-        if messages is None:
-            return
-        yield b"".join(messages)
