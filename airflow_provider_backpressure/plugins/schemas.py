@@ -145,7 +145,9 @@ class SignalSeen(BaseModel):
 class StageShare(BaseModel):
     """What a stage did in the last minute, as shares of its time."""
 
-    stage: str = Field(description="admit, read, transform or sink; read+transform where both are measured as one.")
+    stage: str = Field(
+        description="admit, read (read+transform with a transform) or sink; transform: of an earlier release."
+    )
     busy: float
     idle: float
     backpressured: float

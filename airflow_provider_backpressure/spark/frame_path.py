@@ -7,7 +7,6 @@ Spark's own and back would only cost.
 
 import importlib
 import sys
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,10 +28,10 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
 )
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.spark.change_rows import log_reader
 from airflow_provider_backpressure.spark.code_loading import aboard
-from airflow_provider_backpressure.spark.reader_timings import Across, ReaderTimings, Slates, time_items
 from airflow_provider_backpressure.spark.registry import reader, writer
 from airflow_provider_backpressure.spark.stream_end import END, append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import RESULT, measure, outcome, report_errors
@@ -102,8 +101,7 @@ def frame_job(
     """Return the job of a range: one row with its result."""
     if spec.transform is None:
         return _straight(session, spec, source, sink)
-    meeting = uuid.uuid4().hex
-    read = _source(session, spec.read, spec.slices, source, spec, meeting)
+    read = _source(session, spec.read, spec.slices, source, spec)
     frame = apply_transform(session, read, spec.transform, function)
     names = [*frame.columns, END]
 
@@ -111,9 +109,7 @@ def frame_job(
         def work() -> SliceResult:
             return writer(spec.write.kind).write(sink, spec, (batch.rename_columns(names) for batch in batches))
 
-        with Slates(_place(meeting), len(spec.slices)) as slates:
-            result = outcome(lambda: measure(work, Across(slates)))
-        yield result
+        yield outcome(lambda: measure(work, Stage.READ_AND_TRANSFORM))
 
     whole = _with_end(session, frame, len(names) - 1)
     return whole.coalesce(1).mapInArrow(aboard(write), RESULT)
@@ -142,14 +138,6 @@ def _target_looks(spec: RangeSpec) -> bool:
     Where such records are to be kept aside they are expected, and a second attempt each time would cost more.
     """
     return spec.write.kind == "postgres" and spec.attempt == 1 and not spec.read.keep_bad
-
-
-def _place(meeting: str) -> str | None:
-    """Return where reader and writer of this attempt at a Spark task meet: others of the host have other names."""
-    from pyspark.taskcontext import TaskContext
-
-    task = TaskContext.get()
-    return None if task is None else f"backpressure-{meeting}-{task.taskAttemptId()}"
 
 
 def _position(spec: RangeSpec, source: Endpoint) -> str:
@@ -191,11 +179,10 @@ def _source(
     pieces: Sequence[Slice] = (),
     source: Endpoint | None = None,
     spec: RangeSpec | None = None,
-    meeting: str = "",
 ) -> "DataFrame":
     """Return the source's rows, a task for each piece; without pieces none, for analysis.
 
-    ``meeting``: a name by which each reader finds the writer. Where names differ by case alone, the session, which
+    Where names differ by case alone, the session, which
     nobody but this hydration has, takes them for different ones from then on.
     """
     if len({column.name.lower() for column in what.columns}) < len(what.columns):
@@ -209,7 +196,7 @@ def _source(
                 assert source is not None
                 assert spec is not None
                 with report_errors():
-                    yield from time_items(_read(spec, pieces[index], source), ReaderTimings(_place(meeting), index))
+                    yield from _read(spec, pieces[index], source)
 
     tasks = max(1, len(pieces))
     return session.range(0, tasks, 1, tasks).mapInArrow(aboard(read), schema)

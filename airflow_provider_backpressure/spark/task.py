@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
+from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import BackpressureError, to_text
 from airflow_provider_backpressure.spark.code_loading import aboard
-from airflow_provider_backpressure.spark.reader_timings import Across, time_slice
+from airflow_provider_backpressure.spark.reader_timings import time_slice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,10 +85,10 @@ def outcome(work: Callable[[], SliceResult]) -> pyarrow.RecordBatch:
     return row(json.dumps(asdict(result)))
 
 
-def measure(work: Callable[[], SliceResult], across: Across | None = None) -> SliceResult:
-    """Return the result with the peak of this process's memory, and the times of the stages, meanwhile."""
+def measure(work: Callable[[], SliceResult], before: Stage = Stage.READ) -> SliceResult:
+    """Return the result with the peak of this process's memory, and the times of :func:`time_slice`."""
     reset_peak()
-    return replace(time_slice(work, across), peak_memory_bytes=peak_bytes())
+    return replace(time_slice(work, before), peak_memory_bytes=peak_bytes())
 
 
 @contextmanager

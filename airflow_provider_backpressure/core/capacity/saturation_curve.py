@@ -36,8 +36,10 @@ class Bound(StrEnum):
     """The next credits brought more."""
     SINK = "sink"
     SOURCE = "source"
+    SOURCE_OR_TRANSFORM = "source or transform"
+    """Both are timed as one stage."""
     TRANSFORM = "transform"
-    """The executors' processors: rows of the transform wait for one."""
+    """The executors' processors: only in curves of earlier releases, which timed the transform by itself."""
     SLOTS = "slots"
     """Ranges waited for a free slot of the cluster."""
     DRIVER = "driver"
@@ -171,7 +173,8 @@ def bound(step: Step, than: Step) -> Bound:
     if way is None or before is None:
         return Bound.UNKNOWN
     crowded = step.slots is None or step.in_flight > step.slots
-    parts = (Bound.SOURCE, Bound.TRANSFORM, Bound.SINK, Bound.SLOTS if crowded else Bound.DRIVER)
+    first = Bound.SOURCE_OR_TRANSFORM if Stage.READ_AND_TRANSFORM in step.flow else Bound.SOURCE
+    parts = (first, Bound.TRANSFORM, Bound.SINK, Bound.SLOTS if crowded else Bound.DRIVER)
     return max(zip(way, before, parts, strict=True), key=lambda part: part[0] - part[1])[2]
 
 
@@ -238,6 +241,11 @@ class Curve:
         match self.bound:
             case Bound.SINK | Bound.SOURCE as side:
                 return f"More executors will not help: the {side} is the bound."
+            case Bound.SOURCE_OR_TRANSFORM:
+                return (
+                    "Source or transform is the bound: if it is the transform, more processors for the executors, or a "
+                    "cheaper transform, would help."
+                )
             case Bound.TRANSFORM:
                 return (
                     "The transform is the bound: more processors for the executors, or a cheaper transform, would help."

@@ -32,7 +32,7 @@ class Pipe:
     source: Part
     gate: Part
     read: Part
-    """With the transform in one where the two cannot be separated."""
+    """With the transform in one, except in figures of an earlier release."""
     transform: Part | None = None
     """``None`` where rows stay as they are read."""
     sink: Part
@@ -98,17 +98,17 @@ def _gate(now: HydrationSummary) -> Part:
 
 
 def _apart(now: HydrationSummary) -> dict[str, Stage]:
-    """Return the stages between gate and sink by name: read and transform, or both in one if measured so."""
+    """Return the stages between gate and sink by name: both in one, or apart where an earlier release measured so."""
     plan = now.hydration.plan
     if plan is None or plan.transform is None:
         return {Stage.READ.value: Stage.READ}
     told = unify_stages(now.flow) if now.running else {}
-    if Stage.READ_AND_TRANSFORM in told:
-        return {Stage.READ_AND_TRANSFORM.value: Stage.READ_AND_TRANSFORM}
-    if Stage.READ in told and Stage.TRANSFORM not in told:
-        # An earlier release has recorded it.
+    if Stage.TRANSFORM in told:
+        return {Stage.READ.value: Stage.READ, Stage.TRANSFORM.value: Stage.TRANSFORM}
+    if Stage.READ in told:
+        # A release before that one has recorded both under this name.
         return {Stage.READ_AND_TRANSFORM.value: Stage.READ}
-    return {Stage.READ.value: Stage.READ, Stage.TRANSFORM.value: Stage.TRANSFORM}
+    return {Stage.READ_AND_TRANSFORM.value: Stage.READ_AND_TRANSFORM}
 
 
 def _describe_work(now: HydrationSummary, name: str, stage: Stage) -> Part:

@@ -25,12 +25,11 @@ function box(kind, title) {
   };
 }
 
-// The stages between gate and sink: read and transform, or both in one where they were measured together (also by an earlier release).
+// The stages between gate and sink: read, with the transform if there is one; both apart only in figures of an earlier release.
 function apart(one, stages) {
   if (!one.plan?.transform) return ["read"];
   if (stages.transform) return ["read", "transform"];
-  if (stages["read+transform"]) return ["read+transform"];
-  return stages.read ? ["read"] : ["read", "transform"];
+  return stages.read && !stages["read+transform"] ? ["read"] : ["read+transform"];
 }
 
 export function pipe() {

@@ -69,7 +69,9 @@ def test_reader_and_writer_take_turns():
 def test_a_source_that_is_slow_to_answer_is_the_one_at_work(monkeypatch: pytest.MonkeyPatch):
     """F4: it may sort for long before the first row; the target waits meanwhile."""
     clock = Clock()
-    monkeypatch.setattr(meter, "Meter", lambda: Meter(read=StageClock(clock=clock), sink=StageClock(clock=clock)))
+    monkeypatch.setattr(
+        meter, "Meter", lambda before: Meter(before=before, read=StageClock(clock=clock), sink=StageClock(clock=clock))
+    )
 
     @contextmanager
     def slow() -> Iterator[str]:
@@ -85,9 +87,14 @@ def test_a_source_that_is_slow_to_answer_is_the_one_at_work(monkeypatch: pytest.
                 clock.now += 2.0
         return SliceResult(slice_id="0.0", rows=1, bytes=1, checksum="")
 
-    flow = flow_of(meter.time_slice(work).times)
-    assert flow[Stage.READ] == StageTime(busy=5.0, idle=1.5, backpressured=2.0)
-    assert flow[Stage.SINK] == StageTime(busy=3.5, idle=5.0)
+    for result, before in (
+        (meter.time_slice(work), Stage.READ),
+        (meter.time_slice(work, Stage.READ_AND_TRANSFORM), Stage.READ_AND_TRANSFORM),
+    ):
+        flow = flow_of(result.times)
+        assert set(flow) == {before, Stage.SINK}
+        assert flow[before] == StageTime(busy=5.0, idle=1.5, backpressured=2.0)
+        assert flow[Stage.SINK] == StageTime(busy=3.5, idle=5.0)
 
 
 @pytest.mark.statement("F5")

@@ -130,7 +130,7 @@ def transformed(world: World, flow: Flow) -> HydrationSummary:
 
 @pytest.mark.statement("F8")
 @pytest.mark.parametrize(("width", "arrows"), [(80, "▶"), (120, "─▶")])
-def test_a_transform_has_a_part_of_its_own(world: World, width: int, arrows: str):
+def test_a_transform_that_an_earlier_release_timed_has_a_part_of_its_own(world: World, width: int, arrows: str):
     """F8: source -> gate -> read -> transform -> sink, in eighty columns too; a slow transform is the bottleneck."""
     lines = drawn(world, now=transformed(world, TRANSFORMED), width=width)
     assert max(cell_len(line) for line in lines) <= width
@@ -147,16 +147,16 @@ def test_a_transform_has_a_part_of_its_own(world: World, width: int, arrows: str
 
 
 def test_parts_of_a_transform_before_anything_is_known(world: World):
-    """Two parts that say so; at rest too."""
+    """One part that says so, for both."""
     told = pipe(transformed(world, {}))
-    assert [part.name for part in told.parts] == ["source", "gate", "read", "transform", "sink"]
-    assert {part.figure for part in told.parts[2:4]} == {"not known yet"}
+    assert [part.name for part in told.parts] == ["source", "gate", "read+transform", "sink"]
+    assert told.read.figure == "not known yet"
     assert any("not known yet" in line for line in drawn(world, now=transformed(world, {})))
 
 
 @pytest.mark.parametrize("stage", [Stage.READ_AND_TRANSFORM, Stage.READ])
-def test_reading_and_transform_that_nobody_tells_apart_are_one(world: World, stage: Stage):
-    """Behind a shuffle; and in what an earlier release has told."""
+def test_reading_and_transform_are_one(world: World, stage: Stage):
+    """Also in the figures of a release that recorded both as read."""
     flow = {Stage.ADMIT: HELD[Stage.ADMIT], stage: StageTime(busy=9, idle=1), Stage.SINK: StageTime(idle=1)}
     told = pipe(transformed(world, flow))
     assert [part.name for part in told.parts] == ["source", "gate", "read+transform", "sink"]

@@ -98,6 +98,28 @@ def test_each_bound_is_told_and_the_knee_found(model: Model, knee: int, bound: B
     assert curve.bounds() == (Bound.CREDITS,) * (len(curve.steps) - 2) + (bound, bound)
 
 
+@pytest.mark.parametrize(
+    ("model", "bound"),
+    [
+        (Model(transform=10_000), Bound.SOURCE_OR_TRANSFORM),
+        (Model(source=10_000), Bound.SOURCE_OR_TRANSFORM),
+        (Model(sink=20_000), Bound.SINK),
+    ],
+)
+def test_a_source_is_not_blamed_for_its_transform(model: Model, bound: Bound):
+    """Both are timed as one stage: busy while the sink is idle, held back while it is busy."""
+    curve = model.curve()
+
+    def together(step: Step) -> Step:
+        sink = step.flow[Stage.SINK]
+        both = StageTime(busy=sink.idle, backpressured=sink.busy)
+        return replace(step, flow={Stage.READ_AND_TRANSFORM: both, Stage.SINK: sink})
+
+    curve = replace(curve, steps=tuple(map(together, curve.steps)))
+    assert curve.bound is bound
+    assert ("Source or transform is the bound" in curve.verdict()) is (bound is Bound.SOURCE_OR_TRANSFORM)
+
+
 @pytest.mark.parametrize("model", [Model(sink=5_000), Model(sink=20_000), Model(source=10_000), Model(slots=4)])
 def test_noise_of_three_percent_moves_neither_knee_nor_bound(model: Model):
     """Whichever way each of the steps is wrong."""
