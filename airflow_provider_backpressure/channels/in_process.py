@@ -41,7 +41,7 @@ class LocalChannel:
     """Passes diffs to the subscribers of the same process, in the thread that publishes.
 
     ``alone``: whether nobody outside of this process writes to the ledger. Otherwise writes of others are not seen, so
-    the channel is not healthy and polling keeps its pace.
+    the channel is not healthy and polling keeps its pace. Implements ``Channel``.
     """
 
     def __init__(
@@ -52,27 +52,22 @@ class LocalChannel:
         self.healthy = alone
 
     def publish(self, hydration_id: str, diff: Diff) -> None:
-        """See ``Channel.publish``."""
         frame = encode(diff)
         for receiver in self._exchange.subscribers(hydration_id):
             receiver.heard(frame)
 
     def subscribe(self, hydration_id: str) -> None:
-        """See ``Channel.subscribe``."""
         if self._exchange.add(hydration_id, self._receiver):
             self._subscribed.add(hydration_id)
             self._receiver.on_subscribed(hydration_id)
 
     def unsubscribe(self, hydration_id: str) -> None:
-        """See ``Channel.unsubscribe``."""
         self._subscribed.discard(hydration_id)
         self._exchange.remove(hydration_id, self._receiver)
 
     def flush(self, seconds: float) -> bool:
-        """See ``Channel.flush``."""
         return True
 
     def close(self) -> None:
-        """See ``Channel.close``."""
         for hydration_id in list(self._subscribed):
             self.unsubscribe(hydration_id)

@@ -43,7 +43,7 @@ class KafkaChannel(Duplex):
 
 
 class _Wire:
-    """A producer that waits for the broker's answer; only the sender's thread waits for it."""
+    """A producer that waits for the broker's answer; only the sender's thread waits for it. Implements ``Wire``."""
 
     def __init__(self, endpoint: Endpoint, topic: str) -> None:
         self._endpoint, self._topic = endpoint, topic
@@ -52,7 +52,6 @@ class _Wire:
         )
 
     def send(self, messages: Sequence[Message]) -> None:
-        """See ``Wire.send``."""
         failures: list[Any] = []
 
         def log_delivery(error: Any, message: Any) -> None:
@@ -68,7 +67,6 @@ class _Wire:
             raise LedgerUnavailable(f"Kafka did not take {left} messages within {ASK_SECONDS:g} s")
 
     def close(self) -> None:
-        """See ``Wire.close``."""
         self._client.purge()
         self._client.flush(1.0)
 
@@ -83,7 +81,6 @@ class _Listener(ListenerThread):
         self._beats = Sender(lambda: _Wire(endpoint, topic), PushCounts(), name="backpressure heartbeat")
 
     def close(self) -> None:
-        """See ``ListenerThread.close``."""
         super().close()
         self._beats.close()
 

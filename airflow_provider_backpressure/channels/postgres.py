@@ -176,7 +176,10 @@ class PostgresChannel(Duplex):
 
 
 class _Notifier:
-    """A connection that notifies, outside of any transaction of the ledger: a full queue fails nothing but this."""
+    """A connection that notifies, outside of any transaction of the ledger: a full queue fails nothing but this.
+
+    Implements ``Wire``.
+    """
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
@@ -184,10 +187,8 @@ class _Notifier:
         connection.execute("SELECT pg_notification_queue_usage()")
 
     def send(self, messages: Sequence[Message]) -> None:
-        """See ``Wire.send``."""
         names = [name_of(hydration_id) for hydration_id, _ in messages]
         self._connection.execute(_NOTIFY, (names, [frame.decode() for _, frame in messages]))
 
     def close(self) -> None:
-        """See ``Wire.close``."""
         self._connection.close()

@@ -317,26 +317,20 @@ class Duplex:
 
     @property
     def healthy(self) -> bool:
-        """See ``Channel.healthy``."""
         return self._ear.healthy
 
     def publish(self, hydration_id: str, diff: Diff) -> None:
-        """See ``Channel.publish``."""
         self._sender.put(hydration_id, encode(diff, limit=self._limit))
 
     def subscribe(self, hydration_id: str) -> None:
-        """See ``Channel.subscribe``."""
         self._ear.add(hydration_id)
 
     def unsubscribe(self, hydration_id: str) -> None:
-        """See ``Channel.unsubscribe``."""
         self._ear.remove(hydration_id)
 
     def flush(self, seconds: float) -> bool:
-        """See ``Channel.flush``."""
         return self._sender.flush(seconds)
 
     def close(self) -> None:
-        """See ``Channel.close``."""
         self._sender.close()
         self._ear.close()

@@ -23,14 +23,12 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The machine's own clock. Implements ``Clock``."""
 
     def monotonic(self) -> float:
-        """See :meth:`Clock.monotonic`."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """See :meth:`Clock.sleep`."""
         time.sleep(seconds)
 
 

@@ -106,11 +106,9 @@ class ActiveSessions(Watched):
     thresholds: ClassVar[tuple[str, ...]] = ("most", "share")
 
     def tell(self, value: float, note: str) -> str:
-        """See :meth:`Watched.tell`."""
         return f"{self.name} {value:g}" if self.share is None else f"{self.name} {value:.0%} ({note})"
 
     def mark(self) -> str:
-        """See :meth:`Watched.mark`."""
         return f"{self.most:g}" if self.most is not None else f"{self.threshold:.0%} of max_connections"
 
 
@@ -126,11 +124,9 @@ class ReplicaLag(Watched):
     thresholds: ClassVar[tuple[str, ...]] = ("seconds", "bytes")
 
     def tell(self, value: float, note: str) -> str:
-        """See :meth:`Watched.tell`."""
         return f"{self.name} {self._figure(value)}"
 
     def mark(self) -> str:
-        """See :meth:`Watched.mark`."""
         return self._figure(self.threshold)
 
     def _figure(self, value: float) -> str:
@@ -148,11 +144,9 @@ class WalRate(Watched):
     window: ClassVar[float | None] = 10.0
 
     def tell(self, value: float, note: str) -> str:
-        """See :meth:`Watched.tell`."""
         return f"{self.name} {size(value)}/s"
 
     def mark(self) -> str:
-        """See :meth:`Watched.mark`."""
         return f"{size(self.threshold)}/s"
 
 
@@ -167,7 +161,6 @@ class Checkpoints(Watched):
     window: ClassVar[float | None] = MINUTE
 
     def tell(self, value: float, note: str) -> str:
-        """See :meth:`Watched.tell`."""
         return f"{self.name} {value:.0f} in the last minute"
 
     def grown(self, increase: float, seconds: float) -> float:
@@ -185,7 +178,6 @@ class ThreadsRunning(Watched):
     thresholds: ClassVar[tuple[str, ...]] = ("most",)
 
     def tell(self, value: float, note: str) -> str:
-        """See :meth:`Watched.tell`."""
         return f"{self.name} {value:g}"
 
 
@@ -204,11 +196,9 @@ class Retention(Watched):
     least_interval: ClassVar[float] = 10.0
 
     def tell(self, value: float, note: str) -> str:
-        """See :meth:`Watched.tell`."""
         return f"{self.name} deletes in {value:.1f} h what has not been read ({note})" if value < math.inf else note
 
     def mark(self) -> str:
-        """See :meth:`Watched.mark`."""
         return f"{self.hours:g} h"
 
 
@@ -227,11 +217,9 @@ class SlotLag(Watched):
     warns: ClassVar[bool] = True
 
     def tell(self, value: float, note: str) -> str:
-        """See :meth:`Watched.tell`."""
         return f"{self.name} {size(value)}{f' ({note})' if note else ''}"
 
     def mark(self) -> str:
-        """See :meth:`Watched.mark`."""
         return size(self.threshold)
 
 
@@ -251,11 +239,9 @@ class WalHeadroom(Watched):
     counts_down: ClassVar[bool] = True
 
     def tell(self, value: float, note: str) -> str:
-        """See :meth:`Watched.tell`."""
         return f"{self.name} {value:.1f} h ({note})" if value < math.inf else f"{self.name} not in danger ({note})"
 
     def mark(self) -> str:
-        """See :meth:`Watched.mark`."""
         return f"{self.hours:g} h"
 
 
@@ -290,7 +276,6 @@ class Query(Watched):
         return self.on or f"connection {self.conn_id}"
 
     def tell(self, value: float, note: str) -> str:
-        """See :meth:`Watched.tell`."""
         return f"{self.name} on {self.place} {value:g}"
 
     def _check_side(self) -> None:

@@ -56,7 +56,7 @@ class Outbox:
 
 
 class SqlSteering:
-    """Methods of :class:`..repository.SqlLedger`, which has the database."""
+    """Methods of :class:`..repository.SqlLedger`, which has the database. Implements ``Steering`` and ``Queue``."""
 
     _database: Database
     _publish: Publish
@@ -71,17 +71,14 @@ class SqlSteering:
 
     @repeatable
     def pause(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
-        """See ``Steering.pause``."""
         self._steer(hydration_id, "pause", who, why, paused_by=who, paused_why=why)
 
     @repeatable
     def resume(self, hydration_id: str, *, who: str, why: str | None = None) -> None:
-        """See ``Steering.resume``."""
         self._steer(hydration_id, "resume", who, why, paused_by=None, paused_why=None)
 
     @repeatable
     def steer(self, hydration_id: str, change: Change, *, who: str, why: str | None = None) -> None:
-        """See ``Steering.steer``."""
         with self._write() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
             hydrations.save(connection, told.add(figures, hydrating.override(figures, change)))
@@ -98,7 +95,6 @@ class SqlSteering:
 
     @repeatable
     def share(self, kind: Shared, name: str, most: int, *, who: str, why: str | None = None) -> None:
-        """See ``Steering.share``."""
         with self._database.write() as connection:
             turns.set_limit(connection, kind, name, most, who=who)
             values = {"kind": kind.value, "name": name, "most": most}
@@ -106,7 +102,6 @@ class SqlSteering:
 
     @repeatable
     def stand_by(self, hydration_id: str, *, lease_seconds: float = STAND_BY_SECONDS) -> None:
-        """See ``Queue.stand_by``."""
         with self._database.write() as connection:
             figures = hydrations.lock(connection, hydration_id)
             waiting = hydrating.stands_by(figures, ranges.now(connection), lease_seconds)
@@ -114,20 +109,17 @@ class SqlSteering:
                 hydrations.keep_wait(connection, waiting)
 
     def get_shared(self, kind: Shared, name: str) -> int | None:
-        """See ``Steering.get_shared``."""
         with self._database.read() as connection:
             return turns.read_limit(connection, kind, name)
 
     @repeatable
     def resize(self, hydration_id: str, slots: int) -> None:
-        """See ``Steering.resize``."""
         with self._write() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
             hydrations.save(connection, told.add(figures, hydrating.rescale(figures, slots=slots)))
 
     @repeatable
     def skip(self, plan_id: str, seq: int, *, who: str, why: str) -> bool:
-        """See ``Steering.skip``."""
         with self._write() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
             record = attempts.skip(ranges.one(connection, plan_id, seq)[0], why=why)
@@ -141,27 +133,23 @@ class SqlSteering:
             return True
 
     def controls(self, hydration_id: str | None = None, *, limit: int = 100) -> list[Control]:
-        """See ``Steering.controls``."""
         with self._database.read() as connection:
             return controls.latest(connection, hydration_id, limit=limit)
 
     @repeatable
     def enqueue(self, hydration_id: str, *, run: str, lease_seconds: float = TOKEN_SECONDS) -> QueuePlace:
-        """See ``Queue.enqueue``."""
         with self._database.write() as connection:
             figures = hydrations.lock(connection, hydration_id)
             return turns.take_turn(connection, figures, seconds=lease_seconds, run=run)
 
     @repeatable
     def leave(self, hydration_id: str) -> None:
-        """See ``Queue.leave``."""
         with self._database.write() as connection:
             hydrations.lock(connection, hydration_id)
             if not ranges.in_flight(connection, hydration_id):
                 turns.leave(connection, hydration_id)
 
     def queue(self, cluster: str | None = None) -> list[QueueEntry]:
-        """See ``Queue.queue``."""
         with self._database.read() as connection:
             found = turns.entries(connection, cluster)
         return by_turn(found)

@@ -16,17 +16,15 @@ from airflow_provider_backpressure.ledger.tables import statistics
 
 
 class SqlReader:
-    """Methods of :class:`..repository.SqlLedger`, which has the database."""
+    """Methods of :class:`..repository.SqlLedger`, which has the database. Implements ``LedgerReader``."""
 
     _database: Database
 
     def hydration(self, hydration_id: str) -> Hydration:
-        """See ``LedgerReader.hydration``."""
         with self._database.read() as connection:
             return hydrations.by_id(connection, hydration_id)
 
     def find(self, *, environment: str, source_identity: str, sink_identity: str) -> Hydration | None:
-        """See ``LedgerReader.find``."""
         digest = hydrations.identity(
             environment=environment, source_identity=source_identity, sink_identity=sink_identity
         )
@@ -34,117 +32,96 @@ class SqlReader:
             return hydrations.by_identity(connection, digest)
 
     def hydrations(self) -> list[Hydration]:
-        """See ``LedgerReader.hydrations``."""
         with self._database.read() as connection:
             return hydrations.latest_first(connection)
 
     def gate(self, hydration_id: str) -> GateState:
-        """See ``LedgerReader.gate``."""
         with self._database.read() as connection:
             return charts.state(connection, hydration_id)
 
     def counts(self, plan_id: str) -> RangeCounts:
-        """See ``LedgerReader.counts``."""
         with self._database.read() as connection:
             return ranges.count(connection, plan_id)
 
     def ranges(
         self, plan_id: str, *, states: Sequence[RangeState] | None = None, after_seq: int = -1, limit: int | None = None
     ) -> list[RangeRecord]:
-        """See ``LedgerReader.ranges``."""
         with self._database.read() as connection:
             return ranges.page(connection, plan_id, states=states, after_seq=after_seq, limit=limit)
 
     def range(self, plan_id: str, seq: int) -> RangeRecord:
-        """See ``LedgerReader.range``."""
         with self._database.read() as connection:
             return ranges.one(connection, plan_id, seq)[0]
 
     def find_abandoned(self, hydration_id: str, *, lane: str | None = None) -> list[RangeRecord]:
-        """See ``LedgerReader.find_abandoned``."""
         with self._database.read() as connection:
             return ranges.find_abandoned(connection, hydration_id=hydration_id, lane=lane)
 
     def statistics(self, hydration_id: str) -> list[WorkerStatistics]:
-        """See ``LedgerReader.statistics``."""
         with self._database.read() as connection:
             return statistics.read_statistics(connection, hydration_id)
 
     def rate(self, hydration_id: str, *, seconds: float = 60.0) -> float | None:
-        """See ``LedgerReader.rate``."""
         with self._database.read() as connection:
             return samples.rate(connection, hydration_id, seconds=seconds)
 
     def flow(self, hydration_id: str, *, seconds: float = 60.0) -> dict[Stage, StageTime]:
-        """See ``LedgerReader.flow``."""
         with self._database.read() as connection:
             return statistics.read_flow(connection, hydration_id, seconds=seconds)
 
     def probe(self, hydration_id: str) -> str | None:
-        """See ``LedgerReader.probe``."""
         with self._database.read() as connection:
             return hydrations.probe(connection, hydration_id)
 
     def preview(self, hydration_id: str) -> str | None:
-        """See ``LedgerReader.preview``."""
         with self._database.read() as connection:
             return hydrations.preview(connection, hydration_id)
 
     def spans(self, hydration_id: str) -> list[Span]:
-        """See ``LedgerReader.spans``."""
         with self._database.read() as connection:
             return hydrations.read_spans(connection, hydration_id)
 
     def push_counts(self) -> list[str]:
-        """See ``LedgerReader.push_counts``."""
         with self._database.read() as connection:
             return statistics.latest(connection)
 
 
 class SqlViews:
-    """Methods of :class:`..repository.SqlLedger`, which has the database."""
+    """Methods of :class:`..repository.SqlLedger`, which has the database. Implements ``Views``."""
 
     _database: Database
 
     def owners(self) -> set[str]:
-        """See ``Views.owners``."""
         with self._database.read() as connection:
             return hydrations.owners(connection)
 
     def find_owners(self, ids: Collection[str]) -> dict[str, str]:
-        """See ``Views.find_owners``."""
         with self._database.read() as connection:
             return hydrations.find_owners(connection, ids)
 
     def clusters(self) -> dict[str, set[str]]:
-        """See ``Views.clusters``."""
         with self._database.read() as connection:
             return hydrations.clusters(connection)
 
     def glances(
         self, *, owners: Collection[str] | None = None, ids: Collection[str] | None = None, limit: int, offset: int = 0
     ) -> list[HydrationSummary]:
-        """See ``Views.glances``."""
         with self._database.read() as connection:
             found = hydrations.chosen(connection, owners=owners, ids=ids, limit=limit, offset=offset)
             return charts.read_summaries(connection, found)
 
     def how_many(self, *, owners: Collection[str]) -> int:
-        """See ``Views.how_many``."""
         with self._database.read() as connection:
             return hydrations.how_many(connection, owners)
 
     def history(self, hydration_id: str, *, seconds: float, most: int = 600) -> list[Sample]:
-        """See ``Views.history``."""
         with self._database.read() as connection:
             return charts.history(connection, hydration_id, seconds=seconds, most=most)
 
     def flows(self, hydration_id: str, *, seconds: float, most: int = 120) -> list[FlowAt]:
-        """See ``Views.flows``."""
         with self._database.read() as connection:
             return stretches(statistics.since(connection, hydration_id, seconds=seconds), seconds=seconds, most=most)
 
     def tiles(self, plan_id: str, *, most: int = 2_000) -> list[Tile]:
-        """See ``Views.tiles``."""
         with self._database.read() as connection:
             return charts.tiles(connection, plan_id, most=most)

@@ -70,7 +70,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         connections: int | None = None,
         hydration_id: str | None = None,
     ) -> Hydration:
-        """See ``Ledger.register``."""
         key = {"environment": environment, "source_identity": source_identity, "sink_identity": sink_identity}
         digest = hydrations.identity(**key)
         with self._write() as (connection, told):
@@ -112,7 +111,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
-        """See ``Ledger.hold``."""
         with self._database.write() as connection:
             hydrations.lock(connection, hydration_id)
             found = hydrations.holder(connection, hydration_id)
@@ -123,7 +121,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def let_go(self, hydration_id: str, *, run: str) -> bool:
-        """See ``Ledger.let_go``."""
         with self._database.write() as connection:
             hydrations.lock(connection, hydration_id)
             if hydrations.holder(connection, hydration_id) != run:
@@ -167,7 +164,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def restore(self, hydration_id: str, plan: Plan, records: Iterable[RangeRecord], *, who: str, why: str) -> None:
-        """See ``Ledger.restore``."""
         every = list(records)
         with self._write() as (connection, told):
             before = hydrations.lock(connection, hydration_id)
@@ -186,7 +182,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def take_over(self, hydration_id: str, plan: Plan) -> None:
-        """See ``Ledger.take_over``."""
         with self._database.write() as connection:
             hydrations.lock(connection, hydration_id)
             if plan.takes_over(hydrations.by_id(connection, hydration_id).plan):
@@ -204,7 +199,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         memory_limit: int | None = None,
         seq: int | None = None,
     ) -> Permit | None:
-        """See ``Ledger.admit``."""
         request = attempts.Request(
             lane=lane,
             session_id=session_id,
@@ -219,7 +213,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def renew(self, hydration_id: str, *, lane: str, lease_seconds: float) -> int:
-        """See ``Ledger.renew``."""
         with self._database.write() as connection:
             figures = hydrations.lock(connection, hydration_id)
             held = ranges.renew(connection, hydration_id=hydration_id, lane=lane, seconds=lease_seconds)
@@ -270,7 +263,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def release(self, plan_id: str, seq: int, *, attempt: int, error: str, fail: bool = False) -> bool:
-        """See ``Ledger.release``."""
         with self._write() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
             record = attempts.release(ranges.one(connection, plan_id, seq)[0], attempt=attempt, error=error, fail=fail)
@@ -297,7 +289,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def recut(self, plan_id: str, seq: int, *, attempt: int, pieces: Sequence[Bounds]) -> list[int]:
-        """See ``Ledger.recut``."""
         with self._write() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
             before, first = ranges.one(connection, plan_id, seq)[0], ranges.last_seq(connection, plan_id) + 1
@@ -314,7 +305,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def reopen(self, plan_id: str, seq: int, *, who: str, why: str | None = None) -> bool:
-        """See ``Ledger.reopen``."""
         with self._write() as (connection, told):
             figures = hydrations.lock_by_range(connection, plan_id, seq)
             before = ranges.one(connection, plan_id, seq)[0]
@@ -335,7 +325,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def finish(self, hydration_id: str) -> Hydration:
-        """See ``Ledger.finish``."""
         with self._write() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
             plan = hydrations.by_id(connection, hydration_id).plan
@@ -345,19 +334,16 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def record_decision(self, hydration_id: str, decision: Decision) -> None:
-        """See ``Ledger.record_decision``."""
         with self._database.write() as connection:
             hydrations.keep_decision(connection, hydration_id, controls.to_json(decision))
 
     @repeatable
     def record_flow(self, hydration_id: str, *, worker: str, times: Flow) -> None:
-        """See ``Ledger.record_flow``."""
         with self._database.write() as connection:
             statistics.add(connection, hydration_id, worker=worker, times=times)
 
     @repeatable
     def record_read(self, hydration_id: str, *, worker: str, in_flight_rows: int) -> None:
-        """See ``Ledger.record_read``."""
         with self._database.write() as connection:
             hydrations.lock(connection, hydration_id)
             own = statistics.worker(connection, hydration_id, worker)
@@ -365,31 +351,26 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def keep_probe(self, hydration_id: str, curve: str) -> None:
-        """See ``Ledger.keep_probe``."""
         with self._database.write() as connection:
             hydrations.keep_probe(connection, hydration_id, curve)
 
     @repeatable
     def keep_preview(self, hydration_id: str, facts: str) -> None:
-        """See ``Ledger.keep_preview``."""
         with self._database.write() as connection:
             hydrations.keep_preview(connection, hydration_id, facts)
 
     @repeatable
     def keep_failure(self, hydration_id: str, failure: str | None) -> None:
-        """See ``Ledger.keep_failure``."""
         with self._database.write() as connection:
             hydrations.keep_failure(connection, hydration_id, failure)
 
     @repeatable
     def keep_push(self, process: str, counts: str) -> None:
-        """See ``Ledger.keep_push``."""
         with self._database.write() as connection:
             statistics.keep(connection, process, counts)
 
     @repeatable
     def forget(self, hydration_id: str) -> None:
-        """See ``Ledger.forget``."""
         with self._database.write() as connection:
             if hydrations.lock_if_there(connection, hydration_id):
                 held = ranges.count_leased(connection, hydration_id)
@@ -400,7 +381,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                 upstreams.forget(connection, source)
 
     def close(self) -> None:
-        """See ``Ledger.close``."""
         self._database.close()
 
 

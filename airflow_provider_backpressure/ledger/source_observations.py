@@ -25,40 +25,37 @@ from airflow_provider_backpressure.ledger.tables.sample import keep_sample
 
 
 class SqlObserving:
-    """Methods of :class:`..repository.SqlLedger`, which has the database."""
+    """Methods of :class:`..repository.SqlLedger`, which has the database.
+
+    Implements ``ObservedReader`` and ``Observed``.
+    """
 
     _database: Database
 
     def upstream(self, source_identity: str) -> Seen | None:
-        """See ``ObservedReader.upstream``."""
         with self._database.read() as connection:
             return samples.read_position(connection, source_identity)
 
     def course(self, hydration_id: str) -> Course | None:
-        """See ``ObservedReader.course``."""
         with self._database.read() as connection:
             return hydrations.course(connection, hydration_id)
 
     def samples(self, hydration_id: str, *, seconds: float) -> list[Sample]:
-        """See ``ObservedReader.samples``."""
         with self._database.read() as connection:
             return samples.latest(connection, hydration_id, seconds=seconds)
 
     @repeatable
     def claim_look(self, source_identity: str, *, seconds: float) -> bool:
-        """See ``Observed.claim_look``."""
         with self._database.write() as connection:
             return samples.claim(connection, source_identity, seconds=seconds)
 
     @repeatable
     def keep_upstream(self, source_identity: str, upstream: Upstream) -> None:
-        """See ``Observed.keep_upstream``."""
         with self._database.write() as connection:
             samples.keep(connection, source_identity, upstream)
 
     @repeatable
     def record_sight(self, hydration_id: str, sight: Sight, *, least_seconds: float) -> Course:
-        """See ``Observed.record_sight``."""
         with self._database.write() as connection:
             figures = hydrations.lock(connection, hydration_id)
             before = hydrations.course(connection, hydration_id)
@@ -73,14 +70,12 @@ class SqlObserving:
 
     @repeatable
     def record_memory(self, hydration_id: str, reading: MemoryReading) -> None:
-        """See ``Observed.record_memory``."""
         with self._database.write() as connection:
             figures = hydrations.lock(connection, hydration_id)
             keep_sample(connection, figures, ranges.now(connection), memory=reading)
 
     @repeatable
     def note(self, hydration_id: str, present: Mapping[str, float], *, looked: Collection[str]) -> Notice:
-        """See ``Observed.note``."""
         with self._database.write() as connection:
             hydrations.lock(connection, hydration_id)
             before = hydrations.read_alerts(connection, hydration_id)
@@ -91,7 +86,6 @@ class SqlObserving:
 
     @repeatable
     def prune_samples(self, hydration_id: str, *, seconds: float, rows: int, most: int = 1000) -> int:
-        """See ``Observed.prune_samples``."""
         with self._database.write() as connection:
             return samples.prune(connection, hydration_id, seconds=seconds, rows=rows, most=most)
 
@@ -100,7 +94,7 @@ HOUR = 3600.0
 
 
 class SqlPruning:
-    """Methods of :class:`..repository.SqlLedger`, which has the database."""
+    """Methods of :class:`..repository.SqlLedger`, which has the database. Implements ``Pruning``."""
 
     _database: Database
 
@@ -111,7 +105,6 @@ class SqlPruning:
 
     @repeatable
     def prune_plan(self, plan_id: str, *, most: int = 1000) -> int:
-        """See ``Pruning.prune_plan``."""
         with self._database.write() as connection:
             figures = hydrations.lock_by_any_range(connection, plan_id)
             if figures is None or figures.plan_id == plan_id or _held(connection, figures.id, plan_id):
@@ -120,7 +113,6 @@ class SqlPruning:
 
     @repeatable
     def sweep(self, *, seconds: float, acts: bool = False) -> int:
-        """See ``Pruning.sweep``."""
         with self._database.write() as connection:
             at = now(connection)
             cuts = {flow: at - statistics.KEPT, push: at - statistics.KEPT}

@@ -34,6 +34,7 @@ class LaneClock(SystemClock):
 
     Airflow calls ``on_kill`` within a signal handler, anywhere in the lane's work, where neither connection nor lock
     may be used. So the handler only ends the time, and the lane unwinds at its next look at the clock, within a second.
+    Implements ``Clock``.
     """
 
     def __init__(self) -> None:
@@ -44,12 +45,10 @@ class LaneClock(SystemClock):
         self._over = True
 
     def monotonic(self) -> float:
-        """See ``Clock.monotonic``."""
         self._look()
         return super().monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """See ``Clock.sleep``."""
         super().sleep(seconds)
         self._look()
 

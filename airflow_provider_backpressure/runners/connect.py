@@ -196,7 +196,7 @@ class ConnectRunner:
 
     ``remote``: ``sc://host:port/;…``. ``endpoints``: logins by connection id; they reach the tasks inside the pickled
     function of a job only. ``transform``: the callable that a ``Transform`` without a reference means. ``ui_url``:
-    where Spark's own page is, if not at the server's host.
+    where Spark's own page is, if not at the server's host. Implements ``Runner``.
     """
 
     overhead_seconds = 0.15
@@ -227,15 +227,12 @@ class ConnectRunner:
         return ExecutorEnvironment(**json.loads(rows[0].result))
 
     def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:
-        """See :meth:`Runner.describe`."""
         return self._on_session(lambda session: module(JOB).describe(session, read, transform, self._transform))
 
     def run(self, spec: RangeSpec) -> "Future[RangeResult]":
-        """See :meth:`Runner.run`."""
         return self._pool.submit(self._on_session, partial(self._run, spec))
 
     def checksum(self, spec: ChecksumSpec) -> "Future[SliceResult]":
-        """See :meth:`Runner.checksum`."""
         return self._pool.submit(self._on_session, partial(self._checksum, spec))
 
     def interrupt(self, session_id: str, tag: str) -> None:
@@ -256,7 +253,6 @@ class ConnectRunner:
                 session.client.close()
 
     def memory(self) -> MemoryReading | None:
-        """See :meth:`Runner.memory`."""
         if self._memory is None:
             try:
                 # Where the page is known it answers without a session: who only looks at the gate opens none.

@@ -24,7 +24,10 @@ from airflow_provider_backpressure.testing.source import MemorySource
 
 @dataclass(kw_only=True)
 class MemoryRunner:
-    """Copies from a :class:`MemorySource` into a :class:`MemorySink`, at once or when a test says so."""
+    """Copies from a :class:`MemorySource` into a :class:`MemorySink`, at once or when a test says so.
+
+    Implements ``Runner``.
+    """
 
     source: MemorySource
     sink: MemorySink
@@ -45,15 +48,12 @@ class MemoryRunner:
     _pending: list[tuple[RangeSpec, "Future[RangeResult]"]] = field(default_factory=list)
 
     def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
-        """See ``Runner.probe``."""
         return ExecutorEnvironment(python="3.11", modules=self.modules)
 
     def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:
-        """See ``Runner.describe``."""
         return read.columns
 
     def run(self, spec: RangeSpec) -> "Future[RangeResult]":
-        """See ``Runner.run``."""
         future: Future[RangeResult] = Future()
         self.submitted.append(spec)
         self._pending.append((spec, future))
@@ -106,7 +106,6 @@ class MemoryRunner:
         self._pending = [(spec, future) for spec, future in self._pending if spec.tag != tag]
 
     def memory(self) -> MemoryReading | None:
-        """See ``Runner.memory``."""
         return self.reading
 
     def close(self) -> None:

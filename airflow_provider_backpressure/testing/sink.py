@@ -19,7 +19,10 @@ from airflow_provider_backpressure.exceptions import BackpressureError, PlanSupe
 
 @dataclass(kw_only=True)
 class MemoryHealth:
-    """Sees what a test says: a figure or an error by the name of each signal; without one it is 0."""
+    """Sees what a test says: a figure or an error by the name of each signal; without one it is 0.
+
+    Implements ``Health``.
+    """
 
     figures: dict[str, float | BackpressureError]
     watched: Sequence[Watched]
@@ -27,11 +30,9 @@ class MemoryHealth:
 
     @property
     def key(self) -> Hashable:
-        """See ``Health.key``."""
         return id(self.figures)
 
     def look(self) -> dict[Watched, Figure | BackpressureError]:
-        """See ``Health.look``."""
         found = {each: self.figures.get(each.name, 0.0) for each in self.watched}
         return {
             each: value if isinstance(value, BackpressureError) else Figure(value=value)
@@ -39,7 +40,6 @@ class MemoryHealth:
         }
 
     def close(self) -> None:
-        """See ``Health.close``."""
         self.closed = True
 
 
@@ -74,7 +74,10 @@ def checksum_of(keys: Sequence[int]) -> str:
 
 @dataclass(kw_only=True)
 class MemorySink:
-    """A keyless target: rows are a list, so that a doubled row shows. ``replace`` fills another first."""
+    """A keyless target: rows are a list, so that a doubled row shows. ``replace`` fills another first.
+
+    Implements ``Sink``.
+    """
 
     modules: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = tuple(Mode)
@@ -98,7 +101,6 @@ class MemorySink:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
-        """See ``Sink.fit``."""
         if any(column.type != "bigint" for column in columns):
             raise SinkRefused("The memory sink takes bigint columns only.")
         return WriteSpec(
@@ -114,18 +116,15 @@ class MemorySink:
         )
 
     def widen(self, columns: Sequence[Column]) -> None:
-        """See ``Sink.widen``."""
         self.widened += [column.name for column in columns]
 
     def prepare(self, write: WriteSpec) -> None:
         """See ``Sink.prepare``."""
 
     def holds_rows(self) -> bool:
-        """See ``Sink.holds_rows``."""
         return bool(self.rows)
 
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
-        """See ``Sink.begin``."""
         with self._lock:
             plan.check_turn(self.plan.plan_id if self.plan is not None else None)
             if clear is not None and plan.mode is Mode.APPEND:
@@ -136,7 +135,6 @@ class MemorySink:
             return self.last_epoch
 
     def renew(self, plan_id: str) -> int | None:
-        """See ``Sink.renew``."""
         with self._lock:
             if self.plan is None or self.plan.plan_id != plan_id:
                 return None
@@ -144,11 +142,9 @@ class MemorySink:
             return self.last_epoch
 
     def epoch(self, plan_id: str) -> int | None:
-        """See ``Sink.epoch``."""
         return self.last_epoch if self.plan is not None and self.plan.plan_id == plan_id else None
 
     def held(self) -> PlanRow | None:
-        """See ``Sink.held``."""
         plan = self.plan
         if plan is None:
             return None
@@ -188,7 +184,6 @@ class MemorySink:
             return marker
 
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
-        """See ``Sink.markers``."""
         with self._lock:
             if slice_ids is not None:
                 found = ((key, self._markers.get((plan_id, key))) for key in slice_ids)
@@ -196,16 +191,13 @@ class MemorySink:
             return {key: marker for (plan, key), marker in self._markers.items() if plan == plan_id}
 
     def end_attempts(self, plan_id: str, slice_id: str) -> int:
-        """See ``Sink.end_attempts``."""
         self.ended.append(slice_id)
         return 0
 
     def rows_in_flight(self, plan_id: str) -> dict[str, int]:
-        """See ``Sink.rows_in_flight``."""
         return {}
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
-        """See ``Sink.slice_query``."""
         return query_of(bounds, window)
 
     def read(self, query: str) -> list[int]:
@@ -214,7 +206,6 @@ class MemorySink:
             return select_keys(sorted(self._written), query)
 
     def find_surplus(self, plan: Plan) -> str:
-        """See ``Sink.find_surplus``."""
         if plan.mode is Mode.UPSERT or plan.increment:
             return ""
         held = len(self._written)
@@ -226,7 +217,6 @@ class MemorySink:
         """See ``Sink.check_history``: nothing to do."""
 
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
-        """See ``Sink.discard``."""
         with self._lock:
             if self.epoch(plan.plan_id) is None:
                 raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds the target.")
@@ -237,7 +227,6 @@ class MemorySink:
             return number
 
     def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
-        """See ``Sink.revoke``."""
         with self._lock:
             if self.epoch(plan.plan_id) is None:
                 raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds the target.")
@@ -259,7 +248,6 @@ class MemorySink:
         """See ``Sink.complete``."""
 
     def publish(self, plan: Plan) -> None:
-        """See ``Sink.publish``."""
         if plan.mode is not Mode.REPLACE:
             return
         with self._lock:
@@ -269,17 +257,14 @@ class MemorySink:
                 self.rows, self.shadow = self.shadow, None
 
     def scratch(self, digits: str, *, indexes: bool = True) -> "MemoryScratch":
-        """See ``Sink.scratch``."""
         name, identity = self.name + format_suffix(digits), self.identity + format_suffix(digits)
         return self.beside.get(name) or MemoryScratch(identity=identity, name=name, of=self)
 
     def traces(self) -> tuple[str, ...]:
-        """See ``Sink.traces``."""
         beside = [f"{name}: filled by a probe of {self.name}" for name in self.beside]
         return (*([f"the plan of {self.name}"] if self.plan is not None else ()), *beside)
 
     def erase(self) -> None:
-        """See ``Sink.erase``."""
         with self._lock:
             self.plan = self.shadow = None
             self._markers.clear()
@@ -290,7 +275,6 @@ class MemorySink:
         return self.rows if self.shadow is None else self.shadow
 
     def health(self, watched: Sequence[Watched], *, seconds: float) -> MemoryHealth:
-        """See ``Sink.health``."""
         return MemoryHealth(figures=self.figures, watched=watched)
 
     def close(self) -> None:
@@ -299,30 +283,33 @@ class MemorySink:
 
 @dataclass(kw_only=True)
 class MemoryScratch(MemorySink):
-    """A target beside another one, which is there from ``prepare`` until it is dropped."""
+    """A target beside another one, which is there from ``prepare`` until it is dropped.
+
+    Implements ``Sink`` and ``ScratchSink``.
+    """
 
     of: MemorySink
 
     def prepare(self, write: WriteSpec) -> None:
-        """See ``Sink.prepare``."""
         self.of.beside[self.name] = self
 
     def drop(self, plan_id: str) -> None:
-        """See ``ScratchSink.drop``."""
         if self.plan is not None and self.plan.plan_id != plan_id:
             raise SinkRefused(f"{self.name} is held by plan {self.plan.plan_id}: it is not dropped.")
         self.of.beside.pop(self.name, None)
 
 
 class ManualClock:
-    """A clock that moves only by ``sleep`` or when a test moves it; ``on_sleep`` lets a test act meanwhile."""
+    """A clock that moves only by ``sleep`` or when a test moves it; ``on_sleep`` lets a test act meanwhile.
+
+    Implements ``Clock``.
+    """
 
     def __init__(self, on_sleep: Callable[[float], None] | None = None) -> None:
         self.now = 0.0
         self.on_sleep = on_sleep
 
     def monotonic(self) -> float:
-        """See ``Clock.monotonic``."""
         return self.now
 
     def sleep(self, seconds: float) -> None:

@@ -18,14 +18,13 @@ from airflow_provider_backpressure.testing.sink import COLUMNS, MemoryHealth, in
 
 @dataclass(kw_only=True)
 class MemoryKeeper:
-    """A snapshot that is kept until it is closed, or lost because a test says so."""
+    """A snapshot that is kept until it is closed, or lost because a test says so. Implements ``Keeper``."""
 
     snapshot: str
     lost: bool = False
     closed: bool = False
 
     def check(self) -> None:
-        """See ``Keeper.check``."""
         if self.lost or self.closed:
             raise SnapshotLost(f"The snapshot {self.snapshot} is gone.")
 
@@ -34,13 +33,12 @@ class MemoryKeeper:
         return None
 
     def close(self) -> None:
-        """See ``Keeper.close``."""
         self.closed = True
 
 
 @dataclass(kw_only=True)
 class MemorySource:
-    """A table of one integer key, given in ascending order."""
+    """A table of one integer key, given in ascending order. Implements ``Source``."""
 
     modules: tuple[str, ...] = ()
 
@@ -66,7 +64,6 @@ class MemorySource:
         previous: Window | None = None,
         counted: bool = True,
     ) -> Snapshot:
-        """See ``Source.snapshot``."""
         keys = [key for key in self.keys if after is None or key > int(after)]
         upto = str(max(keys)) if keys else after
         column = self.increment_column or "id"
@@ -85,7 +82,6 @@ class MemorySource:
         )
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
-        """See ``Source.ranges``."""
         window = snapshot.window
         keys = [key for key in self.keys if window is None or in_window(key, window.after, window.upto)]
         if not keys:
@@ -94,27 +90,22 @@ class MemorySource:
         return number_ranges(cover(("id",), boundaries), rows=rows, row_bytes=snapshot.row_bytes)
 
     def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
-        """See ``Source.cut``."""
         assert isinstance(bounds, KeyBounds), "what this module cuts"
         keys = self.read(query_of(bounds, read.window))
         step = -(-len(keys) // parts)
         return list(cut(bounds, ((str(key),) for key in keys[step::step]))) if step else [bounds]
 
     def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
-        """See ``Source.in_order``."""
         return sorted(values, key=lambda value: int(value[0]))
 
     def keep(self, plan: Plan) -> MemoryKeeper:
-        """See ``Source.keep``."""
         self.keepers.append(MemoryKeeper(snapshot=f"memory-{len(self.keepers)}"))
         return self.keepers[-1]
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
-        """See ``Source.read_spec``."""
         return ReadSpec(kind="memory", conn_id="source", columns=snapshot.columns, window=snapshot.window)
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
-        """See ``Source.slice``."""
         return Slice(slice_id=slice_id, query=query_of(bounds, read.window), bounds=bounds.to_json())
 
     def check_range(self, plan: Plan, bounds: Bounds) -> None:
@@ -126,11 +117,9 @@ class MemorySource:
         return select_keys(self.keys, query)
 
     def log(self, hydration_id: str) -> ChangeLog:
-        """See ``Source.log``."""
         raise SourceRefused("The memory source has no log to be replayed.")
 
     def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> MemoryHealth:
-        """See ``Source.health``."""
         return MemoryHealth(figures=self.figures, watched=watched)
 
     def upstream(self) -> Upstream:

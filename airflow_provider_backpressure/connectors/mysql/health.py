@@ -40,7 +40,6 @@ class MySQLHealth:
         return "mysql", at.address, at.user, hash(at.password), at.conn_id
 
     def look(self) -> dict[Watched, Figure | BackpressureError]:
-        """See :meth:`..core.ports.Health.look`."""
         self._open()
         found: dict[Watched, Figure | BackpressureError] = {}
         for each in self._watched:
@@ -51,7 +50,6 @@ class MySQLHealth:
         return found
 
     def close(self) -> None:
-        """See :meth:`..core.ports.Health.close`."""
         if self._connection is not None and self._connection.open:
             self._connection.close()
         self._connection = None

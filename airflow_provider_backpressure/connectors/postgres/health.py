@@ -141,7 +141,6 @@ class PostgresHealth:
         return "postgres", at.address, at.user, hash(at.password), at.conn_id
 
     def look(self) -> dict[Watched, Figure | BackpressureError]:
-        """See :meth:`..core.ports.Health.look`."""
         version = self._session.server_version
         found: dict[Watched, Figure | BackpressureError] = self._tell(version) if self._told else {}
         if self._slots:
@@ -151,7 +150,6 @@ class PostgresHealth:
         return found
 
     def close(self) -> None:
-        """See :meth:`..core.ports.Health.close`."""
         self._session.close()
 
     def _tell(self, version: int) -> dict[Watched, Figure | BackpressureError]:

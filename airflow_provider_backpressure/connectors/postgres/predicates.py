@@ -18,7 +18,6 @@ class Cursor(psycopg.Cursor[tuple[Any, ...]]):
     """A cursor whose composed statements have placeholders only where we wrote them."""
 
     def execute(self, query: Any, params: Params | None = None, **options: Any) -> "Cursor":
-        """See ``psycopg.Cursor.execute``."""
         if params is not None and isinstance(query, sql.Composable):
             query = literal(query)
         return super().execute(query, params, **options)

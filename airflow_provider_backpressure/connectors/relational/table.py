@@ -127,7 +127,6 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
         )
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
-        """See :meth:`..core.ports.Source.ranges`."""
         table = self._known_table()
         keyed = self._with_key(snapshot.split, snapshot.window, unique=snapshot.unique)
         if rows * snapshot.widest_bytes > bytes:
@@ -135,14 +134,12 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
         return self._list_ranges(table, keyed, snapshot, rows=rows, bytes=bytes)
 
     def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
-        """See :meth:`..core.ports.Source.cut`."""
         if not isinstance(bounds, KeyBounds) or not bounds.columns:
             return [bounds]
         keyed = self._with_key(bounds.columns, read.window, unique=False)
         return self.dialect.cut_range(self._session, keyed, bounds, read.columns, parts=parts)
 
     def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
-        """See :meth:`..core.ports.Source.in_order`."""
         keyed = self._with_key(tuple(columns), read.window, unique=False)
         return self.dialect.in_order(self._session, keyed, values)
 
@@ -161,13 +158,11 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
         return Slice(slice_id=slice_id, query=self._query(keyed, read, bounds), bounds=bounds.to_json())
 
     def log(self, hydration_id: str) -> ChangeLog:
-        """See :meth:`..core.ports.Source.log`."""
         if hydration_id not in self._logs:
             self._logs[hydration_id] = self._open_log(hydration_id)
         return self._logs[hydration_id]
 
     def close(self) -> None:
-        """See :meth:`..core.ports.Source.close`."""
         self._session.close()
         for log in self._logs.values():
             log.close()

@@ -50,7 +50,6 @@ class Timed(Limiter):
     def acquire(
         self, *, lane: str, session_id: str, seq: int | None = None, lease_seconds: float = LEASE_SECONDS
     ) -> Permit | Refusal:
-        """See :meth:`Limiter.acquire`."""
         now = self.clock.monotonic()
         self._began = now if self._began is None else self._began
         if self.last is not None and self._over(now - self._began):

@@ -20,7 +20,10 @@ class Limit(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class GradedLimit:
-    """Grow by one below ``grow``, hold to ``hold``, shrink by one below 1.0, halve from there on."""
+    """Grow by one below ``grow``, hold to ``hold``, shrink by one below 1.0, halve from there on.
+
+    Implements ``Limit``.
+    """
 
     grow: float = 0.4
     hold: float = 0.7
@@ -31,7 +34,6 @@ class GradedLimit:
             raise InvalidDeclaration(f"GradedLimit needs 0 < grow <= hold < 1, not {self.grow} and {self.hold}.")
 
     def after(self, credits: int, pressure: float, maximum: int) -> int:
-        """See :meth:`Limit.after`."""
         if pressure < self.grow:
             credits += 1
         elif pressure >= 1.0:
@@ -68,10 +70,9 @@ class PacedLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedLimit:
-    """Always the configured maximum."""
+    """Always the configured maximum. Implements ``Limit``."""
 
     def after(self, credits: int, pressure: float, maximum: int) -> int:
-        """See :meth:`Limit.after`."""
         return max(1, maximum)
 
 

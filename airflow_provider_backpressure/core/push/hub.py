@@ -99,6 +99,7 @@ class Push:
     """One process's end of the channel of one ledger. Safe to share among threads, not across a fork.
 
     ``open_channel`` is given the receiver and returns a channel, which opens nothing yet. ``transport`` is its name.
+    Implements ``Receiver``.
     """
 
     def __init__(
@@ -235,14 +236,12 @@ class Push:
     # What is heard
 
     def on_subscribed(self, hydration_id: str) -> None:
-        """See ``Receiver.on_subscribed``."""
         with self._lock:
             desk = self._desks.get(hydration_id)
             if desk is not None and self._listening:
                 desk.lose(subscribed=True)
 
     def heard(self, frame: bytes) -> None:
-        """See ``Receiver.heard``."""
         try:
             diff = decode(frame)
         except Unreadable as error:
@@ -255,7 +254,6 @@ class Push:
             self._hear(diff)
 
     def lost(self) -> None:
-        """See ``Receiver.lost``."""
         with self._lock:
             for desk in self._desks.values():
                 desk.lose(subscribed=False)

@@ -32,12 +32,11 @@ class Waiting(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Sleeping:
-    """Waits by a clock."""
+    """Waits by a clock. Implements ``Waiting``."""
 
     clock: Clock
 
     def wait(self, decision: Decision | None, *, pause: float, most: float) -> None:
-        """See :meth:`Waiting.wait`."""
         self.clock.sleep(min(pause, most))
 
     def done(self) -> None:
@@ -46,7 +45,10 @@ class Sleeping:
 
 @dataclass(kw_only=True)
 class Parked:
-    """Waits for its turn where what closes the gate is pushed, and by the clock where it is not."""
+    """Waits for its turn where what closes the gate is pushed, and by the clock where it is not.
+
+    Implements ``Waiting``.
+    """
 
     push: Push
     hydration_id: str
@@ -57,7 +59,6 @@ class Parked:
     _waiter: Waiter | None = None
 
     def wait(self, decision: Decision | None, *, pause: float, most: float) -> None:
-        """See :meth:`Waiting.wait`."""
         waiter = self._enter()
         if not is_pushed(decision):
             self.push.unpark(waiter)
@@ -70,7 +71,6 @@ class Parked:
             pass
 
     def done(self) -> None:
-        """See :meth:`Waiting.done`."""
         if self._waiter is not None:
             self.push.leave(self._waiter)
             self._waiter = None

@@ -54,7 +54,6 @@ class TopicHealth:
         return "kafka", self._log.endpoint.host, self._log.topic, self._unread
 
     def look(self) -> dict[Watched, Figure | BackpressureError]:
-        """See :meth:`..core.ports.Health.look`."""
         figure = self._left()
         return dict.fromkeys(self._watched, figure)
 

@@ -119,7 +119,6 @@ class KafkaTopic:
         raise SourceRefused("A topic is read by offsets, which need no snapshot.")
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
-        """See :meth:`..core.ports.Source.read_spec`."""
         return ReadSpec(kind=KIND, conn_id=self._declared.conn_id, columns=snapshot.columns, window=snapshot.window)
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
@@ -156,7 +155,6 @@ class KafkaTopic:
         raise SourceRefused("A topic is read by offsets, so there is nothing to be replayed.")
 
     def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> Health:
-        """See :meth:`..core.ports.Source.health`."""
         return TopicHealth(self._log, watched, seconds=seconds, unread=unread)
 
     def upstream(self) -> Upstream:

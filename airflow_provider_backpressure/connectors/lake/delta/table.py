@@ -51,34 +51,27 @@ class DeltaLakeTable:
         self.identity = f"delta://{path if self._place.local else path.removeprefix('s3://')}"
 
     def schema(self) -> pyarrow.Schema | None:
-        """See :meth:`..connectors.lake.table.LakeTable.schema`."""
         table = self._find()
         return None if table is None else delta_files.schema_of(table, self.name)
 
     def check(self, schema: pyarrow.Schema) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.check`."""
         delta_files.check_names(schema, self.name)
 
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
-        """See :meth:`..connectors.lake.table.LakeTable.to_stored_schema`."""
         return schema
 
     def create(self, schema: pyarrow.Schema) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.create`."""
         DeltaTable.create(self._place.path, schema, mode="ignore", storage_options=self._options)
 
     def holds_rows(self) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.holds_rows`."""
         table = self._find()
         return table is not None and any(rows != 0 for _, rows in delta_files.active(table).values())
 
     def holder(self) -> Holder | None:
-        """See :meth:`..connectors.lake.table.LakeTable.holder`."""
         table = self._find()
         return None if table is None else self._holder(table)
 
     def check_history(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.check_history`."""
         self._check_history(self._find())
 
     def begin(self, plan: Plan, *, clear: str | None) -> int:
@@ -98,7 +91,6 @@ class DeltaLakeTable:
         raise self._contention_error()
 
     def renew(self, plan_id: str) -> int | None:
-        """See :meth:`..connectors.lake.table.LakeTable.renew`."""
         for table in self._tries():
             holder = self._holder(table)
             if holder is None or holder.plan_id != plan_id:
@@ -117,7 +109,6 @@ class DeltaLakeTable:
         return {each: mark for each, mark in found.items() if mark is not None}
 
     def count_committed(self, plan_id: str) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.count_committed`."""
         table = self._find()
         if table is None:
             return 0
@@ -129,7 +120,6 @@ class DeltaLakeTable:
         return self._place.output(name)
 
     def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
-        """See :meth:`..connectors.lake.table.LakeTable.commit`."""
         merges = write.mode == "upsert" and mark.rows > 0
         self._notes.write_mark(mark)
         for table in self._tries():
@@ -148,7 +138,6 @@ class DeltaLakeTable:
         raise self._contention_error()
 
     def drop(self, files: Sequence[str]) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.drop`."""
         for name in files:
             self._place.delete(name)
 
@@ -162,7 +151,6 @@ class DeltaLakeTable:
         self.drop([name for name in names if name.startswith(f"{plan_id}-") and name not in kept])
 
     def discard(self, plan_id: str, slice_id: str) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.discard`."""
         for table in self._tries():
             holder, mark = self._holder(table), self._mark(table, plan_id, slice_id)
             if holder is None or mark is None:
@@ -179,11 +167,9 @@ class DeltaLakeTable:
         raise self._contention_error()
 
     def remove(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.remove`."""
         self._place.remove()
 
     def traces(self) -> tuple[str, ...]:
-        """See :meth:`..connectors.lake.table.LakeTable.traces`."""
         return (f"{self._place.path}/{FOLDER}",) if self._place.holds(FOLDER) else ()
 
     def erase(self) -> None:
@@ -196,7 +182,6 @@ class DeltaLakeTable:
         self._place.remove(FOLDER)
 
     def current(self, files: Sequence[str]) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.current`."""
         active = delta_files.active(self._load())
         return all(name in active for name in files)
 
@@ -252,7 +237,6 @@ class DeltaLakeTable:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """See :meth:`..connectors.lake.table.LakeTable.translate_errors`."""
         try:
             yield
         except (DeltaProtocolError, SchemaMismatchError, TableNotFoundError) as error:

@@ -81,7 +81,6 @@ class IcebergTable:
         self._notes: Notes | None = None
 
     def schema(self) -> pyarrow.Schema | None:
-        """See :meth:`..connectors.lake.table.LakeTable.schema`."""
         table = self._find()
         return None if table is None else iceberg_history.schema_of(table, self.name)
 
@@ -92,7 +91,6 @@ class IcebergTable:
         """
 
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
-        """See :meth:`..connectors.lake.table.LakeTable.to_stored_schema`."""
         return iceberg_history.to_stored_schema(schema)
 
     def create(self, schema: pyarrow.Schema) -> None:
@@ -111,17 +109,14 @@ class IcebergTable:
             return
 
     def holds_rows(self) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.holds_rows`."""
         table = self._find()
         return table is not None and any(file.record_count for file in active(table).values())
 
     def holder(self) -> Holder | None:
-        """See :meth:`..connectors.lake.table.LakeTable.holder`."""
         table = self._find()
         return None if table is None else read_holder(table)
 
     def check_history(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.check_history`."""
         self._check_history(self._find())
 
     def begin(self, plan: Plan, *, clear: str | None) -> int:
@@ -147,7 +142,6 @@ class IcebergTable:
         raise self._contention_error()
 
     def renew(self, plan_id: str) -> int | None:
-        """See :meth:`..connectors.lake.table.LakeTable.renew`."""
         for table in self._tries():
             holder = read_holder(table)
             if holder is None or holder.plan_id != plan_id:
@@ -169,7 +163,6 @@ class IcebergTable:
         return {each: self._read_notes(table).mark(plan_id, each, nonces[each]) for each in wanted}
 
     def count_committed(self, plan_id: str) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.count_committed`."""
         table = self._find()
         return 0 if table is None else len(_nonces(table, plan_id))
 
@@ -178,7 +171,6 @@ class IcebergTable:
         return self._load_data().output(name)
 
     def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
-        """See :meth:`..connectors.lake.table.LakeTable.commit`."""
         data, merges = self._load_data(), write.mode == "upsert" and mark.rows > 0
         for table in self._tries():
             notes, nonces = self._read_notes(table), _nonces(table, attempt.plan_id)
@@ -206,7 +198,6 @@ class IcebergTable:
         raise self._contention_error()
 
     def drop(self, files: Sequence[str]) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.drop`."""
         if files:
             data = self._load_data()
             for name in files:
@@ -219,7 +210,6 @@ class IcebergTable:
         """
 
     def discard(self, plan_id: str, slice_id: str) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.discard`."""
         for table in self._tries():
             holder, nonces = read_holder(table), _nonces(table, plan_id)
             if holder is None or slice_id not in nonces:
@@ -250,7 +240,6 @@ class IcebergTable:
         self._catalog.purge_table(self.name)
 
     def traces(self) -> tuple[str, ...]:
-        """See :meth:`..connectors.lake.table.LakeTable.traces`."""
         table = self._find()
         if table is None:
             return ()
@@ -273,7 +262,6 @@ class IcebergTable:
         raise self._contention_error()
 
     def current(self, files: Sequence[str]) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.current`."""
         data, found = self._load_data(), active(self._load(), without_deletes=True)
         return all(data.path(name) in found for name in files)
 
@@ -327,7 +315,6 @@ class IcebergTable:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """See :meth:`..connectors.lake.table.LakeTable.translate_errors`."""
         try:
             yield
         except NoSuchTableError as error:
@@ -342,7 +329,6 @@ class IcebergTable:
             ) from strip_frames(error)
 
     def close(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.close`."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None

@@ -79,7 +79,6 @@ class LocalFolder:
         self._place = place
 
     def output(self, name: str) -> pyarrow.NativeFile:
-        """See :meth:`Folder.output`."""
         return self._place.output(_get_temporary_name(name))
 
     def publish(self, name: str, final: str) -> bool:
@@ -97,18 +96,15 @@ class LocalFolder:
         return published
 
     def drop(self, name: str) -> None:
-        """See :meth:`Folder.drop`."""
         for one in (name, _get_temporary_name(name)):
             self._place.delete(one)
 
     def tidy(self, plan_id: str) -> None:
-        """See :meth:`Folder.tidy`."""
         for info in self._place.names(ATTEMPTS):
             if info.base_name.startswith(f"{plan_id}-"):
                 self._place.delete(f"{ATTEMPTS}/{info.base_name}")
 
     def infos(self, names: Sequence[str]) -> list[fs.FileInfo]:
-        """See :meth:`Folder.infos`."""
         return list(self._place.files.get_file_info([self._place.at(name) for name in names]))
 
     def cut_off(self) -> None:
@@ -155,11 +151,9 @@ class BucketFolder:
         self._growing = Path(tempfile.gettempdir())
 
     def output(self, name: str) -> pyarrow.NativeFile:
-        """See :meth:`Folder.output`."""
         return pyarrow.OSFile(str(self._growing / name), "wb")
 
     def publish(self, name: str, final: str) -> bool:
-        """See :meth:`Folder.publish`."""
         from botocore.exceptions import ClientError
 
         bucket, _, key = self._place.at(final).partition("/")
@@ -175,7 +169,6 @@ class BucketFolder:
         return True
 
     def drop(self, name: str) -> None:
-        """See :meth:`Folder.drop`."""
         (self._growing / name).unlink(missing_ok=True)
         self._place.delete(name)
 
@@ -183,7 +176,6 @@ class BucketFolder:
         """See :meth:`Folder.tidy`: a task's disk is swept by its runner."""
 
     def infos(self, names: Sequence[str]) -> list[fs.FileInfo]:
-        """See :meth:`Folder.infos`."""
         return list(self._place.files.get_file_info([self._place.at(name) for name in names]))
 
     @contextmanager

@@ -54,18 +54,15 @@ class ParquetTable:
         """See :meth:`..connectors.lake.table.LakeTable.check`: Parquet holds them all."""
 
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
-        """See :meth:`..connectors.lake.table.LakeTable.to_stored_schema`."""
         return schema
 
     def create(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.create`: a folder comes with its first file."""
 
     def holds_rows(self) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.holds_rows`."""
         return any(footer(self._place, info.base_name).num_rows for info in self._visible())
 
     def holder(self) -> Holder | None:
-        """See :meth:`..connectors.lake.table.LakeTable.holder`."""
         found = self._place.read(PLAN)
         return Holder.from_json(found.decode()) if found else None
 
@@ -94,7 +91,6 @@ class ParquetTable:
             return epoch
 
     def renew(self, plan_id: str) -> int | None:
-        """See :meth:`..connectors.lake.table.LakeTable.renew`."""
         with self._folder.hold_fence():
             holder = self.holder()
             if holder is None or holder.plan_id != plan_id:
@@ -117,7 +113,6 @@ class ParquetTable:
         return sum(_plan_of(each.base_name) == plan_id for each in self._visible())
 
     def output(self, name: str) -> pyarrow.NativeFile:
-        """See :meth:`..connectors.lake.table.LakeTable.output`."""
         return self._folder.output(name)
 
     def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
@@ -143,16 +138,13 @@ class ParquetTable:
         return found
 
     def drop(self, files: Sequence[str]) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.drop`."""
         for name in files:
             self._folder.drop(name)
 
     def tidy(self, plan_id: str) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.tidy`."""
         self._folder.tidy(plan_id)
 
     def discard(self, plan_id: str, slice_id: str) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.discard`."""
         with self._folder.hold_fence():
             holder = self.holder()
             if holder is None or not self.marks(plan_id, [slice_id]):
@@ -162,11 +154,9 @@ class ParquetTable:
             return True
 
     def remove(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.remove`."""
         self._place.remove()
 
     def traces(self) -> tuple[str, ...]:
-        """See :meth:`..connectors.lake.table.LakeTable.traces`."""
         return (f"{self._place.path}/{FOLDER}",) if self._place.holds(FOLDER) else ()
 
     def erase(self) -> None:
@@ -212,7 +202,6 @@ class ParquetTable:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """See :meth:`..connectors.lake.table.LakeTable.translate_errors`."""
         try:
             yield
         except (PermissionError, NotADirectoryError, IsADirectoryError) as error:

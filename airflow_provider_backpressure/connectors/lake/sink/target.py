@@ -139,19 +139,16 @@ class LakeTarget:
         )
 
     def prepare(self, write: WriteSpec) -> None:
-        """See :meth:`..core.ports.Sink.prepare`."""
         with self._table.translate_errors():
             self._table.create(arrow_schema(write.columns))
             if self._aside is not None:
                 self._aside.create(arrow_schema(beside_it.COLUMNS))
 
     def holds_rows(self) -> bool:
-        """See :meth:`..core.ports.Sink.holds_rows`."""
         with self._table.translate_errors():
             return self._table.holds_rows()
 
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
-        """See :meth:`..core.ports.Sink.begin`."""
         with self._table.translate_errors():
             if self._aside is not None:
                 Holder.check_turn(self._table.holder(), plan)
@@ -160,24 +157,20 @@ class LakeTarget:
             return self._table.begin(plan, clear=clear if plan.mode is Mode.APPEND else None)
 
     def renew(self, plan_id: str) -> int | None:
-        """See :meth:`..core.ports.Sink.renew`."""
         with self._table.translate_errors():
             return self._table.renew(plan_id)
 
     def epoch(self, plan_id: str) -> int | None:
-        """See :meth:`..core.ports.Sink.epoch`."""
         with self._table.translate_errors():
             holder = self._table.holder()
         return holder.epoch if holder is not None and holder.plan_id == plan_id else None
 
     def held(self) -> PlanRow | None:
-        """See :meth:`..core.ports.Sink.held`."""
         with self._table.translate_errors():
             holder = self._table.holder()
             return None if holder is None else holder.row(committed=self._table.count_committed(holder.plan_id))
 
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
-        """See :meth:`..core.ports.Sink.markers`."""
         with self._table.translate_errors():
             return {key: mark.marker() for key, mark in self._table.marks(plan_id, slice_ids).items()}
 
@@ -224,7 +217,6 @@ class LakeTarget:
         )
 
     def check_history(self) -> None:
-        """See :meth:`..core.ports.Sink.check_history`."""
         with self._table.translate_errors():
             self._table.check_history()
 
@@ -287,14 +279,12 @@ class LakeTarget:
             return (*self._table.traces(), *([f"{self._aside.name}: rows put aside"] if aside and self._aside else ()))
 
     def erase(self) -> None:
-        """See :meth:`..core.ports.Sink.erase`."""
         with self._table.translate_errors():
             if self._aside is not None:
                 self._aside.remove()
             self._table.erase()
 
     def close(self) -> None:
-        """See :meth:`..core.ports.Sink.close`."""
         self._table.close()
         if self._aside is not None:
             self._aside.close()

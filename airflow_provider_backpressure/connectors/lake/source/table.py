@@ -103,7 +103,6 @@ class LandedTable:
         raise SourceRefused("Landed files never change, so they need no snapshot.")
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
-        """See :meth:`..core.ports.Source.read_spec`."""
         write = self._plan.write
         return ReadSpec(
             kind=LANDED, conn_id=self._conn_id, columns=snapshot.columns, parts=(write.kind, write.plan_table)
@@ -126,7 +125,6 @@ class LandedTable:
         raise SourceRefused("Landed files have no log to be replayed.")
 
     def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> Health:
-        """See :meth:`..core.ports.Source.health`."""
         raise SourceRefused(
             f"Files have no server whose {watched[0].kind} could be watched: leave {watched[0].name} out."
         )
@@ -136,7 +134,6 @@ class LandedTable:
         return Upstream(unit=Unit.ROWS, at={self._sink.identity: self._content().rows})
 
     def close(self) -> None:
-        """See :meth:`..core.ports.Source.close`."""
         self._sink.close()
 
     @cached_property

@@ -76,7 +76,6 @@ class MySQLTable(DatabaseTable["MySQLSource", Session, TableName, Relation, Cata
         raise SourceRefused(NO_SNAPSHOT)
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
-        """See :meth:`..core.ports.Source.read_spec`."""
         return ReadSpec(kind=KIND, conn_id=self._declared.conn_id, columns=snapshot.columns, window=snapshot.window)
 
     def check_range(self, plan: Plan, bounds: Bounds) -> None:
@@ -86,7 +85,6 @@ class MySQLTable(DatabaseTable["MySQLSource", Session, TableName, Relation, Cata
         self.slice(plan.read, bounds, "")
 
     def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> Health:
-        """See :meth:`..core.ports.Source.health`."""
         return MySQLHealth(self._endpoint, watched, errors=ERRORS, seconds=seconds)
 
     def upstream(self) -> Upstream:

@@ -77,7 +77,6 @@ class BinlogChanges:
             yield from self._encode(walk.changes(self._events(connection)))
 
     def again(self, keys: Sequence[Sequence[str]]) -> Iterator[list[bytes]]:
-        """See :meth:`..changes.Changes.again`."""
         raise InvalidDeclaration(f"{len(keys)} rows are to be read again, and the binlog has all of every row.")
 
     @contextmanager

@@ -172,7 +172,6 @@ class PostgresTarget:
         self._session.transaction(create)
 
     def holds_rows(self) -> bool:
-        """See :meth:`..core.ports.Sink.holds_rows`."""
         return self._session.transaction(lambda connection: has_rows(connection, self._name))
 
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
@@ -241,7 +240,6 @@ class PostgresTarget:
         return self._session.transaction(look)
 
     def held(self) -> PlanRow | None:
-        """See :meth:`..core.ports.Sink.held`."""
         return self._session.transaction(
             lambda connection: plan_row(connection, self._plans, self._commits, fence=self._fence),
             seconds=ANSWER_SECONDS,
@@ -263,7 +261,6 @@ class PostgresTarget:
         return self._end(slice_prefix(plan_id, slice_id))
 
     def rows_in_flight(self, plan_id: str) -> dict[str, int]:
-        """See :meth:`..core.ports.Sink.rows_in_flight`."""
         return rows_in_flight(self._session, plan_prefix(plan_id))
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
@@ -370,17 +367,14 @@ class PostgresTarget:
                 publishing.publish()
 
     def scratch(self, digits: str, *, indexes: bool = True) -> ScratchSink:
-        """See :meth:`..core.ports.Sink.scratch`."""
         from airflow_provider_backpressure.connectors.postgres.sink.scratch_table import PostgresScratch
 
         return PostgresScratch(self._declared, self._endpoint, digits=digits, indexes=indexes)
 
     def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
-        """See :meth:`..core.ports.Sink.health`."""
         return PostgresHealth(self._endpoint, watched, errors=ERRORS, seconds=seconds)
 
     def traces(self) -> tuple[str, ...]:
-        """See :meth:`..core.ports.Sink.traces`."""
         return self._session.transaction(self._left.found)
 
     def erase(self) -> None:
@@ -391,7 +385,6 @@ class PostgresTarget:
         self._session.transaction(self._left.erase)
 
     def close(self) -> None:
-        """See :meth:`..core.ports.Sink.close`."""
         self._session.close()
 
     def _create(self, connection: Connection, write: WriteSpec) -> None:

@@ -93,7 +93,6 @@ class PostgresLog:
         return start
 
     def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
-        """See :meth:`..core.ports.ChangeLog.windows`."""
         flushed = self._kept(start).flushed
         publication, token = self._same_publication(start)
         if flushed <= start:
@@ -111,19 +110,16 @@ class PostgresLog:
         ]
 
     def storage(self, read: ReadSpec) -> TableStorage | None:
-        """See :meth:`..core.ports.ChangeLog.storage`."""
         names = [column.name for column in read.columns]
         lock = read.storage.lock if read.storage else lock_statement(self._session, self._table, ORDINARY, names, None)
         return read_storage(self._session, self._table, lock)
 
     def release(self, upto: LogPosition) -> None:
-        """See :meth:`..core.ports.ChangeLog.release`."""
         slot = find_slot(self._session, self.stream)
         if slot is not None and slot.confirmed is not None and slot.confirmed < upto and not slot.lost:
             self._session.rows(_ADVANCE, (self.stream, lsn(upto.at).text))
 
     def guard(self, *, replaying: bool | None) -> None:
-        """See :meth:`..core.ports.ChangeLog.guard`."""
         slot = self._there("what was not replayed yet", "that was not replayed yet")
         if not slot.endangers(self._most):
             return
@@ -141,7 +137,6 @@ class PostgresLog:
         log.warning("%s, more than it may; replaying it frees it.", kept)
 
     def drop(self) -> None:
-        """See :meth:`..core.ports.ChangeLog.drop`."""
 
         def remove(connection: Connection) -> None:
             drop_slot(connection, self.stream)
@@ -395,7 +390,6 @@ class SnapshotKeeper:
             self.snapshot = str(self._one("SELECT pg_export_snapshot()"))
 
     def check(self) -> None:
-        """See :meth:`..core.ports.Keeper.check`."""
         try:
             with self._lock:
                 self._one("SELECT 1")
@@ -413,7 +407,6 @@ class SnapshotKeeper:
         return row[0] if row else None
 
     def close(self) -> None:
-        """See :meth:`..core.ports.Keeper.close`."""
         if self._counting is not None and not self._counting.closed:
             self._counting.cancel_safe(timeout=CANCEL_SECONDS)
         self._connection.close()

@@ -106,13 +106,11 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         self.identity = f"postgres://{endpoint.address}/{name}{chosen}"
 
     def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
-        """See :meth:`..core.ports.Source.cut`."""
         if isinstance(bounds, BlockBounds):
             return cut_blocks(self._session, bounds, parts=parts)
         return super().cut(read, bounds, parts=parts)
 
     def keep(self, plan: Plan) -> Keeper:
-        """See :meth:`..core.ports.Source.keep`."""
         table = self._with_key((), plan.read.window, unique=False)
         rows = sql.SQL("SELECT count(*) FROM {}{}").format(table.sql, table.filter())
         keeper = SnapshotKeeper(self._endpoint, errors=ERRORS, rows=rows)
@@ -124,7 +122,6 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         return keeper
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
-        """See :meth:`..core.ports.Source.read_spec`."""
         table = readable_table(self._session, self._name)
         return ReadSpec(
             kind=KIND,
@@ -144,7 +141,6 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         self.slice(plan.read, bounds, "")
 
     def health(self, watched: Sequence[Watched], *, seconds: float, unread: Unread | None = None) -> Health:
-        """See :meth:`..core.ports.Source.health`."""
         return PostgresHealth(self._endpoint, watched, errors=ERRORS, seconds=seconds)
 
     def upstream(self) -> Upstream:
