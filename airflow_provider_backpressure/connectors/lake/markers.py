@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice
 from airflow_provider_backpressure.core.snapshot.offsets import Move, moves
@@ -181,8 +182,7 @@ class Mark:
     @classmethod
     def from_json(cls, text: str) -> "Mark":
         """Read what :meth:`to_json` wrote."""
-        value = json.loads(text)
-        return cls(files=tuple(value.pop("files")), **value)
+        return from_dict(cls, json.loads(text))
 
     def marker(self) -> Marker:
         """Return it as the sink's port has it."""

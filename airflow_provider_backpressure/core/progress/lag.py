@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from airflow_provider_backpressure.core.health_signals import size
+from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.progress.samples import duration
 from airflow_provider_backpressure.core.progress.source_position import Unit, to_json_keys
 from airflow_provider_backpressure.core.snapshot.offsets import Frontier, rate
@@ -130,9 +131,7 @@ class Course:
     @classmethod
     def from_json(cls, text: str) -> "Course":
         """Read what :meth:`to_json` wrote."""
-        value = json.loads(text)
-        latest, base = _from_json(value.pop("latest")), _from_json(value.pop("base"))
-        return cls(latest=latest, base=base, **value)
+        return from_dict(cls, json.loads(text))
 
 
 def advance(course: Course | None, sight: Sight, *, least_seconds: float) -> Course:
@@ -210,11 +209,6 @@ def _to_json(sight: Sight) -> Mapping[str, object]:
         "settled": sight.settled,
         "follows": sight.follows,
     }
-
-
-def _from_json(value: dict[str, object]) -> Sight:
-    fields = {**value, "at": datetime.fromisoformat(str(value["at"])), "unit": Unit(str(value["unit"]))}
-    return Sight(**fields)  # type: ignore[arg-type]
 
 
 NAMED = 6

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.snapshot.bounds import NullBounds
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, flow_of, total
@@ -97,19 +98,6 @@ class ReadSpec:
     storage: TableStorage | None = None
     """How the table was stored when it was planned; ``None`` where that does not matter, or in an earlier release."""
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "ReadSpec":
-        """Build it from its JSON object."""
-        window, storage = value.get("window"), value.get("storage")
-        made = {
-            "columns": columns_from_json(value["columns"]),
-            "window": Window(**window) if window else None,
-            "parts": tuple(value.get("parts", ())),
-            "added": tuple(value.get("added", ())),
-            "storage": TableStorage.from_json(storage) if storage else None,
-        }
-        return cls(**{**value, **made})
-
 
 @dataclass(frozen=True, kw_only=True)
 class WriteSpec:
@@ -177,15 +165,8 @@ class RangeSpec:
         """Read a message; :class:`InvalidDeclaration` for another version or a missing field."""
         value = _object(text)
         try:
-            read, write, transform = value.pop("read"), value.pop("write"), value.pop("transform")
-            return cls(
-                read=ReadSpec.from_json(read),
-                write=WriteSpec(columns=columns_from_json(write.pop("columns")), key=tuple(write.pop("key")), **write),
-                slices=tuple(Slice(**piece) for piece in value.pop("slices")),
-                transform=Transform(**transform) if transform else None,
-                **value,
-            )
-        except (KeyError, TypeError) as error:
+            return from_dict(cls, value)
+        except (TypeError, AttributeError) as error:
             raise InvalidDeclaration(f"This is not a range specification of version {VERSION}: {error}.") from error
 
 
@@ -202,12 +183,6 @@ class ChecksumSpec:
     query: str
     read: ReadSpec | None = None
     bounds: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "ChecksumSpec":
-        """Build it from its JSON object."""
-        read = value.get("read")
-        return cls(**{**value, "read": ReadSpec.from_json(read) if read else None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,8 +242,8 @@ class RangeResult:
         """Read a message; :class:`InvalidDeclaration` for another version or a missing field."""
         value = _object(text)
         try:
-            return cls(slices=tuple(SliceResult(**piece) for piece in value.pop("slices")), **value)
-        except (KeyError, TypeError) as error:
+            return from_dict(cls, value)
+        except (TypeError, AttributeError) as error:
             raise InvalidDeclaration(f"This is not a range result of version {VERSION}: {error}.") from error
 
 
@@ -345,14 +320,7 @@ class Request:
                 f"A request of another version than {VERSION} arrived: both sides need one release."
             )
         try:
-            spec, read, transform = value.pop("spec"), value.pop("read"), value.pop("transform")
-            return cls(
-                spec=RangeSpec.from_json(spec) if spec else None,
-                checksums=tuple(ChecksumSpec.from_json(checksum) for checksum in value.pop("checksums")),
-                read=ReadSpec.from_json(read) if read else None,
-                transform=Transform(**transform) if transform else None,
-                modules=tuple(value.pop("modules")),
-                **value,
-            )
-        except (KeyError, TypeError) as error:
+            spec = value.pop("spec")
+            return replace(from_dict(cls, value), spec=RangeSpec.from_json(spec) if spec else None)
+        except (KeyError, TypeError, AttributeError) as error:
             raise InvalidDeclaration(f"This is not a request of version {VERSION}: {error}.") from error

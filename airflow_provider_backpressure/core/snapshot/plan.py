@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.snapshot.messages import (
     REPLAY,
     Column,
@@ -14,7 +15,6 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
     Window,
     WriteSpec,
-    columns_from_json,
 )
 from airflow_provider_backpressure.core.snapshot.offsets import Key
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
@@ -160,16 +160,7 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> "Plan":
         """Read what :meth:`to_json` wrote."""
-        value = json.loads(text)
-        read, write, transform = value.pop("read"), value.pop("write"), value.pop("transform")
-        return cls(
-            read=ReadSpec.from_json(read),
-            write=WriteSpec(columns=columns_from_json(write.pop("columns")), key=tuple(write.pop("key")), **write),
-            transform=Transform(**transform) if transform else None,
-            consistency=Consistency(value.pop("consistency")),
-            mode=Mode(value.pop("mode")),
-            **value,
-        )
+        return from_dict(cls, json.loads(text))
 
 
 log = logging.getLogger(__name__)

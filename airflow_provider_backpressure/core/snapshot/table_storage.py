@@ -1,8 +1,7 @@
 """How a table is stored: what a statement leaves behind that changes rows past snapshots and past the log."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from airflow_provider_backpressure.exceptions import RESTART, SourceRefused
 
@@ -18,11 +17,6 @@ class StoredColumn:
     """Changes whenever a statement alters the column."""
     filled: bool
     """Rows from before the column have a value that nobody wrote: the default of the moment when it was added."""
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "StoredColumn":
-        """Build it from its JSON object."""
-        return cls(**value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +37,6 @@ class TableStorage:
     """The table's own; ``None`` for a view, which may be made again over the same rows, and in earlier releases."""
     highest: int | None = None
     """Highest number that a column ever had, dropped ones included; ``None`` in plans of earlier releases."""
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "TableStorage":
-        """Build it from its JSON object."""
-        made = {
-            "relations": tuple((number, file) for number, file in value["relations"]),
-            "columns": tuple(StoredColumn.from_json(column) for column in value.get("columns", ())),
-            "keys": tuple(value.get("keys", ())),
-        }
-        return cls(**{**value, **made})
 
     def column(self, name: str) -> StoredColumn | None:
         """Return the column of this name."""

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec
 from airflow_provider_backpressure.core.snapshot.table_storage import (
     StoredColumn,
@@ -77,9 +78,9 @@ def test_an_added_column_goes_on_only_where_it_is_empty_in_the_rows_of_before():
 def test_it_travels_with_the_plan_and_a_plan_of_before_has_none():
     read = ReadSpec(kind="postgres", conn_id="c", columns=(Column(name="id", type="int"),), storage=BEFORE)
     value = json.loads(json.dumps(asdict(read)))
-    assert ReadSpec.from_json(value) == read
+    assert from_dict(ReadSpec, value) == read
     del value["storage"]
-    assert ReadSpec.from_json(value).storage is None
+    assert from_dict(ReadSpec, value).storage is None
 
 
 def test_a_column_that_is_taken_over_is_the_highest_one_from_then_on() -> None:
