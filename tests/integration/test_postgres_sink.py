@@ -626,6 +626,22 @@ def test_a_target_is_held_in_one_schema(opened: Open, database: Endpoint) -> Non
     assert other.begin(second) == 2
 
 
+def test_a_plan_in_a_renamed_or_copied_schema_holds_no_table_of_the_old_name(opened: Open, database: Endpoint) -> None:
+    """Its row says which table it is of. One whose table is gone still holds the name: it may be restored."""
+    first = planned(prepared(opened()))
+    opened().begin(first)
+    run(
+        database,
+        "ALTER SCHEMA raw RENAME TO old",
+        "CREATE SCHEMA copied",
+        "CREATE TABLE copied.backpressure_plan AS TABLE old.backpressure_plan",
+    )
+    assert opened().begin(planned(prepared(opened()))) == 1
+    run(database, "DELETE FROM raw.backpressure_plan", "DROP TABLE old.t")
+    with pytest.raises(SinkRefused, match=f"is held by plan {first.plan_id} of .* in the schema old: "):
+        prepared(opened())
+
+
 def test_plans_that_begin_at_once_get_different_epochs(opened: Open) -> None:
     write = prepared(opened())
     barrier = threading.Barrier(6)

@@ -66,19 +66,22 @@ def begin_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: 
     return int(row[0]) if row else None
 
 
-def check_other_schemas(connection: Connection, plans: SystemTable, *, fence: str, place: str) -> None:
+def check_other_schemas(
+    connection: Connection, plans: SystemTable, *, fence: str, target: QualifiedName, place: str
+) -> None:
     """Raise ``SinkRefused`` where a row of another schema's plan table holds the target: no fence is of both.
 
-    Not where ours has a row of the target already, and not where our role may not read the other table.
+    Not where ours has a row of the target already, not where our role may not read the other table, and not where the
+    row is of another table that had the target's name: its schema was renamed, or the row was copied.
     """
-    held = sql.SQL("SELECT to_jsonb(p) ->> 'plan_id', to_jsonb(p) ->> 'source_identity' FROM {} p WHERE {} = %s")
-    target = sql.SQL("to_jsonb(p) ->> 'target'")
     schemas = [schema for (schema,) in connection.execute(_PLAN_SCHEMAS, (plans.name.name,)).fetchall()]
+    values = {"target": fence, "table": target.sql, "plans": plans.name.name}
     for schema in sorted(schemas, key=lambda schema: schema != plans.name.schema):
-        row = connection.execute(held.format(sql.Identifier(schema, plans.name.name), target), (fence,)).fetchone()
+        held = _HELD.format(sql.Identifier(schema, plans.name.name))
+        row = connection.execute(held, values).fetchone()
         if row is not None and schema == plans.name.schema:
             return
-        if row is not None:
+        if row is not None and not row[2]:
             raise SinkRefused(
                 f"{place} is held by plan {row[0]} of {row[1]} in the schema {schema}: two hydrations would overwrite "
                 f"each other's rows. Use system_schema={schema!r}, or delete the target's row from "
@@ -143,6 +146,22 @@ _PLAN_SCHEMAS = sql.SQL(
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relname = %s AND c.relkind = 'r' AND c.relpersistence <> 't'
       AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+    """
+)
+# A number that no table has says nothing: a whole database that is restored from a dump has other numbers.
+_HELD = sql.SQL(
+    """
+    SELECT r.row ->> 'plan_id', r.row ->> 'source_identity',
+           CASE WHEN r.numbers IS NULL THEN false
+                WHEN r.numbers[1]::oid <> r.here
+                THEN EXISTS (SELECT FROM pg_class c WHERE c.oid = r.numbers[1]::oid AND c.relname = %(plans)s)
+                ELSE r.numbers[2]::oid <> coalesce(to_regclass(%(table)s)::oid, 0)
+                     AND EXISTS (SELECT FROM pg_class c WHERE c.oid = r.numbers[2]::oid)
+           END
+    FROM (SELECT to_jsonb(p) AS row, p.tableoid AS here,
+                 regexp_match(to_jsonb(p) ->> 'tables', '^([0-9]+)/([0-9]+)$') AS numbers
+          FROM {} p) AS r
+    WHERE r.row ->> 'target' = %(target)s
     """
 )
 _NUMBERS = sql.SQL("SELECT coalesce(to_regclass(%s)::oid, 0), coalesce(to_regclass(%s)::oid, 0)")

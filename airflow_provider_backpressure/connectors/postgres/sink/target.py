@@ -392,7 +392,7 @@ class PostgresTarget:
 
     def _check_schema(self, connection: Connection) -> None:
         place = f"{self._name} in {where(self._session.endpoint)}"
-        check_other_schemas(connection, self._plans, fence=self._fence, place=place)
+        check_other_schemas(connection, self._plans, fence=self._fence, target=self._name, place=place)
 
     @property
     def _fence(self) -> str:
