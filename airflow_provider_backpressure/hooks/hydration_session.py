@@ -175,9 +175,14 @@ class HydrationSession:
         self.planner().reindex(self.hydration()[0], who=self.declaration.owner, within_plan=True)
 
     def take_target(self) -> None:
-        """Complete what was begun where a planner was killed between ledger and sink."""
+        """Complete what was begun where a planner was killed between ledger and sink.
+
+        ``SinkRefused`` where the target is not the one that the plan holds: it was dropped or created again since.
+        """
         hydration, plan = self.hydration()
-        if not plan.epoch:
+        if plan.epoch:
+            self.sink.check_history()
+        else:
             self.planner().take_target(hydration, plan)
 
     def find(self) -> Hydration | None:
