@@ -5,7 +5,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-backpressure demo-down test test-long check bench chaos attack soak docs lock audit wheel clean
+.PHONY: help demo demo-backpressure demo-down test test-long check bench chaos matrix attack soak docs lock audit wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -48,6 +48,9 @@ bench: $(READY) ## Benchmarks, side by side (two hours; BENCH_ROWS=200000 for a 
 
 chaos: $(READY) ## Show all faults, everybody killed at every step with 20 seeds each, and print the matrix (long)
 	@CHAOS_PAIRS=all CHAOS_RESULTS=$${CHAOS_RESULTS:-artefacts/pairs.jsonl} CHAOS_SEEDS=$${CHAOS_SEEDS:-20} SIMULATED_SCHEDULES=$${SIMULATED_SCHEDULES:-10000} $(PYTEST) -m fault --all-faults $(if $(WRITE_DOCS),--write-docs) tests
+
+matrix: $(READY) ## Hydrations with each version of Airflow, of Spark's client and of Spark's server (hours; MATRIX_ONLY=3.2/4.0/4.1)
+	@$(BIN)/python -m dev.matrix
 
 attack: $(READY) ## 400 random attacks by seed, resumable: changes, DDL, kills, restored ledgers (ATTACK_SEEDS=17 for one) (long)
 	@export ATTACK_RESULTS=$${ATTACK_RESULTS:-artefacts/attacks.jsonl}; \

@@ -1,0 +1,1 @@
+"""The versions this package runs with, tried one by one: `make matrix`."""

@@ -1,0 +1,38 @@
+"""One small hydration for each way that rows take, run in every cell of the matrix."""
+
+import os
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.sinks import ParquetSink, PostgresSink
+from airflow_provider_backpressure.sources import KafkaSource, PostgresSource
+from airflow_provider_backpressure.task_groups import hydrate
+
+TARGETS = os.environ["MATRIX_SCHEMA"]
+LAKE = os.environ["MATRIX_LAKE"]
+
+
+def uppercase(frame: Any) -> Any:
+    """Return the rows with their comment in capitals."""
+    from pyspark.sql import functions
+
+    return frame.withColumn("comment", functions.upper("comment"))
+
+
+ORDERS = PostgresSource(conn_id="shop_db", table="public.orders")
+FLOWS: dict[str, dict[str, Any]] = {
+    "copy": {"source": ORDERS, "consistency": "static", "verify": "full"},
+    "sql": {"source": ORDERS, "transform": "SELECT id, amount, upper(comment) AS comment, at FROM source"},
+    "python": {"source": ORDERS, "transform": uppercase},
+    "kafka": {"source": KafkaSource(conn_id="events", topic="orders")},
+    "parquet": {"source": ORDERS, "sink": ParquetSink(path=f"{LAKE}/orders")},
+}
+
+for name, flow in FLOWS.items():
+    with DAG(f"matrix_{name}", schedule=None, catchup=False) as dag:
+        sink = PostgresSink(conn_id="warehouse", table=f"{TARGETS}.{name}")
+        budget = Budget(credits=2, range_rows=4_000)
+        hydrate(**{"sink": sink, "spark_conn_id": "spark", "budget": budget, **flow})
+    globals()[dag.dag_id] = dag
