@@ -1,5 +1,6 @@
 """Order-independent checksum of rows by their values, for sides that share no encoding: a log, a table, files."""
 
+from collections import Counter
 from functools import partial
 
 import numpy
@@ -8,11 +9,12 @@ import pyarrow.compute as pc
 from xxhash import xxh3_64_intdigest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, ReadSpec, Slice, SliceResult, digest_row
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
 from airflow_provider_backpressure.spark.registry import reader, writer
 from airflow_provider_backpressure.spark.stream_end import apart
 from airflow_provider_backpressure.spark.task import measure
+from airflow_provider_backpressure.spark.types import kept_of
 
 ALGORITHM = "values-xxh3"
 _BITS = 64
@@ -101,8 +103,29 @@ def checksum_slice(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
 def _checksum(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
     if spec.read is None:
         return writer(spec.kind).checksum(endpoint, spec)
-    total = BatchSum()
+    total, read, left = BatchSum(), 0, Counter(spec.quarantined)
     piece = Slice(slice_id="", query=spec.query, bounds=spec.bounds)
     for batch in reader(spec.kind).read(endpoint, spec.read, piece, "bp-checksum"):
-        total.update(apart(batch, keep_bad=spec.read.keep_bad)[0])
-    return SliceResult(slice_id="", rows=total.rows, bytes=total.bytes, checksum=str(total))
+        read += batch.num_rows
+        total.update(_without(apart(batch, keep_bad=spec.read.keep_bad)[0], spec.read, left))
+    return SliceResult(
+        slice_id="", rows=total.rows, bytes=total.bytes, checksum=str(total), quarantined=read - total.rows
+    )
+
+
+def _without(batch: pyarrow.RecordBatch, read: ReadSpec, left: "Counter[str]") -> pyarrow.RecordBatch:
+    """Return a batch but for the rows whose digests are ``left``; each takes its own out of them."""
+    if not left:
+        return batch
+    rows = batch.rename_columns([column.name for column in read.columns]).to_pylist()
+    return batch.filter(pyarrow.array([not _take(left, digest_row(kept_of(row))) for row in rows], pyarrow.bool_()))
+
+
+def _take(left: "Counter[str]", digest: str) -> bool:
+    """Whether a digest is among those left, where there is one less of it then."""
+    if digest not in left:
+        return False
+    left.subtract([digest])
+    if not left[digest]:
+        del left[digest]
+    return True

@@ -213,6 +213,10 @@ class MemorySink:
         way = "remove the others, or empty the table and plan again"
         return f"{self.name} holds {held} rows, and the plan wrote {written} of them: {way}" if held > written else ""
 
+    def read_quarantine(self, plan: Plan, slice_id: str) -> tuple[str, ...]:
+        """See ``Sink.read_quarantine``: no row is refused here."""
+        return ()
+
     def check_history(self) -> None:
         """See ``Sink.check_history``: nothing to do."""
 

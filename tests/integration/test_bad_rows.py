@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow
@@ -10,10 +11,13 @@ import pytest
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, SliceResult
+from airflow_provider_backpressure.core.verification.verifier import Report, Verify
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
 from airflow_provider_backpressure.spark.registry import writer
 from airflow_provider_backpressure.spark.stream_end import END
 from tests.integration.attempts import Begun, begin, execute
+from tests.support import mysql as on_mysql
+from tests.support.composed import Composed
 from tests.support.postgres import run
 
 pytestmark = pytest.mark.integration
@@ -104,3 +108,42 @@ def test_above_the_cap_the_range_fails_and_keeps_nothing(database: Endpoint):
 
 def test_rows_without_fault_need_no_second_look(database: Endpoint):
     assert attempt(begun(database, quarantine=1), 1, bad={}).rows == ROWS
+
+
+@pytest.mark.statement("X3")
+def test_a_full_verification_counts_rows_in_quarantine_apart(
+    mysql_database: Endpoint, database: Endpoint, hydration: Composed
+):
+    """X3: the source has them and the target has not; a row that is lost or changed is found all the same."""
+    bad = "CONCAT('a', CHAR(0), 'b')"
+    numbers = "WITH RECURSIVE n AS (SELECT 1 AS g UNION ALL SELECT g + 1 FROM n WHERE g < 900) SELECT g"
+    on_mysql.run(
+        mysql_database,
+        "CREATE TABLE t (id int PRIMARY KEY, code varchar(9))",
+        f"INSERT INTO t {numbers}, IF(g IN (17, 18, 700), {bad}, 'abc') FROM n",
+        "ANALYZE TABLE t",
+    )
+    budget = replace(hydration.budget, credits=1, range_rows=450)
+    composed = replace(hydration, source=mysql_database, kind="mysql", table="t", quarantine=3, budget=budget)
+    with composed.open() as ports:
+        ports.planner().plan()
+        ports.hydrator().run()
+
+        def verify() -> Report:
+            return ports.verifier().verify(ports.ledger.ranges(ports.plan.plan_id), Verify.FULL)
+
+        report = verify()
+        assert (report.ranges, report.rows, report.mismatches) == (2, 897, ())
+        for change, back in (
+            ("UPDATE t SET code = 'abc' WHERE id = 17", f"UPDATE t SET code = {bad} WHERE id = 17"),
+            ("UPDATE t SET code = 'xyz' WHERE id = 20", "UPDATE t SET code = 'abc' WHERE id = 20"),
+            ("DELETE FROM t WHERE id = 18", f"INSERT INTO t VALUES (18, {bad})"),
+            (f"INSERT INTO t VALUES (0, {bad})", "DELETE FROM t WHERE id = 0"),
+        ):
+            on_mysql.run(mysql_database, change)
+            (found,) = verify().mismatches
+            assert found.sentence.startswith("range 0: the source")
+            on_mysql.run(mysql_database, back)
+        run(database, "DELETE FROM raw.t WHERE id = 21")
+        (found,) = verify().mismatches
+        assert found.sentence.endswith("the target holds 447 rows, 448 were committed")

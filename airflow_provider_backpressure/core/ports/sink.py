@@ -142,6 +142,10 @@ class Sink(Protocol):
         """
         ...
 
+    def read_quarantine(self, plan: Plan, slice_id: str) -> tuple[str, ...]:
+        """Return a slice's rows in quarantine, each as the task has kept it: JSON, cut off where it is very long."""
+        ...
+
     def check_history(self) -> None:
         """Raise ``SinkRefused`` where the target is not the one that its plans wrote, or was set back behind them.
 

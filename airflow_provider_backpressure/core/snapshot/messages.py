@@ -1,5 +1,6 @@
 """Messages between Airflow's side and Spark's: versioned JSON without secrets."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -183,6 +184,13 @@ class ChecksumSpec:
     query: str
     read: ReadSpec | None = None
     bounds: Mapping[str, Any] = field(default_factory=dict)
+    quarantined: tuple[str, ...] = ()
+    """Digests (:func:`digest_row`) of rows that are counted apart and not hashed: their target has refused them."""
+
+
+def digest_row(text: str) -> str:
+    """Return the digest of a row as a quarantine keeps it: 64 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

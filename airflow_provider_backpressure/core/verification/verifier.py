@@ -10,7 +10,13 @@ from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import COPY, ChecksumSpec, ReadSpec, SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import (
+    COPY,
+    ChecksumSpec,
+    ReadSpec,
+    SliceResult,
+    digest_row,
+)
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
@@ -145,11 +151,11 @@ class Verifier:
         mismatches: list[Mismatch] = []
         rows, total, count = 0, 0, 0
         for batch in _batches(ranges, PARALLEL if self.runner.overhead_seconds < 1 else TOGETHER):
-            jobs = [(record, self._start(record, how)) for record in batch]
-            for record, sides in jobs:
+            owned = [(record, _own(markers, record)) for record in batch]
+            jobs = [(record, marker, self._start(record, how, marker)) for record, marker in owned]
+            for record, marker, sides in jobs:
                 target, *others = [side.result() for side in sides]
                 count, rows, total = count + 1, rows + target.rows, total + _number(target.checksum)
-                marker = _own(markers, record)
                 difference = compare(marker, target, *others)
                 if self.plan.mode is Mode.UPSERT and marker is not None and target.rows > marker.rows:
                     difference += f"; {STAYING}"
@@ -157,7 +163,7 @@ class Verifier:
                     mismatches.append(Mismatch(seq=record.seq, sentence=f"range {record.seq}: {difference}"))
         return Report(ranges=count, rows=rows, checksum=f"{total % 2**64:016x}", mismatches=tuple(mismatches))
 
-    def _start(self, record: RangeRecord, how: Verify) -> "list[Future[SliceResult]]":
+    def _start(self, record: RangeRecord, how: Verify, marker: Marker | None) -> "list[Future[SliceResult]]":
         """Begin to read a range back: from the target, and where asked from the source; see :func:`compare`."""
         query = self._query(record.bounds)
         jobs = [self._checksum(query)]
@@ -169,7 +175,12 @@ class Verifier:
             again = ChecksumSpec(kind=read.kind, conn_id=read.conn_id, query=piece.query)
             return [*jobs, self.runner.checksum(again)]
         values = ChecksumSpec(
-            kind=read.kind, conn_id=read.conn_id, query=piece.query, read=read, bounds=dict(piece.bounds)
+            kind=read.kind,
+            conn_id=read.conn_id,
+            query=piece.query,
+            read=read,
+            bounds=dict(piece.bounds),
+            quarantined=self._read_quarantine(marker),
         )
         jobs.append(self.runner.checksum(values))
         if write.kind in DECODED:
@@ -178,6 +189,12 @@ class Verifier:
                 self.runner.checksum(ChecksumSpec(kind=write.kind, conn_id=write.conn_id, query=query, read=there))
             )
         return jobs
+
+    def _read_quarantine(self, marker: Marker | None) -> tuple[str, ...]:
+        """Return digests of a range's rows that the target has refused: the source still has them."""
+        if marker is None or not marker.quarantined:
+            return ()
+        return tuple(map(digest_row, self.sink.read_quarantine(self.plan, marker.slice_id)))
 
     def _checksum(self, query: str) -> "Future[SliceResult]":
         write = self.plan.write
@@ -199,8 +216,11 @@ def compare(
         if side is None:
             continue
         checksum = values.checksum if values is not None and side is source else marker.checksum
-        if side.rows != marker.rows:
-            differences.append(f"the {name} holds {side.rows} rows, {marker.rows} were committed")
+        # What is in quarantine is in the source, and not in the target.
+        rows = marker.rows_read if side is source else marker.rows
+        if side.rows + side.quarantined != rows:
+            aside = " or quarantined" if rows > marker.rows else ""
+            differences.append(f"the {name} holds {side.rows + side.quarantined} rows, {rows} were committed{aside}")
         elif side.checksum != checksum:
             differences.append(f"the {name}'s checksum is {side.checksum}, {checksum} was committed")
     return " and ".join(differences)

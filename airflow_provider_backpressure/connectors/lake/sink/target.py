@@ -216,6 +216,15 @@ class LakeTarget:
             "plan again"
         )
 
+    def read_quarantine(self, plan: Plan, slice_id: str) -> tuple[str, ...]:
+        """See :meth:`..core.ports.Sink.read_quarantine`."""
+        if self._aside is None:
+            return ()
+        with self._table.translate_errors():
+            mark = self._aside.marks(plan.plan_id, [slice_id]).get(slice_id)
+            batches = self._aside.read(mark.files) if mark is not None else ()
+            return tuple(row for batch in batches for row in batch.column("row").to_pylist())
+
     def check_history(self) -> None:
         with self._table.translate_errors():
             self._table.check_history()

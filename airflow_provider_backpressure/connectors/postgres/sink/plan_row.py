@@ -110,6 +110,12 @@ def _numbers(connection: Connection, plans: SystemTable, target: QualifiedName) 
     return f"{row[0]}/{row[1]}"
 
 
+def find_rows(connection: Connection, quarantine: SystemTable, plan_id: str, slice_id: str) -> tuple[str, ...]:
+    """Return the rows of a slice that are in quarantine, as JSON."""
+    query = sql.SQL("SELECT row FROM {} WHERE plan_id = %s AND slice_id = %s").format(sql.SQL(quarantine.name.sql))
+    return tuple(row for (row,) in connection.execute(query, (plan_id, slice_id)).fetchall())
+
+
 def plan_row(connection: Connection, plans: SystemTable, commits: SystemTable, *, fence: str) -> PlanRow | None:
     """Return the plan row of a target; ``None`` where there is none, or no table for it."""
     there = sql.SQL("SELECT to_regclass({}), to_regclass({})")

@@ -12,9 +12,7 @@ from airflow_provider_backpressure.connectors.postgres.catalog import find, plac
 from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW, Connection, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
-from airflow_provider_backpressure.connectors.postgres.identifiers import (
-    QualifiedName,
-)
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
     LOCK_WAIT,
     end_connections,
@@ -34,6 +32,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     REVOKE_SLICE,
     begin_plan,
     check_other_schemas,
+    find_rows,
     is_another_table,
     keep_plan,
     plan_row,
@@ -69,9 +68,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
 from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow, ScratchSink
-from airflow_provider_backpressure.core.snapshot.bounds import (
-    Bounds,
-)
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
@@ -147,7 +144,6 @@ class PostgresTarget:
         ``SinkRefused`` where such a column is there already and rows have values in it, as of a default: the source
         has NULL in these rows, and nothing would compare them.
         """
-
         place = f"{self._name} in {where(self._session.endpoint)}"
         self._session.transaction(lambda connection: add_columns(connection, self._name, columns, place=place))
 
@@ -248,11 +244,11 @@ class PostgresTarget:
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
         """See :meth:`..core.ports.Sink.markers`. Revoked ones are among them, marked as such; the swap's own is not."""
         query = sql.SQL(READ_MARKERS).format(sql.SQL(self._commits.name.sql))
-        wanted = None if slice_ids is None else list(slice_ids)
+        values = {"plan_id": plan_id, "wanted": None if slice_ids is None else list(slice_ids), "publish": PUBLISH}
 
         def read(connection: Connection) -> list[Marker]:
             with connection.cursor(row_factory=class_row(Marker)) as cursor:
-                return cursor.execute(query, {"plan_id": plan_id, "wanted": wanted, "publish": PUBLISH}).fetchall()
+                return cursor.execute(query, values).fetchall()
 
         return {marker.slice_id: marker for marker in self._session.transaction(read, seconds=ANSWER_SECONDS)}
 
@@ -292,6 +288,11 @@ class PostgresTarget:
             f"{self._name} holds {held} rows, and the plan wrote {written} of them: remove the others, such as those "
             "whose key is NULL, or empty the table and plan again"
         )
+
+    def read_quarantine(self, plan: Plan, slice_id: str) -> tuple[str, ...]:
+        """See :meth:`..core.ports.Sink.read_quarantine`."""
+        kept = self._quarantine
+        return self._session.transaction(lambda each: find_rows(each, kept, plan.plan_id, slice_id)) if kept else ()
 
     def check_history(self) -> None:
         """See :meth:`..core.ports.Sink.check_history`. Rows that others delete are not missed here."""
