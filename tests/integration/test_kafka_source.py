@@ -868,6 +868,23 @@ def test_a_tombstone_deletes_under_a_transform_and_null_fields_do_not(stage: Sta
     assert hydration.verify().equal
 
 
+@pytest.mark.statement("X1", "X6")
+def test_a_transform_makes_rows_and_tombstones_of_one_record(stage: Stage) -> None:
+    """X1, X6: a record that moves a row to another key deletes the old one; each of its rows has its own mark."""
+    topic = stage.topic()
+    topic.send(0, {"id": 1, "old": 0}, {"id": 2, "old": 0}, {"id": 3, "old": 1}, key=b"k")
+    query = (
+        "SELECT CAST(CAST(row.id AS STRING) AS BINARY) AS key, `partition`, `offset`,"
+        " row.gone AS backpressure_tombstone FROM source LATERAL VIEW explode(array("
+        "named_struct('id', old, 'gone', true), named_struct('id', id, 'gone', false))) rows AS row"
+    )
+    reading = {"fields": {"id": "bigint", "old": "bigint"}}
+    hydration = stage.hydration(topic, mode="upsert", reading=reading, transform=query)
+    hydration.go()
+    assert hydration.rows('key, "offset"') == [(b"2", 1), (b"3", 2)]
+    assert hydration.verify().equal
+
+
 def test_a_transform_that_drops_the_mark_of_tombstones_is_refused(stage: Stage) -> None:
     """Otherwise no row could be deleted; the sentence comes before anything is planned."""
     topic = stage.topic()

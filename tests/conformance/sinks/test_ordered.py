@@ -184,17 +184,16 @@ def test_the_epoch_of_a_plan_may_be_renewed_without_moving_the_log(case: Case) -
     assert case.rows() == [(1, "b")]
 
 
-@pytest.mark.statement("X1")
-def test_rows_of_one_record_keep_their_own_marks(case: Case) -> None:
-    """X1: a transform may make several rows of a record. PostgreSQL finds tombstones by the record: it refuses some."""
+@pytest.mark.statement("X1", "X6")
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_rows_of_one_record_keep_their_own_marks(case: Case, attempt: int) -> None:
+    """X1, X6: a transform may make several rows of a record: some deleted, some not; of one key the last one wins."""
     first = log(case, {0: 0}, {0: 9})
     first.write({0: (0, 2)}, [(0, 0, 1, "a"), (0, 1, 2, "b")])
-    both: list[Record] = [(0, 2, 1, "A"), (0, 2, 2, None)]
-    if first.begun.plan.write.kind != "postgres":
-        first.write({0: (2, 3)}, both, seq=1)
-        assert case.rows() == [(1, "A")]
-        return
-    with pytest.raises(SinkRefused, match=r"makes several rows of a record for raw\.t, some of which are tombstones"):
-        first.write({0: (2, 3)}, both, seq=1)
-    first.write({0: (2, 3)}, [(0, 2, 1, None), (0, 2, 2, None)], seq=1, attempt=2)
-    assert case.rows() == []
+    first.write({0: (2, 3)}, [(0, 2, 1, "A"), (0, 2, 2, None)], seq=1, attempt=attempt)
+    assert case.rows() == [(1, "A")]
+    records: list[Record] = [
+        (0, 3, 1, None), (0, 3, 3, None), (0, 3, 3, "new"), (0, 3, 4, "x"), (0, 3, 4, None), (0, 3, 5, "y"),
+    ]  # fmt: skip
+    first.write({0: (3, 4)}, records, seq=2, attempt=attempt)
+    assert case.rows() == [(3, "new"), (5, "y")]

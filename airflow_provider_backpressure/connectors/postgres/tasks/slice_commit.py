@@ -1,6 +1,6 @@
 """Rows and marker of a slice in one transaction of the sink: exactly once, whatever else is running."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
@@ -19,12 +19,9 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import check_marked
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import keyless, moves
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE, keyless, moves
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
-from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
-
-Place = tuple[int, int]
-"""A partition and an offset."""
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
 
 
 def advance(connection: psycopg.Connection, spec: RangeSpec, piece: Slice) -> None:
@@ -39,39 +36,31 @@ def advance(connection: psycopg.Connection, spec: RangeSpec, piece: Slice) -> No
             raise step.refusal(spec.write.fence)
 
 
-def move_in_order(connection: psycopg.Connection, write: WriteSpec, tombstones: Sequence[Place]) -> None:
+def move_in_order(connection: psycopg.Connection, write: WriteSpec) -> None:
     """Put the last row of each key into the target, or remove the target's where the last one is a tombstone.
 
-    ``tombstones``: partition and offset of each.
+    Of several rows of one record, as a transform makes them, the last to come is the last one.
     """
     key = sql.SQL(", ").join(map(sql.Identifier, write.key))
     _check_keys(connection, write)
-    last = sql.SQL('(SELECT DISTINCT ON ({0}) * FROM {1} ORDER BY {0}, "partition" DESC, "offset" DESC) AS l').format(
-        key, STAGE
-    )
-    if not tombstones:
+    last = sql.SQL(
+        '(SELECT DISTINCT ON ({0}) * FROM {1} ORDER BY {0}, "partition" DESC, "offset" DESC, ctid DESC) AS l'
+    ).format(key, STAGE)
+    gone = sql.Identifier("l", TOMBSTONE)
+    if not _has_tombstones(connection):
         move_stage(connection, write, last)
         return
-    found = sql.SQL('(l."partition"::bigint, l."offset"::bigint) IN (SELECT * FROM unnest({}::bigint[], {}::bigint[]))')
-    gone = found.format(*(sql.Literal(list(numbers)) for numbers in zip(*tombstones, strict=True)))
-    _check_marks(connection, write, tombstones, gone)
     same = sql.SQL(" AND ").join(sql.SQL("t.{0} = l.{0}").format(sql.Identifier(name)) for name in write.key)
     connection.execute(
         sql.SQL("DELETE FROM {} AS t USING {} WHERE {} AND {}").format(sql.SQL(write.target), last, same, gone)
     )
-    move_stage(connection, write, last + sql.SQL(" WHERE (") + gone + sql.SQL(") IS NOT TRUE"))
+    move_stage(connection, write, sql.SQL("{} WHERE NOT {}").format(last, gone))
 
 
-def _check_marks(
-    connection: psycopg.Connection, write: WriteSpec, tombstones: Sequence[Place], gone: sql.Composable
-) -> None:
-    """``SinkRefused`` where rows of one record are tombstones in part: they are found by its place alone."""
-    row = connection.execute(sql.SQL("SELECT count(*) FROM {} AS l WHERE {}").format(STAGE, gone)).fetchone()
-    if row is not None and row[0] > len(tombstones):
-        raise SinkRefused(
-            f"The transform makes several rows of a record for {write.fence}, some of which are tombstones: give each "
-            "record one kind of rows."
-        )
+def _has_tombstones(connection: psycopg.Connection) -> bool:
+    """Whether the stage has one: finding the last row of each key twice costs as much again."""
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(STAGE, sql.Identifier(TOMBSTONE))
+    return bool((connection.execute(query).fetchone() or (False,))[0])
 
 
 def _check_keys(connection: psycopg.Connection, write: WriteSpec) -> None:

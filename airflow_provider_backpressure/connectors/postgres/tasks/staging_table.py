@@ -10,6 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut, comparable
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.exceptions import RangeFailed
 
 ALGORITHM = "pgcopy-xxh3"
@@ -116,18 +117,25 @@ def open_copy_in(
     copy.end()
 
 
+def stage_columns(write: WriteSpec) -> tuple[Column, ...]:
+    """Return the columns of the stage: the target's, and of an ordered plan which rows are tombstones."""
+    mark = Column(name=TOMBSTONE, type="boolean", nullable=False)
+    return (*write.columns, mark) if write.ordered else write.columns
+
+
 def make_stage(connection: psycopg.Connection, write: WriteSpec) -> None:
     """Create the empty stage with the target's own types; it is gone with the transaction."""
+    marks = sql.SQL(", false AS {}").format(sql.Identifier(TOMBSTONE)) if write.ordered else sql.SQL("")
     connection.execute(
-        sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
-            sql.Identifier("backpressure_stage"), names(write.columns), sql.SQL(write.target)
+        sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {}{} FROM {} WITH NO DATA").format(
+            sql.Identifier("backpressure_stage"), names(write.columns), marks, sql.SQL(write.target)
         )
     )
 
 
 def hash_stage(connection: psycopg.Connection, write: WriteSpec) -> tuple[RowSum, str]:
     """Return count, size and checksum of what the target's types made of the rows."""
-    query = sql.SQL("SELECT {} FROM {}").format(names(write.columns), STAGE).as_string(connection)
+    query = sql.SQL("SELECT {} FROM {}").format(names(stage_columns(write)), STAGE).as_string(connection)
     total = RowSum()
     stream = CopyOut(connection, f"COPY ({comparable(connection, query)}) TO STDOUT (FORMAT binary)")
     for messages in stream:

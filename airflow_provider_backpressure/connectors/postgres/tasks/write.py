@@ -1,7 +1,7 @@
 """Arrow batches of a whole range into PostgreSQL in one transaction: as binary COPY, or through a stage as text."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -17,7 +17,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy 
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
 from airflow_provider_backpressure.connectors.postgres.tasks.quarantine import BadRowIsolator
-from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import Place, SliceCommit, move_in_order
+from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit, move_in_order
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
     STAGE,
     RowSum,
@@ -25,11 +25,12 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
     make_stage,
     move_stage,
     open_copy_in,
+    stage_columns,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec, SliceResult, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import PLACE
+from airflow_provider_backpressure.core.snapshot.offsets import PLACE, TOMBSTONE
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
 from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, split_tombstones, to_one_slice
@@ -75,16 +76,16 @@ def _fill(
     The first attempt is one COPY. Where a row is refused, the next one looks for it, batch by batch: a savepoint for
     each would cost all the others, and a transaction of very many is a burden to the server.
     """
-    rows, tombstones = time_handovers(complete(batches)), list[Place]()
-    if spec.write.ordered:
-        rows = _note_tombstones(rows, tombstones)
+    rows = time_handovers(complete(batches))
     columns = binary.targets(connection, spec.write) if spec.attempt == 1 else None
     first = next(rows)
-    if columns is not None and binary.fits(apart(first, keep_bad=spec.read.keep_bad)[0].schema, columns):
-        fill = partial(_write_encoded, columns=columns, tombstones=tombstones)
+    if columns is not None and spec.write.ordered:
+        columns = [*columns, binary.Target(type=pyarrow.bool_())]
+    if columns is not None and binary.fits(_arrange(spec, first)[0].schema, columns):
+        fill = partial(_write_encoded, columns=columns)
     else:
         load = _isolate if spec.attempt > 1 else _at_once
-        fill = partial(_write_staged, load=load, tombstones=tombstones)
+        fill = partial(_write_staged, load=load)
     total, checksum, bad = fill(connection, spec, BadRowIsolator(connection, spec, slice_id), chain([first], rows))
     return SliceResult(
         slice_id=slice_id,
@@ -98,15 +99,22 @@ def _fill(
 Rows = Iterable[pyarrow.RecordBatch]
 
 
-def _note_tombstones(rows: Rows, tombstones: list[Place]) -> Iterator[pyarrow.RecordBatch]:
-    """Yield rows without the mark of tombstones, and add the place of each of these."""
-    for batch in rows:
-        rest, gone = split_tombstones(batch)
-        places = rest.select(list(PLACE)).filter(gone)
-        if any(column.null_count for column in places.columns):
-            raise RunnerRefused("The transform gives a tombstone without partition or offset: let it keep both.")
-        tombstones += zip(*(column.to_pylist() for column in places.columns), strict=True)
-        yield rest
+def _arrange(
+    spec: RangeSpec, batch: pyarrow.RecordBatch
+) -> tuple[pyarrow.RecordBatch, list[tuple[dict[str, Any], str]]]:
+    """Return the rows of a batch with the columns of the stage, and the records that could not be taken apart.
+
+    ``RunnerRefused`` where other columns arrive, or a tombstone without its place.
+    """
+    rows, bad = apart(batch, keep_bad=spec.read.keep_bad)
+    if not spec.write.ordered:
+        check_names(rows, spec.write)
+        return rows, bad
+    rows, gone = split_tombstones(rows)
+    check_names(rows, spec.write)
+    if any(column.null_count for column in rows.select(list(PLACE)).filter(gone).columns):
+        raise RunnerRefused("The transform gives a tombstone without partition or offset: let it keep both.")
+    return rows.append_column(TOMBSTONE, gone), bad
 
 
 def _write_encoded(
@@ -115,7 +123,6 @@ def _write_encoded(
     sieve: BadRowIsolator,
     rows: Rows,
     columns: Sequence[binary.Target],
-    tombstones: Sequence[Place],
 ) -> tuple[RowSum, str, int]:
     """Send rows as the target has them, hashed on the way: straight into it, but where they are merged by key."""
     write, total = spec.write, RowSum()
@@ -132,7 +139,7 @@ def _write_encoded(
     copied = _copy_rows(connection, spec, sieve, rows, STAGE if staged else sql.SQL(write.target), form)
     checksum = total.finish(copied)
     if staged:
-        _move(connection, write, tombstones)
+        _move(connection, write)
     return total, checksum, sieve.bad
 
 
@@ -142,19 +149,18 @@ def _write_staged(
     sieve: BadRowIsolator,
     rows: Rows,
     load: "_Load",
-    tombstones: Sequence[Place],
 ) -> tuple[RowSum, str, int]:
     """Let the server make the target's types of the rows' text in a stage, hash what it made, and move it."""
     make_stage(connection, spec.write)
     load(connection, spec, sieve, rows)
     total, checksum = hash_stage(connection, spec.write)
-    _move(connection, spec.write, tombstones)
+    _move(connection, spec.write)
     return total, checksum, sieve.bad
 
 
-def _move(connection: psycopg.Connection, write: WriteSpec, tombstones: Sequence[Place]) -> None:
+def _move(connection: psycopg.Connection, write: WriteSpec) -> None:
     if write.ordered:
-        move_in_order(connection, write, tombstones)
+        move_in_order(connection, write)
     else:
         move_stage(connection, write)
 
@@ -181,11 +187,10 @@ def _copy_rows(
     # What is kept aside waits for the end of the stream, during which the connection does nothing else.
     aside: list[tuple[dict[str, Any], str]] = []
     try:
-        with open_copy_in(connection, table, spec.write.columns, form.options) as copy:
+        with open_copy_in(connection, table, stage_columns(spec.write), form.options) as copy:
             copy.put(form.beginning)
             for batch in rows:
-                good, bad = apart(batch, keep_bad=spec.read.keep_bad)
-                check_names(good, spec.write)
+                good, bad = _arrange(spec, batch)
                 if good.num_rows:
                     copy.put(form.encoded(good))
                 aside += bad
@@ -208,12 +213,11 @@ def _at_once(connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsola
 
 def _isolate(connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsolator, rows: Rows) -> None:
     def put(batch: pyarrow.RecordBatch) -> None:
-        with open_copy_in(connection, STAGE, spec.write.columns, "FORMAT csv") as copy:
+        with open_copy_in(connection, STAGE, stage_columns(spec.write), "FORMAT csv") as copy:
             copy.put(to_csv(batch))
 
     for batch in rows:
-        good, bad = apart(batch, keep_bad=spec.read.keep_bad)
-        check_names(good, spec.write)
+        good, bad = _arrange(spec, batch)
         for row, reason in bad:
             sieve.refuse(row, reason)
         if good.num_rows:
