@@ -18,6 +18,7 @@ from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetS
 from airflow_provider_backpressure.spark.stream_end import BAD, bad
 from tests.conformance.sinks.cases import Case, DeltaCase, HadoopCase, IcebergCase, ParquetCase, PostgresCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
+from tests.conformance.sinks.test_ordered import log
 from tests.support import lakes
 from tests.support.postgres import run
 
@@ -197,3 +198,25 @@ def test_what_is_no_number_of_rows_is_refused() -> None:
         for most in (0, -1, True, "3"):
             with pytest.raises(InvalidDeclaration, match=r"Sink\.quarantine must be a number of rows"):
                 make(most)
+
+
+@pytest.mark.parametrize("case", ["postgres"], indirect=True)
+def test_a_row_of_a_log_is_kept_without_its_mark(case: Any) -> None:
+    """No source has the mark: it is for the target, and is no column of the row that was read."""
+    case.declared = replace(case.declared, quarantine=1)
+    begun = log(case, {0: 0}, {0: 2})
+    begun.write({0: (0, 2)}, [(0, 0, 1, "a\0"), (0, 1, 2, "b")], attempt=2)
+    assert case.rows() == [(2, "b")]
+    ((row,),) = run(case.endpoint, "SELECT row FROM raw.backpressure_quarantine")
+    assert json.loads(row) == {"partition": 0, "offset": 0, "headers": "[]", "id": 1, "name": "a\0"}
+
+
+@REAL
+def test_the_rows_of_a_slice_are_found_again(case: Case) -> None:
+    """A full verification takes them out of what the source still has."""
+    begun = keeping(case, 4)
+    write(begun, 0, 3, 7)
+    write(begun, 1, 15)
+    with opened(case) as sink:
+        found = [sink.read_quarantine(begun.plan, f"{seq}.0") for seq in range(3)]
+    assert [sorted(json.loads(row)["id"] for row in rows) for rows in found] == [[3, 7], [15], []]
