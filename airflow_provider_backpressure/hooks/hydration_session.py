@@ -17,6 +17,7 @@ from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
 from airflow_provider_backpressure.core.monitoring.source_poller import Observation, Observer
 from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.planning.preconditions import check_held
 from airflow_provider_backpressure.core.ports import Runner, Source, Unread
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
@@ -177,11 +178,11 @@ class HydrationSession:
     def take_target(self) -> None:
         """Complete what was begun where a planner was killed between ledger and sink.
 
-        ``SinkRefused`` where the target is not the one that the plan holds: it was dropped or created again since.
+        ``LedgerRefused`` and ``SinkRefused`` where the target is gone or another one since the plan took it.
         """
         hydration, plan = self.hydration()
         if plan.epoch:
-            self.sink.check_history()
+            check_held(plan, self.sink)
         else:
             self.planner().take_target(hydration, plan)
 

@@ -20,6 +20,7 @@ from airflow_provider_backpressure.core.planning.preconditions import (
     NEEDED_MODULES,
     check_consistency,
     check_empty,
+    check_followed,
     check_held,
     check_key,
     check_mode,
@@ -309,8 +310,7 @@ class Planner:
         For a plan that the ledger has and the sink does not know yet (its epoch is 0).
         """
         if plan.increment:
-            # Otherwise a target that is gone would be created again, and hold only what follows.
-            self.sink.check_history()
+            check_followed(plan, self.sink)
         self.sink.prepare(plan.write)
         check_empty(plan, self.sink)
         plan = replace(plan, ranges=self.ledger.counts(plan.plan_id).total)

@@ -174,11 +174,25 @@ def way_out(sink: Sink) -> str:
 def check_held(plan: Plan, sink: Sink) -> None:
     """Raise where the target is another plan's by now, or no longer has what its plans committed."""
     if sink.epoch(plan.plan_id) is None:
-        raise LedgerRefused(
-            f"The target {plan.write.fence} does not know plan {plan.plan_id}: the ledger or the target was "
-            'restored or another plan took the target; trigger the DAG with {"backpressure": "restart"}.'
-        )
+        raise _unknown(plan, plan.plan_id)
     sink.check_history()
+
+
+def check_followed(plan: Plan, sink: Sink) -> None:
+    """Raise where the target of an increment no longer has what the plans before committed, or is gone.
+
+    Otherwise it would be created again, and hold only what follows.
+    """
+    if plan.held_by and sink.held() is None:
+        raise _unknown(plan, plan.held_by)
+    sink.check_history()
+
+
+def _unknown(plan: Plan, plan_id: str) -> LedgerRefused:
+    return LedgerRefused(
+        f"The target {plan.write.fence} does not know plan {plan_id}: the ledger or the target was restored or "
+        'another plan took the target; trigger the DAG with {"backpressure": "restart"}.'
+    )
 
 
 _AGAIN = 'trigger the DAG with {"backpressure": "restart"} to read it again'
