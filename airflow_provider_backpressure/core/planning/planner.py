@@ -251,6 +251,7 @@ class Planner:
             clears=clears or self._earlier(hydration, preview),
             position=snapshot.position,
             version=snapshot.version,
+            versions=snapshot.versions,
             environment=self.environment,
             restarted_by=restarted_by or hydration.restarted_by,
         )

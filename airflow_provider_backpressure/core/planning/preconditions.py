@@ -73,9 +73,9 @@ def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, 
     """Raise where one key of the source may be two of the target, or have several rows in no order."""
     if not set(snapshot.versions) <= set(write.key):
         raise SourceRefused(
-            f"{write.fence} cannot be upserted by {', '.join(write.key)} from {snapshot.source_identity}: a log or "
-            "increments were appended there, so it may hold several versions of a row, in no order. Hydrate the lake "
-            "with mode='upsert' from its upstream first, or use mode='append' here."
+            f"{write.fence} cannot be upserted by {', '.join(write.key)} from {snapshot.source_identity}: a log, "
+            "increments or a lake that has them were appended there, so it may hold several versions of a row, in no "
+            "order. Hydrate the lake with mode='upsert' from its upstream first, or use mode='append' here."
         )
     if not increments or snapshot.consistency is Consistency.CATCH_UP:
         return
@@ -111,7 +111,8 @@ def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, 
 def check_same_key(plan: Plan, write: WriteSpec) -> None:
     """Raise where rows of before were upserted by another key: a row would come beside the one that it replaces."""
     window, appended = plan.read.window, plan.mode is Mode.APPEND and write.kind in _AS_TEXT_IN
-    several = window is not None and (window.after is not None or plan.consistency is Consistency.OFFSETS)
+    offsets = plan.consistency is Consistency.OFFSETS
+    several = plan.versions or (window is not None and (window.after is not None or offsets))
     if write.mode == Mode.UPSERT and appended and several:
         raise InvalidDeclaration(
             f"Rows of {write.fence} were appended, so a key may have several rows there, and an upsert would leave "

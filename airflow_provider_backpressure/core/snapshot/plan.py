@@ -117,6 +117,8 @@ class Plan:
     """The epoch of that plan."""
     restarted_by: str = ""
     """Run that asked for a new plan last; plans that follow keep it. Empty also in plans of earlier releases."""
+    versions: tuple[str, ...] = ()
+    """The snapshot's; in the plan row of a lake also those of the rows that were there before."""
 
     @property
     def unit(self) -> str:

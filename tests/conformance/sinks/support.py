@@ -98,6 +98,7 @@ def begin(
     window: Window | None = None,
     plan_id: str = "",
     ranges: int | None = None,
+    versions: tuple[str, ...] = (),
     fitted: Callable[[WriteSpec], WriteSpec] = lambda write: write,
 ) -> Begun:
     """Let a new plan hold the target; ``fitted``: what the planner makes of the sink's answer."""
@@ -119,6 +120,7 @@ def begin(
             read=ReadSpec(kind="test", conn_id="source", columns=case.columns, window=window),
             write=write,
             ranges=ranges,
+            versions=versions,
         )
         return Begun(case=case, plan=replace(plan, epoch=sink.begin(plan, clear=clear)))
 

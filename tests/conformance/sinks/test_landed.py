@@ -25,6 +25,7 @@ from tests.conformance.sinks.support import begin, bounds, expected
 pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
 
 LAKES = pytest.mark.parametrize("case", ["parquet", "delta", "iceberg"], indirect=True)
+TOPIC = LogWindow(topic="t", topic_id="i", start={0: 9}, end={0: 9}).window(None)
 
 
 @contextmanager
@@ -106,10 +107,37 @@ def test_versions_of_a_row_are_known(case: Case, after: str | None):
 @LAKES
 def test_records_of_a_topic_are_versions(case: Case):
     """From its first plan on."""
-    window = LogWindow(topic="t", topic_id="i", start={0: 9}, end={0: 9}).window(None)
-    begin(case, ranges=0, window=window)
+    begin(case, ranges=0, window=TOPIC)
     with landed(case) as source:
         assert source.snapshot().versions == ("partition", "offset")
+
+
+@pytest.mark.parametrize("case", ["delta", "iceberg"], indirect=True)
+def test_versions_stay_known_after_a_plan_that_upserts(case: Case):
+    """A merge does not take away the versions that were appended before it; the plan after it knows them too."""
+    begin(case, ranges=1, window=TOPIC).write(0)
+    for word in ("new", "newer"):
+        begin(case, mode="upsert", ranges=1).write(0, word=word)
+        with landed(case) as source:
+            assert source.snapshot().versions == ("partition", "offset")
+
+
+@LAKES
+def test_versions_of_a_source_are_versions_of_what_it_fills(case: Case):
+    """A lake that is appended to from one with several versions holds them too."""
+    begin(case, ranges=1, versions=("id",)).write(0)
+    with landed(case) as source:
+        assert source.snapshot().versions == ("id",)
+
+
+@LAKES
+def test_versions_go_with_their_rows(case: Case):
+    """Once a closed plan is cleared, what is planned again holds each row once."""
+    closed = begin(case, ranges=1, window=TOPIC)
+    closed.write(0)
+    begin(case, ranges=1, clear=closed.plan.plan_id).write(0)
+    with landed(case) as source:
+        assert source.snapshot().versions == ()
 
 
 @LAKES

@@ -10,6 +10,7 @@ from airflow_provider_backpressure.connectors.lake.last_write import of_window
 from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, query_of
 from airflow_provider_backpressure.connectors.lake.tasks import quarantine as beside_it
+from airflow_provider_backpressure.connectors.lake.versions import inherit_versions
 from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, format_suffix
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.health_signals import Watched
@@ -154,7 +155,8 @@ class LakeTarget:
                 Holder.check_turn(self._table.holder(), plan)
                 # It follows no other plan: it may be asked for with any of them.
                 self._aside.begin(replace(plan, read=replace(plan.read, window=None), held_by=None), clear=None)
-            return self._table.begin(plan, clear=clear if plan.mode is Mode.APPEND else None)
+            clear = clear if plan.mode is Mode.APPEND else None
+            return self._table.begin(inherit_versions(self._table, plan, clear=clear), clear=clear)
 
     def renew(self, plan_id: str) -> int | None:
         with self._table.translate_errors():

@@ -6,9 +6,9 @@ from contextlib import closing, contextmanager
 from functools import cached_property
 
 from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion, Landed
-from airflow_provider_backpressure.connectors.lake.last_write import of_window
 from airflow_provider_backpressure.connectors.lake.table import KINDS, LakeTable, open_table
-from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.connectors.lake.versions import version_columns
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
@@ -17,7 +17,6 @@ from airflow_provider_backpressure.core.progress.source_position import Unit, Up
 from airflow_provider_backpressure.core.reconciliation.reindexer import Rebuilt
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, Window
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import LANDED, Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import (
@@ -71,7 +70,7 @@ class LandedTable:
             total_exact=True,
             row_bytes=content.bytes / rows if rows else 1.0,
             consistency=Consistency.STATIC,
-            versions=_version_columns(plan),
+            versions=version_columns(plan),
             version=version,
         )
 
@@ -182,14 +181,6 @@ def _version(table: LakeTable, now: ContentVersion, before: str | None) -> str:
         if earlier.has_same_files(now) or table.is_rearranged(earlier):
             return before
     return now.to_json()
-
-
-def _version_columns(plan: Plan) -> tuple[str, ...]:
-    """Return the columns that distinguish versions of a row, where a log or increments were appended."""
-    window = plan.read.window
-    if window is None or plan.mode is Mode.UPSERT or not (plan.increment or LogWindow.from_window(window)):
-        return ()
-    return of_window(window)
 
 
 def _range(seq: int, held: Sequence[Landed]) -> PlannedRange:

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.planning.preconditions import check_key, check_same_key
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
-from airflow_provider_backpressure.core.snapshot.plan import Snapshot
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused, SourceRefused
 from tests.conformance.ledger.support import make_plan
 
@@ -170,3 +170,12 @@ def test_what_was_appended_is_not_upserted_later(
         return
     with pytest.raises(InvalidDeclaration, match="were appended, so a key may have several rows there"):
         check_same_key(plan, write)
+
+
+def test_what_a_source_with_versions_was_appended_of_is_not_upserted_later() -> None:
+    """A lake that was filled from a lake with several versions of a key holds them too."""
+    plan = replace(make_plan(), versions=("other",))
+    plan = replace(plan, write=replace(plan.write, kind="delta"))
+    with pytest.raises(InvalidDeclaration, match="were appended, so a key may have several rows there"):
+        check_same_key(plan, replace(plan.write, mode="upsert", key=("k",)))
+    assert Plan.from_json(plan.to_json()) == plan
