@@ -97,7 +97,7 @@ def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, 
         if column.name in set(snapshot.loose) - folded:
             why = "the source takes different texts for one key"
             way_out = "Give it a collation that compares bytes, or follow the log with consistency='catch_up'"
-        elif write.kind in _AS_TEXT_IN and not one.fullmatch(read.base_type) and read.definition != "enum":
+        elif write.kind in _AS_TEXT_IN and not one.fullmatch(read.base_type) and not read.is_enum:
             why = f"equal values of the type {read.type} may differ in files"
             way_out = "Upsert by another key"
         else:

@@ -35,13 +35,22 @@ class Column:
         """The type that a domain is of in the end, otherwise the type itself."""
         return base_type(self.type, self.definition)
 
+    @property
+    def is_enum(self) -> bool:
+        """Whether it is an enum, or a domain of one in the end."""
+        return _unwrap(self.type, self.definition)[1] == "enum"
+
 
 def base_type(type_: str, definition: str | None) -> str:
     """Return the type that a domain is of in the end, otherwise the type itself."""
+    return _unwrap(type_, definition)[0]
+
+
+def _unwrap(type_: str, definition: str | None) -> tuple[str, str | None]:
     while definition and definition.startswith(_DOMAIN):
         type_, _, inner = definition.removeprefix(_DOMAIN).partition(" (")
         definition = inner.removesuffix(")")
-    return type_
+    return type_, definition
 
 
 def null_bounds(columns: Sequence[Column], split: Sequence[str]) -> list[NullBounds]:

@@ -114,6 +114,8 @@ def test_a_key_that_files_keep_as_text_is_refused_where_a_value_has_several(
         ("domain of public.inner (domain of numeric(12,2))", False),
         ("domain of character varying(9)", False),
         ("enum", False),
+        ("domain of public.e (enum)", False),
+        ("domain of public.inner (domain of public.e (enum))", False),
         ("base type", True),
         (None, True),
     ],
