@@ -55,13 +55,13 @@ def initialize_metrics() -> None:
     if AIRFLOW < (3, 3):
         _metrics().initialize(factory=factory(_metrics()))
         return
-    legacy = __getattr__("conf").getboolean("metrics", "legacy_names_on", fallback=True)
+    legacy = import_module(_MODULES["conf"]).conf.getboolean("metrics", "legacy_names_on", fallback=True)
     _metrics().initialize(factory=factory(), export_legacy_names=legacy)
 
 
-def send_gauge(name: str, value: float, tags: Mapping[str, str]) -> None:
+def send_gauge(name: str, value: float, tags: dict[str, str]) -> None:
     """Send one figure as Airflow sends its own."""
-    _metrics().gauge(name, value, tags=dict(tags))
+    _metrics().gauge(name, value, tags=tags)
 
 
 def keep_asset_state(context: Mapping[str, Any], asset: Any, name: str, value: Any) -> None:

@@ -46,9 +46,8 @@ def test_an_asset_s_state_is_kept_where_there_is_a_store(monkeypatch, version, k
     assert stores == kept
 
 
-@pytest.mark.statement("V4")
 def test_the_program_has_every_command(monkeypatch, capsys):
-    """V4: Airflow 3.1 takes no commands from providers; wrong use exits with 2."""
+    """Airflow 3.1 takes no commands from providers; wrong use exits with 2."""
     monkeypatch.setattr("sys.argv", ["airflow-backpressure", "--help"])
     with pytest.raises(SystemExit):
         console_script.main()

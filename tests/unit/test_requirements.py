@@ -91,9 +91,8 @@ def test_all_is_every_extra():
     assert {str(one) for one in requirements("options.extras_require", "all").values()} == together
 
 
-@pytest.mark.statement("V1")
 def test_users_are_asked_for_the_light_client_and_for_ranges():
-    """V1: Spark itself writes the same files as its client: of two versions the later one would silently win."""
+    """Spark contains the same files as its client: of two versions the one installed last would silently win."""
     asked = requirements("options", "install_requires")
     assert "pyspark" not in asked
     assert not [name for name, one in asked.items() if any(each.operator == "==" for each in one.specifier)]
