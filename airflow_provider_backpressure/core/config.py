@@ -64,6 +64,15 @@ class NewColumn(StrEnum):
     """A plan that is under way ends with the columns it has; the next one adds the column to the target."""
 
 
+class Refresh(StrEnum):
+    """What a run does that finds everything committed."""
+
+    ONCE = "once"
+    """Nothing: the source is read once."""
+    EACH_RUN = "each_run"
+    """It reads the whole source again, by a new plan."""
+
+
 class Law(StrEnum):
     """How credits follow pressure."""
 
@@ -94,6 +103,8 @@ class Budget:
     """Low mark: share below which admission continues after it was stopped."""
     commit_seconds: float = 60.0
     """Time from a range's admission to its commit at which the sink counts as drowned."""
+    range_timeout: float | None = None
+    """Seconds from a range's submission after which its attempt is ended and the next one begins; ``None``: never."""
     signal_deadline: float = 15.0
     """Seconds after which a polled signal that was not seen closes the gate."""
     law: Law = Law.GRADED
@@ -111,8 +122,10 @@ class Budget:
         most = self.sink_connections
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise InvalidDeclaration(f"Budget.sink_connections must be at least 1, or None for no limit, not {most!r}.")
-        for name in ("range_seconds", "commit_seconds", "signal_deadline", "signal_interval"):
+        for name in ("range_seconds", "commit_seconds", "range_timeout", "signal_deadline", "signal_interval"):
             value = getattr(self, name)
+            if name == "range_timeout" and value is None:
+                continue
             if not isinstance(value, int | float) or not (0 < value < math.inf):
                 raise InvalidDeclaration(f"Budget.{name} must be a number of seconds above 0, not {value!r}.")
         low, high = self.executor_memory_low, self.executor_memory

@@ -4,17 +4,18 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
 from airflow_provider_backpressure.core.planning.change_windows import find_released_position
 from airflow_provider_backpressure.core.ports import Keeper, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.ports.sink import Marker
+from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
-from airflow_provider_backpressure.exceptions import BackpressureError, SnapshotLost
+from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SnapshotLost
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,14 @@ class LaneResult:
         return self.decision is not None and self.decision.closing <= {CREDITS}
 
 
+class Job(NamedTuple):
+    """An attempt of a range in flight."""
+
+    record: RangeRecord
+    began: float
+    """When it was submitted, by the lane's clock."""
+
+
 def spec_for(plan: Plan, record: RangeRecord, source: Source, snapshot: str | None = None) -> RangeSpec:
     """Return the message for the latest attempt of a range, which is read in ``snapshot``."""
     return RangeSpec(
@@ -69,8 +78,15 @@ class SnapshotCount:
         self._counting: Future[int | None] | None = pool.submit(keeper.count)
         pool.shutdown(wait=False)
 
-    def result(self, *, wait: bool = False) -> int | None:
-        """Return the count once; ``None`` while it is not known, and where it cannot be."""
+    def apply(self, plan: Plan, *, wait: bool = False) -> Plan | None:
+        """Return the plan with the count, once; ``None`` while it is not known, and where it cannot be."""
+        total = self._result(wait=wait)
+        if total is None:
+            return None
+        frontier = dict.fromkeys(plan.frontier, total) if len(plan.frontier) == 1 else plan.frontier
+        return replace(plan, total=total, frontier=frontier, counted=True)
+
+    def _result(self, *, wait: bool) -> int | None:
         if self._counting is None or not (wait or self._counting.done()):
             return None
         counting, self._counting = self._counting, None
@@ -91,6 +107,21 @@ def check_snapshot(plan: Plan, ledger: Ledger) -> None:
             f"{counts.committed} of {counts.total} ranges of plan {plan.plan_id} were read in a snapshot that ended "
             "with the lane that kept it."
         )
+
+
+def fence_earlier_snapshots(plan: Plan, *, hydration_id: str, ledger: Ledger, sink: Sink) -> Plan:
+    """Refuse what an earlier life has submitted and what is not committed yet: it reads in another snapshot.
+
+    Returns the plan with the epoch that holds the target now.
+    """
+    if plan.consistency is not Consistency.SNAPSHOT or not ledger.counts(plan.plan_id).open:
+        return plan
+    epoch = sink.renew(plan.plan_id)
+    if epoch is None:
+        raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {plan.write.target}.")
+    plan = replace(plan, epoch=epoch)
+    ledger.take_over(hydration_id, plan)
+    return plan
 
 
 def release_log(source: Source, hydration_id: str, marker: Marker) -> None:

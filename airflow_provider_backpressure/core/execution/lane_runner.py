@@ -9,10 +9,12 @@ from airflow_provider_backpressure.core.admission.limiter import LEASE_SECONDS, 
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.execution.lane_result import (
+    Job,
     LaneResult,
     Outcome,
     SnapshotCount,
     check_snapshot,
+    fence_earlier_snapshots,
     release_log,
     spec_for,
 )
@@ -78,7 +80,7 @@ class Hydrator:
     waiting: Waiting = field(init=False)
     _keeper: Keeper | None = None
     _counting: SnapshotCount | None = None
-    _jobs: dict["Future[RangeResult]", RangeRecord] = field(default_factory=dict)
+    _jobs: dict["Future[RangeResult]", Job] = field(default_factory=dict)
     _failures: dict[int, int] = field(default_factory=dict)
     _lost: set[int] = field(default_factory=set)
     """Ranges whose process ended without a word: once by chance, twice most likely for their memory."""
@@ -117,7 +119,9 @@ class Hydrator:
             self._leave(others_work=result is not None and result.crowded_out)
 
     def _loop(self) -> LaneResult:
-        self._fence_earlier_snapshots()
+        self.plan = fence_earlier_snapshots(
+            self.plan, hydration_id=self.hydration_id, ledger=self.ledger, sink=self.sink
+        )
         self.recover()
         self.ledger.retry_failed(self.plan.plan_id)
         check_snapshot(self.plan, self.ledger)
@@ -239,15 +243,11 @@ class Hydrator:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
             raise
         reach(Step.BEFORE_SUBMIT, record.tag or "")
-        self._jobs[self.runner.run(spec)] = record
+        self._jobs[self.runner.run(spec)] = Job(record, self.clock.monotonic())
         reach(Step.AFTER_SUBMIT, record.tag or "")
 
-    @property
-    def _in_snapshot(self) -> bool:
-        return self.plan.consistency is Consistency.SNAPSHOT
-
     def _snapshot(self) -> str | None:
-        if self._in_snapshot and self._keeper is None:
+        if self.plan.consistency is Consistency.SNAPSHOT and self._keeper is None:
             self._keeper = self.source.keep(self.plan)
             # The plan's own count is of an earlier moment.
             self.plan = replace(self.plan, counted=False)
@@ -256,11 +256,10 @@ class Hydrator:
 
     def _keep_count(self, *, wait: bool = False) -> None:
         """Write down how many rows the snapshot holds, once that is known."""
-        total = self._counting.result(wait=wait) if self._counting else None
-        if total is not None:
-            frontier = dict.fromkeys(self.plan.frontier, total) if len(self.plan.frontier) == 1 else self.plan.frontier
-            self.plan = replace(self.plan, total=total, frontier=frontier, counted=True)
-            self.ledger.take_over(self.hydration_id, self.plan)
+        counted = self._counting.apply(self.plan, wait=wait) if self._counting else None
+        if counted is not None:
+            self.plan = counted
+            self.ledger.take_over(self.hydration_id, counted)
 
     def _check_keeper(self) -> None:
         try:
@@ -269,16 +268,6 @@ class Hydrator:
         except SnapshotLost:
             self.cancel()
             raise
-
-    def _fence_earlier_snapshots(self) -> None:
-        """Refuse what an earlier life has submitted and what is not committed yet: it reads in another snapshot."""
-        if not self._in_snapshot or not self.ledger.counts(self.plan.plan_id).open:
-            return
-        epoch = self.sink.renew(self.plan.plan_id)
-        if epoch is None:
-            raise PlanSuperseded(f"Plan {self.plan.plan_id} no longer holds {self.plan.write.target}.")
-        self.plan = replace(self.plan, epoch=epoch)
-        self.ledger.take_over(self.hydration_id, self.plan)
 
     def _step_aside(self, record: RangeRecord) -> None:
         """Give a newer plan's range back to that plan's lanes, settle what is in flight, and stop this lane."""
@@ -290,25 +279,35 @@ class Hydrator:
     def _drain(self) -> None:
         """Settle every job that is in flight; another failure changes nothing any more."""
         while self._jobs:
-            for future in wait(self._jobs, timeout=self.poll.maximum, return_when=FIRST_COMPLETED).done:
-                self._settle(future)
-            self._renew()
+            self._settle_ended()
 
     def _await_jobs(self) -> None:
-        """Wait until a job ends or it is time to look around, and settle all that ended."""
-        done, _ = wait(self._jobs, timeout=self.poll.maximum, return_when=FIRST_COMPLETED)
-        failure: Exception | None = None
-        for future in done:
-            failure = self._settle(future) or failure
-        self._renew()
+        """Wait until a job ends or it is time to look around, and settle what ended."""
+        failure = self._settle_ended()
         self._observe()
         if failure is not None:
             self._drain()
             raise failure
 
-    def _settle(self, future: "Future[RangeResult]") -> Exception | None:
+    def _settle_ended(self) -> Exception | None:
+        done, _ = wait(self._jobs, timeout=self.poll.maximum, return_when=FIRST_COMPLETED)
+        settled = [self._settle(future) for future in done]
+        most, now = self.budget.range_timeout, self.clock.monotonic()
+        if most is not None:
+            settled += [self._time_out(future) for future, job in [*self._jobs.items()] if now - job.began >= most]
+        self._renew()
+        return next((failure for failure in reversed(settled) if failure is not None), None)
+
+    def _time_out(self, future: "Future[RangeResult]") -> Exception | None:
+        """End an attempt that takes longer than a range may; it has failed unless it was committed meanwhile."""
+        record = self._jobs[future].record
+        self._end(record)
+        words = f"Range {record.seq} was not committed within Budget(range_timeout={self.budget.range_timeout:g})."
+        return self._settle(future, RangeFailed(words))
+
+    def _settle(self, future: "Future[RangeResult]", error: BaseException | None = None) -> Exception | None:
         """Write down what became of a job; return the error that must stop the lane, if any."""
-        record, error = self._jobs[future], future.exception()
+        record, error = self._jobs[future].record, error or future.exception()
         # An application whose driver runs elsewhere reports nothing, which is not a measured 0.
         memory = (future.result().peak_memory_bytes or None) if error is None else None
         marker: Marker | None = None
@@ -446,5 +445,5 @@ class Hydrator:
         except Transient as error:
             log.warning("Rows on their way are not known: %s", error)
             return
-        mine = sum(rows.get(record.slice_id, 0) for record in self._jobs.values())
+        mine = sum(rows.get(job.record.slice_id, 0) for job in self._jobs.values())
         self.ledger.record_read(self.hydration_id, worker=self.lane, in_flight_rows=mine)

@@ -420,7 +420,7 @@ def test_a_killed_lane_gives_its_credits_back(world):
     with pytest.raises(Exception, match="Airflow ended the task"):
         task.execute(context())
     assert world.ledger.gate(world.hydration.id).in_flight == 0
-    assert len(world.runner.interrupted) == 3
+    assert {spec.tag for spec in world.runner.submitted} <= set(world.runner.interrupted)
     assert world.sink.rows == []
 
 

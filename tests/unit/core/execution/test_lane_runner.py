@@ -506,3 +506,36 @@ def test_what_waits_for_a_credit_is_held_back():
     spent = waiting_at_the_gate(full := Bench(rows=100, credits=3), full.lane())
     assert spent.share(State.BACKPRESSURED) > 0.6
     assert spent.level is Level.HIGH
+
+
+def test_a_range_that_hangs_is_ended_at_its_deadline_and_tried_again(bench):
+    """Its job and its connections are ended before the next attempt; a range that comes in time is left alone."""
+    clock, bench.runner.held = ManualClock(), True
+    lane = bench.lane(clock=clock, budget=replace(bench.budget, range_timeout=60.0), share=1)
+    hanging, first = True, bench.ledger.range(bench.plan_id, 0)
+
+    def act() -> None:
+        nonlocal hanging
+        clock.sleep(25)
+        hanging = hanging and not bench.runner.interrupted
+        if not hanging:
+            bench.runner.complete()
+
+    during_waits(lane, act)
+    lane.run()
+    assert sorted(bench.sink.rows) == list(range(100))
+    attempts = [record.attempt for record in bench.ledger.ranges(bench.plan_id)]
+    assert (first.seq, attempts) == (0, [2] + [1] * 9)
+    assert bench.runner.interrupted == [bench.runner.submitted[0].tag]
+    assert bench.sink.ended == [bench.runner.submitted[0].slices[0].slice_id]
+
+
+def test_a_range_that_hangs_each_time_fails_with_its_deadline(bench):
+    """The lane does not wait for it while it settles the others."""
+    clock, bench.runner.held = ManualClock(), True
+    lane = bench.lane(clock=clock, budget=replace(bench.budget, range_timeout=60.0))
+    during_waits(lane, lambda: clock.sleep(25))
+    words = r"Range \d failed 3 times; the last time: Range \d was not committed within Budget\(range_timeout=60\)\."
+    with pytest.raises(RangeFailed, match=words):
+        lane.run()
+    assert bench.ledger.gate(bench.id).in_flight == 0
