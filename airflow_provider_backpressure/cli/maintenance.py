@@ -26,7 +26,7 @@ from airflow_provider_backpressure.cli.doctor import CHECKS
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.monitoring.new_data import age, prune
+from airflow_provider_backpressure.core.monitoring.pruning import age, prune
 from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
 from airflow_provider_backpressure.core.planning.preconditions import way_out
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased

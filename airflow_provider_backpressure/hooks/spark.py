@@ -1,13 +1,9 @@
 """Runners, by the type of the Airflow connection to Spark."""
 
 import logging
-import os
 import subprocess
-import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +18,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerR
 from airflow_provider_backpressure.hooks.endpoints import connection
 from airflow_provider_backpressure.runners.application import Application
 from airflow_provider_backpressure.runners.executor_memory import CLIENT, Target, pod_name
+from airflow_provider_backpressure.runners.submit_environment import make_environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +114,6 @@ def _ui_url(extra: Mapping[str, Any]) -> str | None:
 
 log = logging.getLogger(__name__)
 
-HIDDEN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
-"""Variables of Airflow's that may hold passwords; an application needs none of them."""
-MISLEADING = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
-"""Variables by which PySpark would take an application for a client of Spark Connect."""
 RUNNING = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
 HTTP_SECONDS = 10.0
 KILL_SECONDS = 60.0
@@ -162,7 +155,7 @@ class HookSubmitter:
             # A session of its own: what ends the task does not end the application in passing.
             hook.submit(
                 application.file,
-                env=environment(self.target),
+                env=make_environment(self.target),
                 cwd=str(application.folder),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -227,34 +220,12 @@ class HookSubmitter:
         place = f"{self.target.namespace}:{pod_name(name)}"
         done = subprocess.run(
             [self.binary, "--master", self.target.master, "--kill", place],
-            env=environment(self.target),
+            env=make_environment(self.target),
             capture_output=True,
             timeout=KILL_SECONDS,
             check=False,
         )
         return done.returncode == 0
-
-
-def environment(target: Target) -> dict[str, str]:
-    """Return the environment of spark-submit: this one without Airflow's secrets.
-
-    A driver that runs by this very Python finds the modules that this process finds; spark-submit is found beside it.
-    """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN) and name not in MISLEADING}
-    kept["PATH"] = os.pathsep.join(filter(None, [kept.get("PATH", ""), sysconfig.get_path("scripts")]))
-    kept.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if target.own_python:
-        kept["PYTHONPATH"] = os.pathsep.join(
-            dict.fromkeys([*filter(None, kept.get("PYTHONPATH", "").split(os.pathsep)), *_list_added_paths()])
-        )
-    return kept
-
-
-def _list_added_paths() -> list[str]:
-    """Return what was added to this process's module path beyond Python's own."""
-    own = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    own |= {path / "lib-dynload" for path in own}
-    return [entry for entry in sys.path if entry and Path(entry).is_dir() and Path(entry).resolve() not in own]
 
 
 def _text(value: Any) -> str:

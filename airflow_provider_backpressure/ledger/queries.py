@@ -29,7 +29,7 @@ from airflow_provider_backpressure.ledger.models import (
 from airflow_provider_backpressure.ledger.tables import queue as turns
 from airflow_provider_backpressure.ledger.tables import sample as samples
 from airflow_provider_backpressure.ledger.tables import statistics
-from airflow_provider_backpressure.ledger.tables.control import memory_closed
+from airflow_provider_backpressure.ledger.tables.control_log import memory_closed
 from airflow_provider_backpressure.ledger.tables.queue import count_before, stands
 from airflow_provider_backpressure.ledger.tables.range import BY_STATE, FIRST_PLANNED, by_state, held_by, is_in, now
 

@@ -27,10 +27,10 @@ from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.core.transitions.hydration import Figures
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.ledger.database import Database, repeatable
-from airflow_provider_backpressure.ledger.overrides import Outbox, Publish, SqlSteering, nobody
+from airflow_provider_backpressure.ledger.manual_control import Outbox, Publish, SqlSteering, nobody
 from airflow_provider_backpressure.ledger.reader import SqlReader, SqlViews
 from airflow_provider_backpressure.ledger.source_observations import SqlObserving, SqlPruning
-from airflow_provider_backpressure.ledger.tables import control as controls
+from airflow_provider_backpressure.ledger.tables import control_log as controls
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import queue as turns
 from airflow_provider_backpressure.ledger.tables import range as ranges

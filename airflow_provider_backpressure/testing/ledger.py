@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from airflow_provider_backpressure.ledger.manual_control import Publish, nobody
 from airflow_provider_backpressure.ledger.models import SQLITE_NOW, metadata
-from airflow_provider_backpressure.ledger.overrides import Publish, nobody
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 
 

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.gate import hydration as phases
 from airflow_provider_backpressure.core.gate.hydration import GateState
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot import ranges
-from airflow_provider_backpressure.ledger.tables.control import memory_closed, to_json
+from airflow_provider_backpressure.ledger.tables.control_log import memory_closed, to_json
 from dev.docs.drawing import Arrow, Box, Diagram, Point, Room
 
 State = TypeVar("State", bound=StrEnum)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from airflow_provider_backpressure.cli.command import SHOWN
 from airflow_provider_backpressure.cli.render.status_values import NOT_YET, Facts, consistent
-from airflow_provider_backpressure.cli.render.table import Marks, marks
+from airflow_provider_backpressure.cli.render.symbols import Marks, marks
 from airflow_provider_backpressure.core.gate.hydration import State
 from airflow_provider_backpressure.core.health_signals import size
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict, lags, sentence

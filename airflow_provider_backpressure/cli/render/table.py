@@ -1,64 +1,17 @@
 """Many hydrations: a table with a line or two for each, and the one line of a log."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, Group
+from rich.console import Console, Group
 from rich.text import Text
 
 from airflow_provider_backpressure.cli.command import SHOWN
-from airflow_provider_backpressure.cli.render.status_values import ASCII_LEVELS, LEVELS
+from airflow_provider_backpressure.cli.render.symbols import ASCII, Marks, marks
 from airflow_provider_backpressure.core.gate.hydration import Phase, State
 from airflow_provider_backpressure.core.progress.lag import Verdict
 from airflow_provider_backpressure.core.progress.pipeline_view import compact, pipe
 from airflow_provider_backpressure.core.progress.samples import arrival, duration, line
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
-from airflow_provider_backpressure.core.stage_metrics import StageTime
-from airflow_provider_backpressure.core.stage_metrics import State as StageState
-
-
-@dataclass(frozen=True, kw_only=True)
-class Marks:
-    """Characters. They differ in shape, so that nothing depends on colour."""
-
-    full: str
-    rest: str
-    held: str
-    taken: str
-    free: str
-    off: str
-    arrow: str
-    levels: str
-    """Of a curve, the lowest first."""
-
-    def bar(self, percent: float, width: int) -> str:
-        """Return a bar; it is full at 100 % only."""
-        done = int(width * max(0.0, min(100.0, percent)) / 100.0)
-        return self.full * done + self.rest * (width - done)
-
-    def time(self, spent: StageTime, width: int) -> str:
-        """Return what a stage did with its time: busy, held back, idle."""
-        busy = round(width * spent.share(StageState.BUSY))
-        held = min(width - busy, round(width * spent.share(StageState.BACKPRESSURED)))
-        return self.full * busy + self.held * held + self.rest * (width - busy - held)
-
-    def dots(self, in_flight: int, credits: int, most: int, width: int) -> str:
-        """Return a dot for each credit: taken, free, or not given out at present; fewer where there is no room."""
-        scale = min(1.0, width / max(1, most))
-        taken, given = round(in_flight * scale), round(credits * scale)
-        shown = min(width, max(1, round(most * scale), taken))
-        return "".join(self.taken if at < taken else self.free if at < given else self.off for at in range(shown))
-
-
-UNICODE = Marks(full="█", rest="░", held="▒", taken="●", free="○", off="·", arrow="─▶", levels=LEVELS)
-ASCII = Marks(full="#", rest=".", held="=", taken="*", free="o", off=".", arrow="->", levels=ASCII_LEVELS)
-
-
-def marks(place: Console | ConsoleOptions) -> Marks:
-    """Return the set that can be written there."""
-    options = place.options if isinstance(place, Console) else place
-    return ASCII if options.ascii_only else UNICODE
-
 
 BAR, DONE = 10, 18
 """Columns of the bar, and of the bar with its percentage."""

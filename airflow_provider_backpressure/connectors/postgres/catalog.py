@@ -9,7 +9,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Row, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.predicates import KEY_TYPES, key_cast
+from airflow_provider_backpressure.connectors.postgres.key_types import KEY_TYPES, key_cast
 from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
 from airflow_provider_backpressure.connectors.relational.catalog_table import CatalogTable, TableColumn, TableKey
 from airflow_provider_backpressure.core.snapshot.messages import base_type

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.monitoring.new_data import Pruned, age, prune
+from airflow_provider_backpressure.core.monitoring.pruning import Pruned, age, prune
 from airflow_provider_backpressure.core.monitoring.source_poller import Kept
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.exceptions import InvalidDeclaration

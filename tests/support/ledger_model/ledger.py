@@ -20,8 +20,8 @@ from airflow_provider_backpressure.core.transitions import hydration as hydratin
 from airflow_provider_backpressure.core.transitions import range as attempts
 from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.exceptions import LedgerRefused
-from airflow_provider_backpressure.ledger.overrides import Publish, nobody
-from airflow_provider_backpressure.ledger.tables import control as decisions
+from airflow_provider_backpressure.ledger.manual_control import Publish, nobody
+from airflow_provider_backpressure.ledger.tables import control_log as decisions
 from tests.support.ledger_model.reading import ModelReader
 from tests.support.ledger_model.steering import ModelSteering
 from tests.support.ledger_model.tables import Entry, Tables

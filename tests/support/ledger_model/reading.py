@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.progress.samples import WorkerStatistics
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, total
 from airflow_provider_backpressure.core.transitions import statistics as tallies
-from airflow_provider_backpressure.ledger.tables import control as decisions
+from airflow_provider_backpressure.ledger.tables import control_log as decisions
 from tests.support.ledger_model.tables import Tables
 
 

@@ -1,4 +1,4 @@
-"""Overrides and queue of the model; see ``core.gate.overrides`` and ``core.gate.queue``."""
+"""What a person sets, and the queue, of the model; see ``core.gate.queue``."""
 
 import threading
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.gate.queue import (
 )
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions import range as attempts
-from airflow_provider_backpressure.ledger.overrides import Outbox, Publish
+from airflow_provider_backpressure.ledger.manual_control import Outbox, Publish
 from tests.support.ledger_model.tables import Tables
 
 

@@ -27,7 +27,7 @@ from airflow_provider_backpressure.core.transitions import hydration as waits
 from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.core.transitions.hydration import Figures
 from airflow_provider_backpressure.core.transitions.range import lease_runs
-from airflow_provider_backpressure.ledger.tables import control as decisions
+from airflow_provider_backpressure.ledger.tables import control_log as decisions
 
 
 @dataclass(kw_only=True)

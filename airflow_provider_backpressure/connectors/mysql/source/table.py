@@ -9,6 +9,12 @@ from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.errors import Errors
 from airflow_provider_backpressure.connectors.mysql.health import MySQLHealth
 from airflow_provider_backpressure.connectors.mysql.identifiers import KeyColumn, TableName, join_names
+from airflow_provider_backpressure.connectors.mysql.source.boundaries import (
+    chosen_split,
+    cut_range,
+    in_order,
+    key_ranges,
+)
 from airflow_provider_backpressure.connectors.mysql.source.change_log import MySQLLog, window_slice
 from airflow_provider_backpressure.connectors.mysql.source.checks import (
     check_condition,
@@ -16,12 +22,6 @@ from airflow_provider_backpressure.connectors.mysql.source.checks import (
     check_rights,
     chosen_columns,
     replayable,
-)
-from airflow_provider_backpressure.connectors.mysql.source.key import (
-    chosen_split,
-    cut_range,
-    in_order,
-    key_ranges,
 )
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable, measure_size, row_size
 from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carry_column, line

@@ -8,12 +8,8 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, find
 from airflow_provider_backpressure.connectors.postgres.connect import Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
-from airflow_provider_backpressure.connectors.postgres.predicates import (
-    condition,
-    key_cast,
-    within_offsets,
-    within_window,
-)
+from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
+from airflow_provider_backpressure.connectors.postgres.predicates import condition, within_offsets, within_window
 from airflow_provider_backpressure.core.snapshot.bounds import (
     BlockBounds,
     Bounds,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Session
-from airflow_provider_backpressure.connectors.postgres.predicates import INTEGERS
+from airflow_provider_backpressure.connectors.postgres.key_types import INTEGERS
 from airflow_provider_backpressure.connectors.postgres.source.query import KeyedTable
 from airflow_provider_backpressure.connectors.relational.keyed_table import cut_evenly, list_pieces
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values

@@ -1,7 +1,7 @@
 """By which columns a table is cut into ranges, and which make up its unique key."""
 
 from airflow_provider_backpressure.connectors.postgres.catalog import KINDS, CatalogColumn, Relation, UniqueKey
-from airflow_provider_backpressure.connectors.postgres.predicates import INTEGERS
+from airflow_provider_backpressure.connectors.postgres.key_types import INTEGERS
 from airflow_provider_backpressure.connectors.relational.split import (
     Split,
     find_obstacle,

@@ -21,7 +21,7 @@ from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY,
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
-from airflow_provider_backpressure.connectors.postgres.predicates import key_cast
+from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
 from airflow_provider_backpressure.connectors.postgres.source.block_splitter import block_ranges, cut_blocks, parts
 from airflow_provider_backpressure.connectors.postgres.source.boundaries import cut_range, in_order, key_ranges
 from airflow_provider_backpressure.connectors.postgres.source.change_log import (

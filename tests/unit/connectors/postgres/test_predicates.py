@@ -3,12 +3,8 @@
 import pytest
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.predicates import (
-    condition,
-    key_cast,
-    within_blocks,
-    within_window,
-)
+from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
+from airflow_provider_backpressure.connectors.postgres.predicates import condition, within_blocks, within_window
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
 from airflow_provider_backpressure.core.snapshot.messages import Window
 

@@ -1,4 +1,4 @@
-"""Overrides and queue of the ledger on a database; see ``core.gate.overrides`` and ``core.gate.queue``."""
+"""What a person sets, and the queue, of the ledger on a database; see ``core.gate.queue``."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from airflow_provider_backpressure.core.transitions import hydration as hydratin
 from airflow_provider_backpressure.core.transitions import range as attempts
 from airflow_provider_backpressure.core.transitions.hydration import Figures
 from airflow_provider_backpressure.ledger.database import Database, repeatable
-from airflow_provider_backpressure.ledger.tables import control as controls
+from airflow_provider_backpressure.ledger.tables import control_log as controls
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import queue as turns
 from airflow_provider_backpressure.ledger.tables import range as ranges
