@@ -9,11 +9,11 @@ from airflow.sdk import Context
 
 from airflow_provider_backpressure.airflow_compat import AirflowSkipException
 from airflow_provider_backpressure.base_operator import TransformTask
-from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn
+from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession
+from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession, SourceDeclaration
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 
 MAX_TASKS = 1024
@@ -21,6 +21,7 @@ MAX_TASKS = 1024
 OPEN = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)
 RESTART, FORETELL = "restart", "plan"
 """What a run may be triggered for by its ``backpressure``."""
+READ_ONCE = "it is read once, and refresh='each_run' would read it again"
 
 
 class PlanSnapshotOperator(TransformTask):
@@ -38,6 +39,8 @@ class PlanSnapshotOperator(TransformTask):
     :param mode: how rows enter the target: ``append``, ``upsert`` or ``replace``
     :param consistency: what the ranges have in common, of what the source offers; its own default where not given
     :param on_new_column: what becomes of a column that was added to the source and may be NULL: ``stop`` or ``add``
+    :param refresh: whether each run that finds everything committed reads the whole again (``each_run``) or not
+        (``once``)
     :param each_range: return the ranges' numbers, at most 1,024, for one task each
     """
 
@@ -47,17 +50,31 @@ class PlanSnapshotOperator(TransformTask):
         mode: str = Mode.APPEND,
         consistency: str | None = None,
         on_new_column: str = NewColumn.STOP,
+        refresh: str | None = None,
         each_range: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self._check_alone()
         self.mode = as_mode(mode)
         self.consistency = None if consistency is None else as_consistency(consistency, self.source.consistencies)
         self.on_new_column = as_new_column(on_new_column)
+        wanted = self.consistency or Consistency(self.source.consistencies[0])
+        self.refresh = as_refresh(refresh, continues=continues(self.source, wanted), mode=self.mode)
         self.each_range = each_range
         if each_range:
             # Otherwise the tasks of the ranges would be refused, when the plan is made and the first of them runs.
-            check_one_task(self.consistency or Consistency(self.source.consistencies[0]), what="a task for each range")
+            check_one_task(wanted, what="a task for each range")
+
+    def _check_alone(self) -> None:
+        """Refuse a second plan of one hydration: both would take the target from each other."""
+        tasks = self.dag.tasks if self.has_dag() else ()  # type: ignore[no-untyped-call]
+        for other in tasks:
+            if isinstance(other, PlanSnapshotOperator) and other is not self and _names(other) == _names(self):
+                raise InvalidDeclaration(
+                    f"DAG {self.dag_id!r} hydrates {self.sink.table} from {self.source.table} in {other.task_id} "
+                    "already: leave one of them out."
+                )
 
     def declaration(self, context: Context) -> Declaration:
         """Return what this task was declared to do."""
@@ -67,7 +84,7 @@ class PlanSnapshotOperator(TransformTask):
     def execute(self, context: Context) -> Any:
         """Plan."""
         with self.open_ports(context) as opened:
-            planner, wish = replace(opened.planner(), run=_run(context)), _wish(context)
+            planner, wish = replace(opened.planner(), run=_run(context), refresh=self.refresh), _wish(context)
             if wish == FORETELL:
                 self._foretell(opened)
             hydration = planner.register()
@@ -100,7 +117,8 @@ class PlanSnapshotOperator(TransformTask):
         if planned.verdict is Verdict.MOVED:
             self.log.warning("%s", planned.note)
         if planned.verdict in (Verdict.UNCHANGED, Verdict.MOVED):
-            raise AirflowSkipException(planned.note)
+            once = self.refresh is Refresh.ONCE and not continues(self.source, planned.plan.consistency)
+            raise AirflowSkipException(f"{planned.note}; {READ_ONCE}" if once else planned.note)
         self.log.info("Plan %s %s: %s.", planned.plan.plan_id, planned.verdict.value, planned.note)
 
     def _open_ranges(self, opened: HydrationSession, planned: Planned) -> list[int]:
@@ -111,6 +129,10 @@ class PlanSnapshotOperator(TransformTask):
                 "(task_per_range=False), which need no task per range, or larger ranges."
             )
         return [record.seq for record in found]
+
+
+def _names(task: PlanSnapshotOperator) -> tuple[object, ...]:
+    return task.source.conn_id, task.source.table, type(task.sink), task.sink.conn_id, task.sink.table
 
 
 def _run(context: Context) -> str:
@@ -140,6 +162,30 @@ def as_new_column(policy: str) -> NewColumn:
         return NewColumn(policy)
     except ValueError as error:
         raise InvalidDeclaration(f"on_new_column must be one of {', '.join(NewColumn)}, not {policy!r}.") from error
+
+
+def continues(source: SourceDeclaration, consistency: Consistency) -> bool:
+    """Whether later runs read what has come since: from a log, or above the value committed last."""
+    by_log = consistency in (Consistency.CATCH_UP, Consistency.OFFSETS)
+    return by_log or getattr(source, "increment_column", None) is not None
+
+
+def as_refresh(refresh: str | None, *, continues: bool, mode: Mode) -> Refresh:
+    """Return the refresh of that name; :class:`InvalidDeclaration` lists those there are, and says where none fits."""
+    try:
+        wanted = Refresh(refresh or Refresh.ONCE)
+    except ValueError as error:
+        raise InvalidDeclaration(f"refresh must be one of {', '.join(Refresh)}, not {refresh!r}.") from error
+    if wanted is Refresh.EACH_RUN and continues:
+        raise InvalidDeclaration(
+            "refresh='each_run' reads the whole source again, but later runs of this one read only what has come since "
+            "then: leave refresh out, or read a table without increment_column= and consistency='catch_up'."
+        )
+    if wanted is Refresh.EACH_RUN and mode is Mode.APPEND:
+        raise InvalidDeclaration(
+            "refresh='each_run' with mode='append' would add every row again: use mode='replace' or mode='upsert'."
+        )
+    return wanted
 
 
 def as_consistency(consistency: str, offered: tuple[str, ...]) -> Consistency:

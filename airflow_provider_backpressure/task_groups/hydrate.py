@@ -1,6 +1,7 @@
 """``hydrate``: the whole of a hydration as one task group."""
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -24,7 +25,7 @@ from airflow_provider_backpressure.operators import (
 )
 from airflow_provider_backpressure.operators.hydrate import check_one_task, each_target
 from airflow_provider_backpressure.operators.lane_progress import Listener, as_listeners
-from airflow_provider_backpressure.operators.plan import as_consistency
+from airflow_provider_backpressure.operators.plan import as_consistency, continues
 from airflow_provider_backpressure.operators.verify import as_verify
 from airflow_provider_backpressure.sensors import ExecutorMemorySensor, HydrationQueueSensor, SinkCommitSensor
 
@@ -65,6 +66,11 @@ ONE_BY_ONE = (
     "mode='append'."
 )
 BY_KEY = "consistency='catch_up' changes and deletes rows by their key: it needs mode='upsert', and no transform."
+READ_ONCE = (
+    "DAG {} has a schedule, but what it hydrates is read once, and later runs do nothing: use refresh='each_run' with "
+    "mode='replace' or mode='upsert' to read it again, increment_column= or consistency='catch_up' to read what is "
+    "new, or refresh='once' if one copy is meant."
+)
 DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 """What a DAG's ``default_args`` may change: a hydration is made to be retried."""
 
@@ -79,6 +85,7 @@ def hydrate(
     mode: str = "append",
     transform: str | Transform | Callable[..., Any] | None = None,
     on_new_column: str = "stop",
+    refresh: str | None = None,
     verify: str | bool = Verify.TARGET,
     lanes: int = 1,
     task_per_range: bool = False,
@@ -101,6 +108,8 @@ def hydrate(
     :param transform: a SELECT over the view ``source``, or a callable that takes and gives a DataFrame
     :param on_new_column: what becomes of a column that was added to the source and may be NULL: ``stop``, or ``add`` it
         to the target with the next plan
+    :param refresh: what a run does that finds everything committed: ``once``, the default, nothing; ``each_run`` reads
+        the whole again, under ``replace`` or ``upsert``. A run that finds ranges open ends those instead
     :param verify: ``target`` (``True``), ``full``, or ``none`` (``False``)
     :param lanes: tasks that drain the ranges; one is enough for all but the widest clusters
     :param task_per_range: one task for each range, after two sensors; for at most 1,024 ranges
@@ -134,12 +143,16 @@ def hydrate(
     }
     with TaskGroup(group_id or _group_id(source), add_suffix_on_collision=group_id is None) as group:
         group.default_args = {**DEFAULT_ARGS, **_chosen(group)}
+        schedule: Any = group.dag.schedule
+        if refresh is None and not continues(source, wanted) and schedule not in (None, "@once"):
+            warnings.warn(READ_ONCE.format(group.dag.dag_id), UserWarning, stacklevel=2)
         plan = PlanSnapshotOperator(
             task_id="plan_snapshot",
             mode=mode,
             consistency=wanted,
             transform=transform,
             on_new_column=on_new_column,
+            refresh=refresh,
             each_range=task_per_range,
             **flow,
         )

@@ -140,6 +140,11 @@ def server_of(identity: str) -> str:
     return f"{scheme}://{rest.partition('/')[0]}"
 
 
+def find_replaced_log(plan: Plan | None, wanted: Consistency) -> str | None:
+    """Return the plan whose rows a plan that catches up begins without: those deleted since would stay for ever."""
+    return plan.plan_id if plan is not None and plan.consistency is wanted is Consistency.CATCH_UP else None
+
+
 def find_compared_end(plan: Plan) -> str | None:
     """Return the end of a plan's offsets: the source compares its log with them, and refuses another log."""
     window = plan.read.window

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts
 from airflow_provider_backpressure.core.planning.change_windows import (
     check_replayable,
     find_compared_end,
     find_released_position,
+    find_replaced_log,
     next_windows,
     server_of,
     stand,
@@ -74,6 +75,7 @@ class Planner:
     cluster: str
     run: str = ""
     """Name of the run that plans: it gets one new plan, however often it asks."""
+    refresh: Refresh = Refresh.ONCE
     check_signals: Callable[[], None] = lambda: None
     """Looks once at every signal that the budget declares; raises what cannot be watched."""
     choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
@@ -118,16 +120,20 @@ class Planner:
     def plan(self, *, restart: bool = False) -> Planned:
         """Plan again, resume what is open, or find nothing to do. ``restart`` asks for a new plan, once in a run."""
         hydration = self.register()
-        planner = self._with_overrides(hydration)
-        if restart and not (self.run and hydration.restarted_by == self.run):
+        planner, refreshes = self._with_overrides(hydration), self.refresh is Refresh.EACH_RUN
+        asks = not (self.run and hydration.restarted_by == self.run)
+        if restart and asks:
             return planner._begin(hydration, planner.preview(), restarted_by=self.run)
         followed = planner.reindex(hydration, who=self.owner)
         if followed is not None:
             return followed
-        if hydration.plan is not None:
-            check_consistency(planner.consistency, hydration.plan)
-            return planner._go_on(hydration, hydration.plan)
-        return planner._begin(hydration, planner.preview())
+        # What an earlier run left open is ended first: a source that is too large for one run would never arrive.
+        if (plan := hydration.plan) is not None and not (refreshes and asks and self._is_complete(hydration)):
+            check_consistency(planner.consistency, plan)
+            return planner._go_on(hydration, plan)
+        if plan is not None and self.on_new_column is NewColumn.ADD:
+            planner._widen(plan, after=None)
+        return planner._begin(hydration, planner.preview(), restarted_by=self.run if refreshes else "")
 
     def reindex(
         self, hydration: Hydration, *, who: str, accept: bool = False, within_plan: bool = False
@@ -227,12 +233,18 @@ class Planner:
         check_modules(found, self.cluster)
         return found
 
+    def _is_complete(self, hydration: Hydration) -> bool:
+        """Whether all that was planned is committed and verified."""
+        plan = hydration.plan
+        return plan is not None and hydration.phase is Phase.STEADY_STATE and not self.ledger.counts(plan.plan_id).open
+
     def _begin(
         self, hydration: Hydration, preview: Preview, *, clears: str | None = None, restarted_by: str = ""
     ) -> Planned:
         """Plan again: first in the ledger, then in the sink, so that after a kill in between the plan can continue."""
         snapshot = preview.snapshot
         catches_up = snapshot.consistency is Consistency.CATCH_UP
+        keeps_bad = preview.keeps_bad and self.transform is None
         draft = Plan(
             plan_id=uuid.uuid4().hex,
             epoch=0,
@@ -245,10 +257,10 @@ class Planner:
             total=snapshot.total,
             total_exact=snapshot.total_exact,
             path=preview.path,
-            read=replace(self.source.read_spec(snapshot), keep_bad=self._keeps_bad(preview), tells_position=catches_up),
+            read=replace(self.source.read_spec(snapshot), keep_bad=keeps_bad, tells_position=catches_up),
             write=preview.write,
             transform=self.transform,
-            clears=clears or self._earlier(hydration, preview),
+            clears=clears or find_replaced_log(hydration.plan, snapshot.consistency),
             position=snapshot.position,
             version=snapshot.version,
             versions=snapshot.versions,
@@ -286,12 +298,6 @@ class Planner:
         row = self.sink.held()
         return replace(draft, held_by=row.plan_id if row else "", held_epoch=row.epoch if row else 0)
 
-    def _earlier(self, hydration: Hydration, preview: Preview) -> str | None:
-        """Return the plan whose rows a plan that catches up begins without: those deleted since would stay for ever."""
-        plan, wanted = hydration.plan, preview.snapshot.consistency
-        same = plan is not None and plan.consistency is wanted is Consistency.CATCH_UP
-        return plan.plan_id if plan is not None and same else None
-
     def _keep_log(self, hydration: Hydration, draft: Plan) -> str | None:
         """Let the source keep its log before the first range is read; give up a log that is not replayed any more."""
         if draft.consistency is Consistency.CATCH_UP:
@@ -299,11 +305,6 @@ class Planner:
         if hydration.plan is not None and hydration.plan.consistency is Consistency.CATCH_UP:
             self.source.log(hydration.id).drop()
         return draft.position
-
-    def _keeps_bad(self, preview: Preview) -> bool:
-        """Whether records that cannot be taken apart go to the sink's quarantine; a transform would not know them."""
-        log = preview.snapshot.consistency is Consistency.OFFSETS
-        return log and preview.write.quarantine is not None and self.transform is None
 
     def take_target(self, hydration: Hydration, plan: Plan) -> Plan:
         """Return the plan with the epoch under which it holds the target; every older plan is refused from then on.
@@ -332,7 +333,7 @@ class Planner:
                 # Between two runs the log was given up, as is declared; from here on it would lack what changed since.
                 anew = replace(self, mode=plan.mode, consistency=plan.consistency).close(hydration, plan)
                 return replace(anew, note=f"{error} {anew.note}")
-        complete = not counts.open and hydration.phase is Phase.STEADY_STATE
+        complete = self._is_complete(hydration)
         if complete and self.source.increments:
             return self._increment(hydration, plan, counts.total)
         after = plan.version or (find_compared_end(plan) if counts.open else None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, WriteSpec
@@ -51,6 +51,11 @@ class Preview:
     path: str
     range_rows: int
     executors: ExecutorEnvironment
+
+    @property
+    def keeps_bad(self) -> bool:
+        """Whether records that cannot be taken apart go to the sink's quarantine; a transform would not know them."""
+        return self.snapshot.consistency is Consistency.OFFSETS and self.write.quarantine is not None
 
     def to_json(self, *, target: str, mode: Mode, credits: int) -> dict[str, Any]:
         """Return the facts, fit for JSON. ``None`` is what the source does not know."""

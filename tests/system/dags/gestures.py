@@ -32,6 +32,7 @@ def one(
             budget=Budget(credits=2, range_rows=rows, law="fixed"),
             consistency="static",
             verify="none",
+            refresh="once",
             group_id="hydrate",
         )
     dag.get_task("hydrate.hydrate_ranges").execution_timeout = timeout

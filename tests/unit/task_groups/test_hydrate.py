@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -181,9 +182,10 @@ CHOSEN = {
     "spark_conn_id": "other_spark",
     "budget": Budget(credits=3),
     "consistency": "static",
-    "mode": "upsert",
+    "mode": "replace",
     "transform": "SELECT * FROM source",
     "on_new_column": "add",
+    "refresh": "each_run",
     "verify": "full",
     "lanes": 2,
     "task_per_range": True,
@@ -205,7 +207,7 @@ CHOSEN = {
 def test_no_option_is_lost_where_there_are_several_tables(name, tables):
     """Each table's tasks are made as those of one table are, whatever the option."""
     assert set(CHOSEN) == set(inspect.signature(hydrate).parameters) - {"source", "sink"}
-    chosen = {"consistency": "static", "group_id": "group", name: CHOSEN[name]}
+    chosen = {"consistency": "static", "mode": "upsert", "group_id": "group", name: CHOSEN[name]}
     one = build(**chosen)
     many = build(source=PostgresSource(conn_id="shop_db", tables=tables), sink=INTO, **chosen)
     place = "group.each.hydrate." if tables == "public.*" else "group.hydrate_orders."
@@ -219,6 +221,58 @@ def made_with(task):
     given = {**vars(task), **getattr(task, "partial_kwargs", {})}
     named = {*CHOSEN, "each_range", "retries", "trigger_rule"} - {"group_id"}
     return {name: given[name] for name in sorted(named & given.keys())}
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({}, "refresh='each_run' with mode='append' would add every row again"),
+        ({"mode": "upsert", "consistency": "catch_up"}, "later runs of this one read only what has come since then"),
+        ({"mode": "upsert", "source": replace(SOURCE, increment_column="at")}, "leave refresh out"),
+        ({"mode": "upsert", "refresh": "daily"}, "refresh must be one of once, each_run, not 'daily'."),
+    ],
+)
+def test_a_refresh_that_cannot_be_meant_is_refused_at_parse(values, sentence):
+    """A sentence says why, and what to use instead."""
+    with pytest.raises(InvalidDeclaration, match=re.escape(sentence)):
+        build(**{"refresh": "each_run", **values})
+
+
+def scheduled(schedule="@daily", **values) -> None:
+    with DAG("nightly", schedule=schedule):
+        hydrate(**{"source": SOURCE, "sink": SINK, "spark_conn_id": "spark", **values})
+
+
+def test_a_schedule_whose_second_run_would_do_nothing_is_told_at_parse():
+    """A sentence says why, and what to use instead."""
+    with pytest.warns(UserWarning, match=r"^DAG nightly has a schedule, but .* read once, and later runs do nothing"):
+        scheduled()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"refresh": "once"},
+        {"refresh": "each_run", "mode": "replace"},
+        {"source": replace(SOURCE, increment_column="at"), "mode": "upsert"},
+        {"consistency": "catch_up", "mode": "upsert"},
+        {"schedule": None},
+        {"schedule": "@once"},
+    ],
+)
+def test_a_schedule_that_is_meant_is_not_told(values):
+    """A warning would be an error here."""
+    scheduled(**values)
+
+
+def test_one_hydration_is_not_planned_twice_in_a_dag():
+    """Another target is another hydration."""
+    with DAG("twice", schedule=None):
+        hydrate(SOURCE, SINK, spark_conn_id="spark")
+        hydrate(SOURCE, replace(SINK, table="raw.copy"), spark_conn_id="spark")
+        sentence = "DAG 'twice' hydrates raw.orders from public.orders in hydrate_orders.plan_snapshot already: "
+        with pytest.raises(InvalidDeclaration, match=re.escape(sentence)):
+            hydrate(SOURCE, SINK, spark_conn_id="spark", group_id="again")
 
 
 def test_a_pattern_of_tables_is_looked_up_by_each_run():

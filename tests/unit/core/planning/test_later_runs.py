@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from airflow_provider_backpressure.core.config import Budget, Mode
+from airflow_provider_backpressure.core.config import Budget, Mode, Refresh
 from airflow_provider_backpressure.core.execution.lane_result import spec_for
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.planning.planner import Planner
@@ -221,3 +221,20 @@ def test_text_in_another_order_has_no_value_that_was_committed_last() -> None:
     runs.source.keys = range(140)
     runs.source.columns = (Column(name="id", type="bigint", collation="C"),)
     assert runs.planner().plan().plan.increment
+
+
+def test_a_refresh_reads_the_whole_again_once_in_each_run_that_finds_everything_committed() -> None:
+    """A run that is cleared gets no second plan; one that finds ranges of an earlier run open ends them first."""
+    runs = Runs(source=MemorySource(keys=range(100)), mode=Mode.UPSERT)
+    first = replace(runs.planner(), run="first", refresh=Refresh.EACH_RUN).plan()
+    second = replace(runs.planner(), run="second", refresh=Refresh.EACH_RUN)
+    assert (first.verdict, second.plan().verdict) == (Verdict.PLANNED, Verdict.RESUMED)
+    runs.complete()
+    assert replace(second, run="first").plan().verdict is Verdict.UNCHANGED
+    runs.source.keys = range(120)
+    assert (again := second.plan()).verdict is Verdict.PLANNED
+    assert again.plan.total == 120
+    assert second.plan().verdict is Verdict.RESUMED
+    runs.complete()
+    assert second.plan().verdict is Verdict.UNCHANGED
+    assert runs.planner().plan().verdict is Verdict.UNCHANGED

@@ -1,0 +1,86 @@
+"""A source that is copied again by each run, while it changes between the runs."""
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_backpressure.core.config import NewColumn, Refresh
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.planning.results import Planned, Verdict
+from airflow_provider_backpressure.exceptions import SinkRefused, VerificationFailed
+from tests.support.composed import Composed, difference
+from tests.support.postgres import run
+
+pytestmark = pytest.mark.integration
+
+CHANGES = (
+    "INSERT INTO t SELECT i, 'new' FROM generate_series(1001, 1100) i",
+    "UPDATE t SET code = 'changed' WHERE id % 7 = 0",
+    "DELETE FROM t WHERE id <= 50",
+)
+
+
+@pytest.fixture
+def composed(database: Endpoint, hydration: Composed) -> Composed:
+    """A source of 1,000 rows."""
+    run(
+        database,
+        "CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1::bigint, 1000) i",
+        "ALTER TABLE t ADD PRIMARY KEY (id)",
+        "ANALYZE t",
+        "CREATE SCHEMA raw",
+    )
+    return replace(hydration, mode="replace")
+
+
+def copy(composed: Composed, name: str, on_new_column: NewColumn = NewColumn.STOP) -> Planned:
+    """Let one run plan and drain its ranges."""
+    with composed.open() as ports:
+        planner = replace(ports.planner(), run=name, refresh=Refresh.EACH_RUN, on_new_column=on_new_column)
+        planned = planner.plan()
+        ports.hydrator().run()
+    return planned
+
+
+@pytest.mark.parametrize("consistency", ["static", "snapshot"])
+def test_a_target_that_is_replaced_equals_its_source_after_each_run(
+    consistency: str, database: Endpoint, composed: Composed
+) -> None:
+    """Inserts, updates and deletes; a run that is cleared makes no second plan."""
+    composed, plans = replace(composed, consistency=consistency), set()
+    for name in ("first", "second", "third"):
+        planned = copy(composed, name)
+        assert planned.verdict is Verdict.PLANNED
+        composed.finish()
+        plans |= {planned.plan.plan_id, copy(composed, name).plan.plan_id}
+        assert difference(database, "t", database, "raw.t") == (0, 0)
+        run(database, *(CHANGES if name == "first" else CHANGES[1:2]))
+    assert len(plans) == 3
+
+
+def test_upserts_bring_new_values_and_name_the_ranges_of_rows_that_are_gone(
+    database: Endpoint, composed: Composed
+) -> None:
+    """Rows that were deleted in the source stay in the target; verification says so."""
+    composed = replace(composed, mode="upsert")
+    for name in ("first", "second"):
+        copy(composed, name)
+        composed.finish()
+        assert difference(database, "t", database, "raw.t") == (0, 0)
+        run(database, *CHANGES[:2] if name == "first" else CHANGES[2:])
+    copy(composed, "third")
+    assert difference(database, "t", database, "raw.t") == (0, 50)
+    with pytest.raises(VerificationFailed, match="upsert leaves rows in the target that are no longer in the source"):
+        composed.finish()
+
+
+def test_a_column_that_was_added_arrives_with_the_next_copy(database: Endpoint, composed: Composed) -> None:
+    """Where the declaration says so; otherwise the run stops before it writes anything."""
+    copy(composed, "first")
+    composed.finish()
+    run(database, "ALTER TABLE t ADD COLUMN note text DEFAULT 'later'")
+    with pytest.raises(SinkRefused, match="it has no column note"):
+        copy(composed, "second")
+    copy(composed, "second", NewColumn.ADD)
+    composed.finish()
+    assert difference(database, "t", database, "raw.t") == (0, 0)
