@@ -18,7 +18,7 @@ from airflow_provider_backpressure.airflow_compat import (
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
-from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.messages import ZONE, Transform
 from airflow_provider_backpressure.core.snapshot.ranges import lane
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, is_running
@@ -246,7 +246,7 @@ def as_transform(transform: str | Transform | Callable[..., Any] | None) -> Tran
     if transform is None or isinstance(transform, Transform):
         return transform
     if isinstance(transform, str):
-        return Transform(sql=transform)
+        return Transform(sql=transform, zone=ZONE)
     if callable(transform):
-        return Transform(python="")
+        return Transform(python="", zone=ZONE)
     raise InvalidDeclaration(f"transform must be a SELECT or a callable, not {type(transform).__name__}.")

@@ -165,7 +165,7 @@ def as_new_column(policy: str) -> NewColumn:
 
 
 def continues(source: SourceDeclaration, consistency: Consistency) -> bool:
-    """Whether later runs read what has come since: from a log, or above the value committed last."""
+    """Whether later runs read what is new: from a log, or above the value committed last."""
     by_log = consistency in (Consistency.CATCH_UP, Consistency.OFFSETS)
     return by_log or getattr(source, "increment_column", None) is not None
 
@@ -178,8 +178,8 @@ def as_refresh(refresh: str | None, *, continues: bool, mode: Mode) -> Refresh:
         raise InvalidDeclaration(f"refresh must be one of {', '.join(Refresh)}, not {refresh!r}.") from error
     if wanted is Refresh.EACH_RUN and continues:
         raise InvalidDeclaration(
-            "refresh='each_run' reads the whole source again, but later runs of this one read only what has come since "
-            "then: leave refresh out, or read a table without increment_column= and consistency='catch_up'."
+            "refresh='each_run' reads the whole source again, but later runs of this one read only what is new: "
+            "leave refresh out, or read a table without increment_column= and consistency='catch_up'."
         )
     if wanted is Refresh.EACH_RUN and mode is Mode.APPEND:
         raise InvalidDeclaration(

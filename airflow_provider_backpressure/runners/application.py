@@ -204,7 +204,13 @@ def prepare_application(
         arguments=tuple(arguments),
         py_files=(str(shipment.shipment()), *_split_list(target.conf.get("spark.submit.pyFiles"))),
         files=() if here else (str(sent), *_split_list(target.conf.get("spark.files"))),
-        conf={**DEFAULTS, **_own(target, folder, here=here), **target.conf, **target.marks(name)},
+        conf={
+            **DEFAULTS,
+            **({shipment.TIME_ZONE: request.zone} if request.zone else {}),
+            **_own(target, folder, here=here),
+            **target.conf,
+            **target.marks(name),
+        },
         folder=folder,
         here=here,
     )

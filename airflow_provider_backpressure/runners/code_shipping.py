@@ -35,9 +35,10 @@ JOB = "airflow_provider_backpressure.spark.job"
 PROBE = "airflow_provider_backpressure.spark.task"
 ABOARD = "airflow_provider_backpressure.spark.code_loading"
 """Named, not imported: what runs in Spark is shipped there."""
-SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": "4m", "spark.sql.session.timeZone": "UTC"}
-"""Of each session: wide rows would else be handed to a task 64 MiB at a time, and a transform's days and hours would be
-those of the server's host."""
+SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": "4m"}
+"""Of each session: wide rows would else be handed to a task 64 MiB at a time."""
+TIME_ZONE = "spark.sql.session.timeZone"
+"""Setting of a session that a transform's days and hours go by."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

@@ -33,7 +33,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
 )
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerUnavailable, strip_frames
-from airflow_provider_backpressure.runners.code_shipping import ABOARD, JOB, PROBE, SETTINGS, cargo, module
+from airflow_provider_backpressure.runners.code_shipping import ABOARD, JOB, PROBE, SETTINGS, TIME_ZONE, cargo, module
 from airflow_provider_backpressure.runners.errors import translate
 from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
 
@@ -218,6 +218,7 @@ class ConnectRunner:
         self._ui_url = ui_url
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
+        self._zone: str | None = None
         self._memory: ExecutorMemory | None = None
         self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="spark-connect")
 
@@ -227,7 +228,7 @@ class ConnectRunner:
         return ExecutorEnvironment(**json.loads(rows[0].result))
 
     def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:
-        return self._on_session(lambda session: module(JOB).describe(session, read, transform, self._transform))
+        return self._on_session(partial(self._describe, read, transform))
 
     def run(self, spec: RangeSpec) -> "Future[RangeResult]":
         return self._pool.submit(self._on_session, partial(self._run, spec))
@@ -271,8 +272,14 @@ class ConnectRunner:
             session.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def _describe(self, read: ReadSpec, transform: Transform, session: SparkSession) -> tuple[Column, ...]:
+        self._set_zone(session, transform)
+        columns: tuple[Column, ...] = module(JOB).describe(session, read, transform, self._transform)
+        return columns
+
     def _run(self, spec: RangeSpec, session: SparkSession) -> RangeResult:
         job = module(JOB)
+        self._set_zone(session, spec.transform)
         with tag_jobs(session, spec.tag):
             rows = job.range_job(session, spec, self._endpoints, self._transform).collect()
         result: RangeResult = job.range_result(spec, rows)
@@ -284,6 +291,15 @@ class ConnectRunner:
             job.checksum_job(session, [spec], self._endpoints).collect()
         )
         return results[0]
+
+    def _set_zone(self, session: SparkSession, transform: Transform | None) -> None:
+        """Set the session's time zone to the transform's, once: a function in Python may set another one after that."""
+        if transform is None or transform.zone is None:
+            return
+        with self._lock:
+            if self._zone != transform.zone:
+                session.conf.set(TIME_ZONE, transform.zone)
+                self._zone = transform.zone
 
     def _executor_memory(self, session: SparkSession) -> ExecutorMemory:
         port = session.conf.get("spark.ui.port", "4040")
@@ -325,4 +341,4 @@ class ConnectRunner:
         with self._lock:
             if self._session is session:
                 session.client.close()
-                self._session, self.session_id = None, str(uuid.uuid4())
+                self._session, self._zone, self.session_id = None, None, str(uuid.uuid4())

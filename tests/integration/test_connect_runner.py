@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import MEBIBYTE
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec, Transform
+from airflow_provider_backpressure.core.snapshot.messages import ZONE, ChecksumSpec, RangeSpec, Transform
 from airflow_provider_backpressure.exceptions import (
     PlanSuperseded,
     RangeFailed,
@@ -267,22 +267,27 @@ def read_page(url: str) -> bytes:
         return response.read()
 
 
-def test_a_transforms_hours_are_those_of_utc_wherever_the_server_is(services: Services, begun: Begun) -> None:
-    """F4: another cluster in another zone makes the same rows."""
+def test_a_transforms_hours_are_those_of_its_plans_zone_wherever_the_server_is(
+    services: Services, begun: Begun
+) -> None:
+    """F4: another cluster in another zone makes the same rows; a plan of an earlier release keeps the server's zone."""
     zone = {"spark.driver.extraJavaOptions": "-Duser.timezone=Asia/Tokyo"}
     server = services.up("connect:tokyo", spark_conf=zone)["connect:tokyo"]
-    transform = Transform(sql="SELECT id, hour(timestamp_seconds(id)) AS hour FROM source")
+    zones = {"earlier": (None, "Asia/Tokyo"), "hours": (ZONE, "UTC")}
     try:
         with closing(ConnectRunner(server.url, begun.endpoints)) as runner:
             read = begun.plan.read
-            columns = runner.describe(read, transform)
-            options = {"read": read.columns, "path": "frame", "transform": transform}
-            target = begin(begun.source, begun.sink, table="raw.hours", columns=columns, **options)
-            assert runner.run(target.spec("SELECT * FROM t")).result(120).rows == 20000
+            for table, (given, _) in zones.items():
+                transform = Transform(sql="SELECT id, hour(timestamp_seconds(id)) AS hour FROM source", zone=given)
+                columns = runner.describe(read, transform)
+                options = {"read": read.columns, "path": "frame", "transform": transform}
+                target = begin(begun.source, begun.sink, table=f"raw.{table}", columns=columns, **options)
+                assert runner.run(target.spec("SELECT * FROM t")).result(120).rows == 20000
     finally:
         services.down("connect:tokyo")
-    expected = "SELECT id, extract(hour FROM to_timestamp(id) AT TIME ZONE 'UTC')::int AS hour FROM t"
-    assert difference(begun.source, expected, begun.sink, "SELECT * FROM raw.hours") == (20000, 20000, 0)
+    for table, (_, name) in zones.items():
+        expected = f"SELECT id, extract(hour FROM to_timestamp(id) AT TIME ZONE '{name}')::int AS hour FROM t"
+        assert difference(begun.source, expected, begun.sink, f"SELECT * FROM raw.{table}") == (20000, 20000, 0)
 
 
 def test_an_interrupt_of_nothing_is_nothing(runner: ConnectRunner) -> None:

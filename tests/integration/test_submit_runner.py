@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_backpressure.core.config import MEBIBYTE, Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Transform
+from airflow_provider_backpressure.core.snapshot.messages import ZONE, RangeSpec, Transform
 from airflow_provider_backpressure.exceptions import PlanSuperseded
 from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
 from airflow_provider_backpressure.hooks.spark import open_runner
@@ -128,7 +128,8 @@ def test_a_transform_runs_on_a_standalone_cluster(
     """The frame path with SQL; columns by analysis, hours in UTC, the probe once a day."""
     zone = {"spark.driver.extraJavaOptions": "-Duser.timezone=Asia/Tokyo"}
     runner = submit(standalone, **{"spark.pyspark.python": sys.executable, "spark.cores.max": "2", **zone})
-    transform = Transform(sql="SELECT id, upper(code) AS code, hour(timestamp_seconds(id)) AS hour FROM source")
+    query = "SELECT id, upper(code) AS code, hour(timestamp_seconds(id)) AS hour FROM source"
+    transform = Transform(sql=query, zone=ZONE)
     columns = runner.describe(begun.plan.read, transform)
     assert [(column.name, column.type) for column in columns] == [
         ("id", "integer"),

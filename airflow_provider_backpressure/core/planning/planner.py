@@ -36,7 +36,7 @@ from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironm
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
-from airflow_provider_backpressure.core.snapshot.messages import Transform, Window, choose_path
+from airflow_provider_backpressure.core.snapshot.messages import Transform, Window, choose_path, keep_zone
 from airflow_provider_backpressure.core.snapshot.offsets import in_order, order_by_log, take_tombstone
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
@@ -130,6 +130,7 @@ class Planner:
         # What an earlier run left open is ended first: a source that is too large for one run would never arrive.
         if (plan := hydration.plan) is not None and not (refreshes and asks and self._is_complete(hydration)):
             check_consistency(planner.consistency, plan)
+            planner = replace(planner, transform=keep_zone(planner.transform, plan.transform))
             return planner._go_on(hydration, plan)
         if plan is not None and self.on_new_column is NewColumn.ADD:
             planner._widen(plan, after=None)
@@ -377,8 +378,7 @@ class Planner:
     def _replay(self, hydration: Hydration, plan: Plan) -> Planned | None:
         """Plan the windows that follow a plan whose ranges are all committed; ``None`` where there are none."""
         log, markers = self.source.log(hydration.id), self.sink.markers(plan.plan_id)
-        upto = find_released_position(markers.values())
-        if upto is not None:
+        if (upto := find_released_position(markers.values())) is not None:
             log.release(upto)
         hydrating = hydration.phase is not Phase.STEADY_STATE
         found = next_windows(plan, log, markers.values(), budget=self.budget, hydrating=hydrating)

@@ -137,6 +137,10 @@ class WriteSpec:
     """Whether later rows win over earlier ones: ranges go in one after another, and a tombstone deletes."""
 
 
+ZONE = "UTC"
+"""The time zone of new plans' transforms: the rows are the same wherever Spark runs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Transform:
     """What the frame path does between reader and writer.
@@ -147,6 +151,14 @@ class Transform:
 
     sql: str | None = None
     python: str | None = None
+    zone: str | None = None
+    """The time zone of its days and hours, a name as Spark knows it; ``None``: that of the Spark server, as in plans of
+    earlier releases."""
+
+
+def keep_zone(transform: Transform | None, before: Transform | None) -> Transform | None:
+    """Return the transform in the time zone of the plan before: the rows of one target are all of one zone."""
+    return replace(transform, zone=before.zone) if transform is not None and before is not None else transform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,6 +334,12 @@ class Request:
         """Connections whose logins it needs."""
         ranges = () if self.spec is None else (self.spec.read.conn_id, self.spec.write.conn_id)
         return frozenset((*ranges, *(checksum.conn_id for checksum in self.checksums))) - {""}
+
+    @property
+    def zone(self) -> str | None:
+        """The time zone of its transform; ``None`` where that, or a transform, is not given."""
+        transform = self.spec.transform if self.spec is not None else self.transform
+        return transform.zone if transform is not None else None
 
     def to_json(self) -> str:
         """Return the message with its version."""

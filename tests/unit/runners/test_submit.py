@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from airflow_provider_backpressure.exceptions import (
     to_text,
 )
 from airflow_provider_backpressure.runners.application import Application
+from airflow_provider_backpressure.runners.code_shipping import TIME_ZONE
 from airflow_provider_backpressure.runners.executor_memory import Target
 from airflow_provider_backpressure.runners.submit import SubmitRunner
 
@@ -127,6 +128,19 @@ def test_a_range_travels_by_files_and_leaves_none(tmp_path: Path) -> None:
     assert recorder.logins == [{"source": ENDPOINTS["source"], "sink": ENDPOINTS["sink"]}]
     assert list((tmp_path / "applications").iterdir()) == []
     assert given.session_id.startswith(f"submit:{socket.gethostname()}:")
+
+
+def test_a_transforms_zone_is_that_of_its_plan_or_of_the_connection(tmp_path: Path) -> None:
+    """Without one the application has the server's: so a plan of an earlier release had it."""
+    recorder = Recorder(answer=lambda request: {"columns": [], "slices": [PIECE]})
+    given, transform = runner(tmp_path, recorder), Transform(sql="SELECT 1", zone="UTC")
+    given.describe(READ, transform)
+    given.run(spec(transform=transform, path="frame")).result(10)
+    given.run(spec(transform=replace(transform, zone=None), path="frame")).result(10)
+    other = runner(tmp_path, recorder, conf={TIME_ZONE: "Europe/Berlin"})
+    other.run(spec(transform=transform, path="frame")).result(10)
+    zones = [application.conf.get(TIME_ZONE) for application in recorder.applications]
+    assert zones == ["UTC", "UTC", None, "Europe/Berlin"]
 
 
 @pytest.mark.statement("X5")

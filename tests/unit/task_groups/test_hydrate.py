@@ -227,7 +227,7 @@ def made_with(task):
     ("values", "sentence"),
     [
         ({}, "refresh='each_run' with mode='append' would add every row again"),
-        ({"mode": "upsert", "consistency": "catch_up"}, "later runs of this one read only what has come since then"),
+        ({"mode": "upsert", "consistency": "catch_up"}, "later runs of this one read only what is new"),
         ({"mode": "upsert", "source": replace(SOURCE, increment_column="at")}, "leave refresh out"),
         ({"mode": "upsert", "refresh": "daily"}, "refresh must be one of once, each_run, not 'daily'."),
     ],

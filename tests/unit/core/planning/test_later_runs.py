@@ -9,7 +9,7 @@ from airflow_provider_backpressure.core.execution.lane_result import spec_for
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.results import Verdict
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Window
+from airflow_provider_backpressure.core.snapshot.messages import ZONE, Column, ReadSpec, Transform, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
@@ -39,6 +39,7 @@ class Runs:
 
     source: MemorySource = field(default_factory=lambda: MemorySource(keys=range(100), increments=True))
     mode: Mode = Mode.UPSERT
+    transform: Transform | None = None
     sink: MemorySink = field(default_factory=MemorySink)
     ledger: MemoryLedger = field(default_factory=MemoryLedger)
 
@@ -51,6 +52,7 @@ class Runs:
             budget=Budget(range_rows=50),
             mode=self.mode,
             key=key,
+            transform=self.transform,
             owner="dag",
             cluster="spark",
         )
@@ -238,3 +240,15 @@ def test_a_refresh_reads_the_whole_again_once_in_each_run_that_finds_everything_
     runs.complete()
     assert second.plan().verdict is Verdict.UNCHANGED
     assert runs.planner().plan().verdict is Verdict.UNCHANGED
+
+
+def test_increments_keep_the_zone_of_the_plan_before() -> None:
+    """A plan of an earlier release names none: its rows are of the server's zone, and so are those that follow."""
+    declared = Transform(sql="SELECT * FROM source", zone=ZONE)
+    runs = Runs(transform=replace(declared, zone=None))
+    first = runs.complete()
+    assert '"zone": null' in first.to_json()
+    assert Plan.from_json(first.to_json().replace(', "zone": null', "")) == first
+    runs.source.keys, runs.transform = range(120), declared
+    assert runs.complete().transform == replace(declared, zone=None)
+    assert runs.planner().plan(restart=True).plan.transform == declared
