@@ -11,6 +11,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
+from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.services import Server
 from tests.support import lakes
@@ -117,3 +118,23 @@ def test_changed_rows_are_merged(composed: Composed, runner: ConnectRunner, data
     _, report = hydrate(merging, runner)
     assert (report.rows, report.mismatches) == (26, ())
     assert [row[:13] for row in lakes.rows(composed.into)] == source_rows(database)
+
+
+@pytest.mark.parametrize("composed", ["delta", "iceberg"], indirect=True)
+def test_increments_by_text_are_merged_where_files_order_it_as_the_source_does(
+    composed: Composed, runner: ConnectRunner, database: Endpoint, tmp_path: Path
+) -> None:
+    """Dates as text compare by bytes under "C"; under another collation no window could be found in the files again."""
+    date = "to_char(date '2024-01-01' + id::int, 'YYYY-MM-DD')"
+    run(database, 'ALTER TABLE sales ADD at_day text COLLATE "C"', f"UPDATE sales SET at_day = {date}", "ANALYZE sales")
+    merging = replace(composed, mode="upsert", reading={"increment_column": "at_day", "split_column": "id"})
+    assert hydrate(merging, runner)[1].equal
+    run(database, f"INSERT INTO sales (id, code, at_day) SELECT id, 'new', {date} FROM (SELECT 3000 AS id) AS new")
+    _, report = hydrate(merging, runner)
+    assert (report.rows, report.mismatches) == (1, ())
+
+    run(database, 'ALTER TABLE sales ALTER at_day TYPE text COLLATE "und-x-icu"')
+    (tmp_path / "other").mkdir()
+    other = replace(merging, into=lakes.place(composed.into["kind"], tmp_path / "other"))
+    with other.open(runner) as ports, pytest.raises(SinkRefused, match=r"Increments by at_day .* ordered by icu"):
+        ports.planner().plan()

@@ -35,6 +35,8 @@ _ONE_PRINTED = re.compile(
 """Types of which a server prints equal values as one text."""
 _OTHER_ORDER = re.compile(r"numeric(?!\(([12]?\d|3[0-8]),\d+\)).*|bytea|character\(\d+\)")
 """Types whose values files keep as text or bytes that are not ordered as a server orders the values."""
+_BY_BYTES = re.compile(r"C|libc C\.utf-?8( .*)?|.+_bin", re.IGNORECASE)
+"""Collations of PostgreSQL and MySQL that order text as its bytes in UTF-8 are ordered, which is the order in files."""
 NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
 """What every task imports on the executors."""
 
@@ -80,12 +82,9 @@ def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, 
     if not increments or snapshot.consistency is Consistency.CATCH_UP:
         return
     by = snapshot.window.column if snapshot.window is not None else None
-    rising = next((column.base_type for column in arriving if column.name == by), "")
-    if write.kind in _AS_TEXT_IN and _OTHER_ORDER.fullmatch(rising):
-        raise SinkRefused(
-            f"Increments by {by} cannot be upserted into {write.fence}: files keep a {rising} in another form, which "
-            "has another order, so no later run could be verified. Read increments by another column."
-        )
+    rising = next((column for column in arriving if column.name == by), None)
+    if rising is not None and write.kind in _AS_TEXT_IN:
+        _check_order_in_files(rising, write)
     folded = {column.name for column in write.columns if column.base_type.rpartition(".")[2] == "citext"}
     one = _ONE_SENT if snapshot.consistency is Consistency.OFFSETS else _ONE_PRINTED
     source = {column.name: column for column in snapshot.columns}
@@ -106,6 +105,22 @@ def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, 
             f"{write.fence} cannot be upserted by {column.name} in later runs: {why}, so a row would come beside the "
             f"one that it replaces. {way_out}."
         )
+
+
+def _check_order_in_files(rising: Column, write: WriteSpec) -> None:
+    """Raise where files order the values of increments otherwise than the source does."""
+    if _OTHER_ORDER.fullmatch(rising.base_type):
+        why = f"files keep a {rising.base_type} in another form, which has another order"
+        way_out = "Read increments by another column"
+    elif rising.collation is not None and not _BY_BYTES.fullmatch(rising.collation):
+        why = f"its text is ordered by {rising.collation} in the source and by bytes in files"
+        way_out = "Read increments by another column, or give this one a collation that compares bytes"
+    else:
+        return
+    raise SinkRefused(
+        f"Increments by {rising.name} cannot be upserted into {write.fence}: {why}, so no later run could be verified. "
+        f"{way_out}."
+    )
 
 
 def check_same_key(plan: Plan, write: WriteSpec) -> None:

@@ -24,8 +24,10 @@ def check(
     arriving: str | None = None,
     versions: tuple[str, ...] = (),
     rising: str = "bigint",
+    collation: str | None = None,
 ) -> None:
-    columns = (Column(name="k", type=type_, definition=definition), Column(name="other", type=rising))
+    last = Column(name="other", type=rising, collation=collation)
+    columns = (Column(name="k", type=type_, definition=definition), last)
     snapshot = Snapshot(
         source_identity="s",
         columns=columns,
@@ -181,3 +183,13 @@ def test_what_a_source_with_versions_was_appended_of_is_not_upserted_later() -> 
     with pytest.raises(InvalidDeclaration, match="were appended, so a key may have several rows there"):
         check_same_key(plan, replace(plan.write, mode="upsert", key=("k",)))
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_increments_by_text_are_upserted_into_files_only_in_the_order_of_bytes() -> None:
+    """Files compare bytes. A transformed column has no collation."""
+    for collation in ("C", "libc C.UTF-8", "libc C.utf8 2.36", "utf8mb4_bin", "utf8mb4_0900_bin", "ascii_bin", None):
+        check("bigint", "iceberg", rising="text", collation=collation)
+    for collation in ("libc en_US.UTF-8 2.36", "icu und 153.14", "utf8mb4_0900_ai_ci", "icu C"):
+        check("bigint", "postgres", rising="text", collation=collation)
+        with pytest.raises(SinkRefused, match=rf"Increments by other [^\n]* ordered by {collation} in the source and"):
+            check("bigint", "iceberg", rising="text", collation=collation)
