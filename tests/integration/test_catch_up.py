@@ -332,8 +332,30 @@ def test_a_target_that_cannot_follow_is_refused(followed: Followed, caplog: pyte
     caplog.clear()
     with pytest.raises(SinkRefused, match="empty it first"):
         followed.plan()
-    assert "nothing compares rows that an AFTER trigger changes in the table itself" in caplog.text
+    assert "a range fails where one of them changes rows of the table itself" in caplog.text
     assert followed.slots() == []
+
+
+def test_a_target_whose_trigger_changes_its_rows_is_not_followed(followed: Followed) -> None:
+    """Already with the ranges before the log; one that waits for the commit is refused before."""
+    followed.source("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1), (2, 2)", "ANALYZE t")
+    followed.sink(
+        "CREATE SCHEMA raw",
+        "CREATE TABLE raw.t (id int PRIMARY KEY, v int)",
+        "CREATE FUNCTION raw.more() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN UPDATE raw.t SET v = v + 1 WHERE id = NEW.id; RETURN NULL; END'",
+        "CREATE CONSTRAINT TRIGGER more AFTER INSERT ON raw.t DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION raw.more()",
+    )
+    with pytest.raises(SinkRefused, match="trigger more may change or drop rows"):
+        followed.plan()
+    followed.sink(
+        "DROP TRIGGER more ON raw.t",
+        "CREATE TRIGGER more AFTER INSERT ON raw.t FOR EACH ROW EXECUTE FUNCTION raw.more()",
+    )
+    with pytest.raises(RangeFailed, match=r"changed 2 rows of raw\.t, and a trigger or rule changed 2 more there"):
+        followed.go()
+    assert followed.sink("SELECT count(*) FROM raw.t") == [(0,)]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,13 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Figure
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    LogLost,
+    RangeFailed,
+    SourceRefused,
+    SourceUnavailable,
+)
 from dev.services import Services
 from tests.conftest import fresh_database
 from tests.support.postgres import connected, run
@@ -39,6 +45,12 @@ TABLE = (
     "ALTER TABLE t ALTER doc SET STORAGE EXTERNAL, ALTER d2 SET STORAGE EXTERNAL",
 )
 LONG = "repeat('{}', 3000)"
+CHANGED = {
+    "INSERT": ("UPDATE raw.t SET doc = upper(doc) WHERE id = NEW.id", "INSERT INTO t VALUES (10, 1, 'n')"),
+    "UPDATE": ("DELETE FROM raw.t WHERE id = NEW.id", "UPDATE t SET v = v + 1 WHERE id = 3"),
+    "DELETE": ("INSERT INTO raw.t VALUES (OLD.id + 1000)", "DELETE FROM t WHERE id = 3"),
+}
+"""What a trigger does to rows of its own table behind an event, and what brings that about."""
 Make = Callable[..., Replayed]
 _WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
 
@@ -426,3 +438,39 @@ def test_a_window_is_streamed_and_never_held(make: Make) -> None:
     tracemalloc.stop()
     assert peak < 8_000_000
     assert table.differs() == (0, 0)
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_rows_that_a_trigger_of_the_target_changes_are_noticed(make: Make, partitioned: bool) -> None:
+    """No verification would see them: rows took each other's place. What a trigger writes elsewhere is an audit."""
+    table = make()
+    if partitioned:
+        table.source(
+            "ALTER TABLE raw.t RENAME TO part",
+            "CREATE TABLE raw.t (LIKE raw.part INCLUDING INDEXES) PARTITION BY RANGE (id)",
+            "ALTER TABLE raw.t ATTACH PARTITION raw.part DEFAULT",
+        )
+    table.source(
+        "CREATE TABLE raw.audit (id int)",
+        "CREATE FUNCTION raw.audits() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN INSERT INTO raw.audit VALUES (coalesce(NEW.id, OLD.id)); RETURN NULL; END'",
+        "CREATE TRIGGER audits AFTER INSERT OR UPDATE OR DELETE ON raw.t FOR EACH ROW EXECUTE FUNCTION raw.audits()",
+        f"INSERT INTO t VALUES (1, 0, {long('a')}, 'x'), (2, 0, 'b', 'y')",
+    )
+    table.replay()
+    table.source("UPDATE t SET v = 1", "DELETE FROM t WHERE id = 2", "UPDATE t SET id = 3 WHERE id = 1")
+    table.replay()
+    assert table.differs() == (0, 0)
+    assert table.source("SELECT count(*) FROM raw.audit") == [(5,)]
+    for event, (change, statement) in CHANGED.items():
+        table.source(
+            "CREATE OR REPLACE FUNCTION raw.changes() RETURNS trigger LANGUAGE plpgsql AS"
+            f" 'BEGIN {change}; RETURN NULL; END'",
+            f"CREATE TRIGGER changes AFTER {event} ON raw.t FOR EACH ROW EXECUTE FUNCTION raw.changes()",
+            statement,
+        )
+        with pytest.raises(RangeFailed, match=r"changed 1 rows of raw\.t, and a trigger or rule changed 1 more there"):
+            table.replay()
+        table.source("DROP TRIGGER changes ON raw.t")
+        table.replay()
+        assert table.differs() == (0, 0)

@@ -237,7 +237,7 @@ def _against(session: Session, fitting: Fitting, table: Relation) -> list[str]:
         log.warning(
             "%s has triggers or rules of its own; COPY fires the triggers and passes the rules by%s.",
             table.name,
-            ", and nothing compares rows that an AFTER trigger changes in the table itself" if fitting.replayed else "",
+            ", and a range fails where one of them changes rows of the table itself" if fitting.replayed else "",
         )
     against = [*_against_columns(fitting, table), *_against_rights(session, fitting, table)]
     replaying = _against_replaying(session, fitting, table) if fitting.replayed else []
@@ -412,7 +412,8 @@ _REPLAYED = sql.SQL(
            array(
                SELECT tgname::text FROM pg_trigger
                WHERE (tgrelid = c.oid OR tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))
-                 AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 3 = 3 ORDER BY 1),
+                 AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND (tgtype & 3 = 3 OR tginitdeferred)
+               ORDER BY 1),
            array(
                SELECT rulename::text FROM pg_rewrite
                WHERE ev_class = c.oid AND is_instead AND ev_enabled IN ('O', 'A') ORDER BY 1),

@@ -19,6 +19,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy 
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import RowSum, names
+from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
@@ -115,7 +116,7 @@ class Fold:
         self._run("ANALYZE {last}")
         for number in kept:
             self._fill_in(number)
-        self._run("DELETE FROM {target} AS t USING {last} AS l WHERE l.op = {delete} AND {same}")
+        self._write("DELETE FROM {target} AS t USING {last} AS l WHERE l.op = {delete} AND {same}")
         if kept:
             self._keep(kept)
             self._ask(changes)
@@ -128,7 +129,7 @@ class Fold:
         ).fetchone()
         if row is None or row[0] is None:
             return False
-        self._run("DELETE FROM {target}")
+        self._write("DELETE FROM {target}")
         self._run("DELETE FROM {changes} WHERE seq <= {at}", at=sql.Literal(row[0]))
         return True
 
@@ -168,7 +169,7 @@ class Fold:
             for number, column in enumerate(self.write.columns)
             if column.name not in self.write.key
         )
-        self._run(
+        self._write(
             "WITH done AS (UPDATE {target} AS t SET {changed} FROM {last} AS l"
             " WHERE l.op <> {delete} AND l.kept IS NOT NULL AND NOT l.lost AND {same} RETURNING l.seq)"
             " DELETE FROM {last} AS l USING done WHERE l.seq = done.seq",
@@ -192,14 +193,14 @@ class Fold:
                 sql.SQL("t.{} = w.{}").format(self._name(number), _column(number)) for number in self._key
             ),
         )
-        self.connection.execute(gone, [list(values) for values in zip(*keys, strict=True)])
+        execute_alone(self.connection, self.write, gone, [list(values) for values in zip(*keys, strict=True)])
         self.load(changes.again(keys), RowSum())
         self._run("INSERT INTO {last} SELECT *, false FROM {changes}")
 
     def _upsert(self) -> None:
         rest = [column.name for column in self.write.columns if column.name not in self.write.key]
         changed = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest)
-        self._run(
+        self._write(
             "INSERT INTO {target} ({names}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {last} AS l"
             " WHERE l.op <> {delete} ON CONFLICT ({by}) DO {action}",
             names=names(self.write.columns),
@@ -210,6 +211,9 @@ class Fold:
 
     def _run(self, statement: str, **parts: sql.Composable) -> psycopg.Cursor:
         return self.connection.execute(self._sql(statement, **parts))
+
+    def _write(self, statement: str, **parts: sql.Composable) -> None:
+        execute_alone(self.connection, self.write, self._sql(statement, **parts))
 
     def _sql(self, statement: str, **parts: sql.Composable) -> sql.Composed:
         known = {

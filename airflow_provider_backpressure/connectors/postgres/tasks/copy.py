@@ -58,7 +58,7 @@ def _fill(spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.C
         total, checksum = hash_stage(connection, write)
         copied = replace(copied, bytes=total.bytes, checksum=checksum)
     if staged:
-        move_stage(connection, write)
+        move_stage(connection, write, alone=spec.read.tells_position)
     return copied
 
 

@@ -9,6 +9,7 @@ from psycopg import sql
 from xxhash import xxh3_64_intdigest
 
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut, comparable
+from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.exceptions import RangeFailed
@@ -143,10 +144,13 @@ def hash_stage(connection: psycopg.Connection, write: WriteSpec) -> tuple[RowSum
     return total, total.finish(stream.rows)
 
 
-def move_stage(connection: psycopg.Connection, write: WriteSpec, rows: sql.Composable = STAGE) -> None:
+def move_stage(
+    connection: psycopg.Connection, write: WriteSpec, rows: sql.Composable = STAGE, *, alone: bool = False
+) -> None:
     """Put the stage's rows into the target as the mode says: added, or in the place of those with their key.
 
-    ``rows``: those of them that are meant.
+    ``rows``: those of them that are meant. ``alone``: whether nothing else may change the target's rows, see
+    :func:`.execute_alone`.
     """
     every = names(write.columns)
     statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}").format(
@@ -158,7 +162,10 @@ def move_stage(connection: psycopg.Connection, write: WriteSpec, rows: sql.Compo
         action = sql.SQL("UPDATE SET {}").format(changes) if rest else sql.SQL("NOTHING")
         key = sql.SQL(", ").join(map(sql.Identifier, write.key))
         statement += sql.SQL(" ON CONFLICT ({}) DO {}").format(key, action)
-    connection.execute(statement)
+    if alone:
+        execute_alone(connection, write, statement)
+    else:
+        connection.execute(statement)
 
 
 def names(columns: Sequence[Column]) -> sql.Composed:

@@ -29,7 +29,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec, SliceResult
 from airflow_provider_backpressure.core.snapshot.offsets import PLACE, TOMBSTONE
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
@@ -139,7 +139,7 @@ def _write_encoded(
     copied = _copy_rows(connection, spec, sieve, rows, STAGE if staged else sql.SQL(write.target), form)
     checksum = total.finish(copied)
     if staged:
-        _move(connection, write)
+        _move(connection, spec)
     return total, checksum, sieve.bad
 
 
@@ -154,15 +154,15 @@ def _write_staged(
     make_stage(connection, spec.write)
     load(connection, spec, sieve, rows)
     total, checksum = hash_stage(connection, spec.write)
-    _move(connection, spec.write)
+    _move(connection, spec)
     return total, checksum, sieve.bad
 
 
-def _move(connection: psycopg.Connection, write: WriteSpec) -> None:
-    if write.ordered:
-        move_in_order(connection, write)
+def _move(connection: psycopg.Connection, spec: RangeSpec) -> None:
+    if spec.write.ordered:
+        move_in_order(connection, spec.write)
     else:
-        move_stage(connection, write)
+        move_stage(connection, spec.write, alone=spec.read.tells_position)
 
 
 @dataclass(frozen=True, kw_only=True)
