@@ -642,6 +642,21 @@ def test_a_plan_in_a_renamed_or_copied_schema_holds_no_table_of_the_old_name(ope
         prepared(opened())
 
 
+def test_a_plan_of_a_dropped_table_takes_no_table_that_another_schema_holds(opened: Open, database: Endpoint) -> None:
+    """Its own row is of the old table: it says nothing of the new one."""
+    one, other = opened(), opened(system_schema="etl")
+    one.begin(planned(prepared(one)))
+    run(database, "ALTER TABLE raw.t RENAME TO old")
+    second = planned(prepared(other))
+    assert other.begin(second) == 1
+    for statement in ("SELECT 1", "DROP TABLE raw.old"):
+        run(database, statement)
+        with pytest.raises(SinkRefused, match=f"is held by plan {second.plan_id} of .* in the schema etl: "):
+            one.begin(planned(prepared(opened())))
+    run(database, "DROP TABLE raw.t", "DROP TABLE etl.backpressure_plan")
+    assert one.begin(planned(prepared(opened()))) == 2
+
+
 def test_plans_that_begin_at_once_get_different_epochs(opened: Open) -> None:
     write = prepared(opened())
     barrier = threading.Barrier(6)

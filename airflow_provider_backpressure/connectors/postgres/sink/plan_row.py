@@ -71,8 +71,9 @@ def check_other_schemas(
 ) -> None:
     """Raise ``SinkRefused`` where a row of another schema's plan table holds the target: no fence is of both.
 
-    Not where ours has a row of the target already, not where our role may not read the other table, and not where the
-    row is of another table that had the target's name: its schema was renamed, or the row was copied.
+    Not where ours has a row of the target already, and not where our role may not read the other table. A row of
+    another table that had the target's name does not count, ours neither: the table was renamed or dropped, or the row
+    was copied.
     """
     schemas = [schema for (schema,) in connection.execute(_PLAN_SCHEMAS, (plans.name.name,)).fetchall()]
     values = {"target": fence, "table": target.sql, "plans": plans.name.name}
@@ -80,8 +81,9 @@ def check_other_schemas(
         held = _HELD.format(sql.Identifier(schema, plans.name.name))
         row = connection.execute(held, values).fetchone()
         if row is not None and schema == plans.name.schema:
-            return
-        if row is not None and not row[2]:
+            if not is_another_table(connection, plans, fence=fence, target=target):
+                return
+        elif row is not None and not row[2]:
             raise SinkRefused(
                 f"{place} is held by plan {row[0]} of {row[1]} in the schema {schema}: two hydrations would overwrite "
                 f"each other's rows. Use system_schema={schema!r}, or delete the target's row from "
