@@ -703,6 +703,23 @@ def test_more_bad_records_than_may_be_kept_fail_the_range(stage: Stage) -> None:
     assert hydration.rows() == []
 
 
+def test_a_timestamp_of_a_year_that_no_reader_holds_may_be_null_under_a_transform(stage: Stage) -> None:
+    """Its producer sent microseconds. The run continues as it was planned; nothing else of the record is lost."""
+    topic = stage.topic(message_timestamp_after_max_ms=str(2**63 - 1))
+    topic.send(0, 0, timestamp=1_700_000_000_000)
+    topic.send(0, 1, timestamp=1_700_000_000_000_000)
+    hydration = stage.hydration(topic, transform="SELECT `offset`, `timestamp`, value FROM source")
+    with pytest.raises(SourceRefused, match=r"offset 1 of partition 0 .* bad_timestamps=\"null\" on the source"):
+        hydration.go()
+    composed = replace(hydration.composed, reading={"bad_timestamps": "null"})
+    hydration = replace(hydration, composed=composed)
+    assert hydration.plan().verdict is Verdict.RESUMED
+    hydration.drain()
+    found = hydration.rows('"offset", extract(epoch FROM "timestamp")::bigint, value::text')
+    assert found == [(0, 1_700_000_000, "0"), (1, None, "1")]
+    assert hydration.verify().equal
+
+
 def test_a_transform_sees_the_columns(stage: Stage) -> None:
     """A SELECT takes values apart; progress is still complete by offsets, and the whole target is compared."""
     topic = stage.topic(2)

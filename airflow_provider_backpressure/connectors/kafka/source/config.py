@@ -15,6 +15,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 FORMATS = ("json", "raw")
 KEYS = ("bytes", "text")
+BAD_TIMESTAMPS = ("refuse", "null")
 EARLIEST, LATEST = "earliest", "latest"
 Start = str | datetime | Mapping[int, int] | Mapping[str, int]
 
@@ -48,6 +49,8 @@ class KafkaSource:
     partition, of which those not named begin at their earliest."""
     accept_loss: bool = False
     """Continue where the log no longer holds what was to be read. Otherwise the run stops and names the loss."""
+    bad_timestamps: str = "refuse"
+    """What becomes of a record's own timestamp outside of the years 1 to 9999: ``refuse`` the record, or ``null``."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant; templates are looked at when they are known."""
@@ -59,6 +62,10 @@ class KafkaSource:
             raise InvalidDeclaration("KafkaSource.fields are those of JSON objects: they need format='json'.")
         if self.fields is not None and not self.fields:
             raise InvalidDeclaration("KafkaSource.fields must name at least one field, or be None for the whole value.")
+        if self.bad_timestamps not in BAD_TIMESTAMPS:
+            raise InvalidDeclaration(
+                f"KafkaSource.bad_timestamps must be one of {', '.join(BAD_TIMESTAMPS)}, not {self.bad_timestamps!r}."
+            )
         if isinstance(self.start, datetime):
             _aware(self.start)
 

@@ -123,7 +123,10 @@ class KafkaTopic:
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
         """See :meth:`..core.ports.Source.slice`. Asks nothing."""
-        query = {"topic": self._declared.topic, "accept_loss": self._declared.accept_loss}
+        declared = self._declared
+        query = {"topic": declared.topic, "accept_loss": declared.accept_loss}
+        if declared.bad_timestamps == "null":
+            query["null_timestamps"] = True
         if (window := LogWindow.from_window(read.window)) is not None:
             query["topic_id"] = window.topic_id
         return Slice(slice_id=slice_id, query=json.dumps(query), bounds=bounds.to_json())

@@ -67,12 +67,13 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
         reading = _Reading(
             client=client, heard=heard, endpoint=seen, topic=what["topic"], accept_loss=what["accept_loss"]
         )
+        null_times = what.get("null_timestamps", False)
         make = to_batch_with_bad if read.keep_bad else partial(to_batch, trusts=read.trusts)
         found = reading.records(bounds.pieces)
         while True:
             with _pause_garbage_collection():
                 records = next(found, None)
-                batch = make(records, read.columns, what["topic"]) if records else None
+                batch = make(records, read.columns, what["topic"], null_times=null_times) if records else None
                 if records and read.marks_tombstones:
                     batch = mark_tombstones(batch, records, keep_bad=read.keep_bad)
                 del records

@@ -86,19 +86,24 @@ _DAY_MILLIS = 86_400_000
 _FIRST_MILLIS, _LAST_MILLIS = -62_135_596_800_000, 253_402_300_799_999
 _OUTSIDE = "is outside of the years 1 to 9999"
 """All that readers of files can hold."""
+_ASIDE = "Where there is no transform, quarantine= on the sink puts such records aside."
+_NULL_TIMES = 'Set bad_timestamps="null" on the source to read it as NULL. '
 
 
-def to_batch(records: Records, columns: Sequence[Column], topic: str, *, trusts: bool = False) -> pyarrow.RecordBatch:
+def to_batch(
+    records: Records, columns: Sequence[Column], topic: str, *, trusts: bool = False, null_times: bool = False
+) -> pyarrow.RecordBatch:
     """Return records as a batch of these columns; ``SourceRefused`` names the first that is not what they say.
 
-    ``trusts``: whether a value that is one JSON text need not be looked at here.
+    ``trusts``: whether a value that is one JSON text need not be looked at here. ``null_times``: whether a record's
+    timestamp that no reader holds becomes NULL.
     """
     key = columns[GIVEN - 2]
     arrays = [
         pyarrow.repeat(buffers.text(topic), len(records)),
         _numbers(records, "partition", pyarrow.int32()),
         _numbers(records, "offset", pyarrow.int64()),
-        _times(records),
+        _times(records, null_times=null_times),
         _bytes(records, "key") if key.type == "bytea" else _key_texts(records),
         _headers(records),
         *_values(records, columns[GIVEN:], trusts=trusts),
@@ -112,16 +117,18 @@ def mark_tombstones(batch: pyarrow.RecordBatch, records: Records, *, keep_bad: b
     return batch.add_column(batch.num_columns - keep_bad, TOMBSTONE, marks)
 
 
-def to_batch_with_bad(records: Records, columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
+def to_batch_with_bad(
+    records: Records, columns: Sequence[Column], topic: str, *, null_times: bool = False
+) -> pyarrow.RecordBatch:
     """Return records as a batch of these columns and :data:`BAD`, which names those that are not what they say."""
     try:
-        return _mark_rows(to_batch(records, columns, topic), None)
+        return _mark_rows(to_batch(records, columns, topic, null_times=null_times), None)
     except Unreadable:
         pass
     pieces = []
     for record in records:
         try:
-            pieces.append(_mark_rows(to_batch([record], columns, topic), None))
+            pieces.append(_mark_rows(to_batch([record], columns, topic, null_times=null_times), None))
         except Unreadable as error:
             pieces.append(_mark_rows(_empty(record, columns, topic), bad(error.reason, record.value())))
     table = pyarrow.Table.from_batches(pieces).combine_chunks()
@@ -134,15 +141,11 @@ def _mark_rows(batch: pyarrow.RecordBatch, mark: str | None) -> pyarrow.RecordBa
 
 def _empty(record: "Message", columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
     """Return what Kafka says of a record, without key and value."""
-    try:
-        time = _times([record])
-    except Unreadable:
-        time = pyarrow.nulls(1, pyarrow.timestamp("us", tz="UTC"))
     arrays = [
         pyarrow.repeat(buffers.text(topic), 1),
         _numbers([record], "partition", pyarrow.int32()),
         _numbers([record], "offset", pyarrow.int64()),
-        time,
+        _times([record], null_times=True),
         *(pyarrow.nulls(1, carrier(column.type)[0]) for column in columns[GIVEN - 2 :]),
     ]
     return pyarrow.record_batch(arrays, names=[column.name for column in columns])
@@ -173,14 +176,15 @@ def _numbers(records: Records, part: str, type_: pyarrow.DataType) -> pyarrow.Ar
     return buffers.of_numbers(numbers, type_)
 
 
-def _times(records: Records) -> pyarrow.Array:
+def _times(records: Records, *, null_times: bool) -> pyarrow.Array:
     found = numpy.fromiter(chain.from_iterable(_each(records, "timestamp")), "i8", 2 * len(records))
     kinds, millis = found[::2], numpy.ascontiguousarray(found[1::2])
     untimed = kinds == _UNTIMED
     beyond = ~untimed & ((millis < _FIRST_MILLIS) | (millis > _LAST_MILLIS))
-    if beyond.any():
-        _refuse(records[int(beyond.argmax())], f"its timestamp {_OUTSIDE}")
-    return buffers.of_numbers(millis, pyarrow.timestamp("ms", tz="UTC"), untimed).cast(
+    if beyond.any() and not null_times:
+        _refuse(records[int(beyond.argmax())], f"its timestamp {_OUTSIDE}", _NULL_TIMES)
+    millis[beyond] = 0
+    return buffers.of_numbers(millis, pyarrow.timestamp("ms", tz="UTC"), untimed | beyond).cast(
         pyarrow.timestamp("us", tz="UTC")
     )
 
@@ -414,10 +418,10 @@ def _dump(value: Any) -> str:
     return json.dumps(value)
 
 
-def _refuse(record: "Message", reason: str) -> NoReturn:
+def _refuse(record: "Message", reason: str, way_out: str = "") -> NoReturn:
     error = Unreadable(
         f"The record at offset {record.offset()} of partition {record.partition()} of topic {record.topic()} cannot be "
-        f"taken: {reason}."
+        f"taken: {reason}. {way_out}{_ASIDE}"
     )
     error.reason = reason
     raise error

@@ -226,13 +226,19 @@ def test_a_record_of_a_year_that_no_reader_holds_is_kept_aside():
     """Its producer sent microseconds for milliseconds."""
     columns = columns_of(KafkaSource(conn_id="c", topic="orders"))
     odd, last = Sent(b"{}", at=8, time=(1, 1_700_000_000_000_000)), Sent(b"{}", at=9, time=(1, 253_402_300_799_999))
-    with pytest.raises(SourceRefused, match=r"offset 8 .* its timestamp is outside of the years 1 to 9999"):
+    with pytest.raises(SourceRefused, match=r"its timestamp is outside .* bad_timestamps=\"null\" .* quarantine="):
         to_batch([odd], columns, "orders")
     found = to_batch_with_bad([odd, last], columns, "orders").to_pylist()
     assert [(row["offset"], row["timestamp"] is None, row[BAD] is None) for row in found] == [
         (8, True, False),
         (9, False, True),
     ]
+    for make in (to_batch, to_batch_with_bad):
+        found = make([odd, last], columns, "orders", null_times=True).to_pylist()
+        assert [(row["offset"], row["timestamp"] is None, row.get(BAD)) for row in found] == [
+            (8, True, None),
+            (9, False, None),
+        ]
 
 
 @pytest.mark.parametrize("type_", ["json", "text"])
