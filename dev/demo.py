@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from dev import erp, events, lake, processes, tpch
+from dev import erp, events, lake, processes, sources, tpch
 from dev.airflow import PID_FILE, USER, Airflow, AirflowError
 from dev.databases import open_database
 from dev.services import Server, ServiceError, Services
@@ -26,7 +26,6 @@ from dev.services import Server, ServiceError, Services
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".demo"
 LAKE = HOME / "lake"
-ROWS, ERP_ROWS, EVENTS = 3_000_000, 500_000, 500_000
 SERVERS = ("postgres", "mysql", "kafka", "connect")
 DATABASES = ("airflow", "shop", "warehouse")
 COPIES = {"postgres_hydrate": "raw.lineitem", "postgres_task_per_range": "raw.lineitem_by_task"}
@@ -125,15 +124,8 @@ def start() -> Demo:
 
 def fill(demo: Demo) -> None:
     """Fill the sources, once."""
-    with demo.database("shop") as connection:
-        there = connection.execute("SELECT to_regclass('public.lineitem') IS NOT NULL").fetchone() == (True,)
-        if not there:
-            with console.status(f"TPC-H lineitem, {ROWS:,} rows …"):
-                tpch.fill(connection, "lineitem", rows=ROWS)
-    with console.status(f"TPC-H lineitem on MySQL, {ERP_ROWS:,} rows …"):
-        erp.fill(demo.mysql, rows=ERP_ROWS)
-    with console.status(f"Orders in Kafka, {EVENTS:,} records …"):
-        events.fill(demo.kafka.url, records=EVENTS)
+    with demo.database("shop") as shop:
+        sources.fill(shop, demo.mysql, demo.kafka.url, sizes=sources.Sizes(), status=console.status)
 
 
 def watch(demo: Demo, ledger: SqlLedger, dag_id: str, targets: dict[str, str]) -> str:

@@ -1,5 +1,7 @@
 """TPC-H's lineitem with a key of one column, `l_id`, generated straight into a PostgreSQL table."""
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,7 +59,9 @@ def fingerprint(connection: "psycopg.Connection[Any]", schema: str, table: str) 
 
 def lines(rows: int) -> Iterator[bytes]:
     """Yield exactly so many lines of CSV, in blocks."""
-    command = [str(Path(sys.executable).parent / "tpchgen-cli"), "csv", "--tables", "lineitem", "--stdout"]
+    beside = Path(sys.executable).parent
+    program = shutil.which("tpchgen-cli", path=f"{beside}{os.pathsep}{os.environ['PATH']}") or "tpchgen-cli"
+    command = [program, "csv", "--tables", "lineitem", "--stdout"]
     # One order more than could be missing: a scale factor is only about so many rows.
     scale = ["--scale-factor", f"{rows / ROWS_PER_SCALE + 0.001:.6f}"]
     with subprocess.Popen([*command, *scale], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as generator:

@@ -44,6 +44,7 @@ ELSEWHERE = {
     r"airflow backpressure setup": "makes a connection in the metadata database: the quickstart's test runs it",
     r"airflow backpressure probe raw\.orders( --most 16 --seconds 30)?$": "takes minutes: test_probe.py probes",
     r"airflow backpressure doctor .*spark_standalone": "asks a standalone cluster, that test_submit_runner.py has",
+    r"([A-Z_]+=\S+ )+docker compose ": "needs Docker: test_compose.py holds its file against the demo",
     r"curl ": "asks a live API server, whose routes tests/system/test_page.py asks",
     r"(pip|make) ": "installs packages, builds, tests",
     r"(read|eval) ": "the shell's own",

@@ -288,7 +288,10 @@ def test_commands_that_are_shown_are_right(page: Path) -> None:
         if language not in SHELLS:
             continue
         for line in block.replace("\\\n", " ").splitlines():
-            match shlex.split(line, comments=True):
+            words = shlex.split(line, comments=True)
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                del words[0]
+            match words:
                 case ["airflow", *words]:
                     with warnings.catch_warnings():
                         # The providers of other types are not installed with the tests.
@@ -312,6 +315,7 @@ def test_commands_that_are_shown_are_right(page: Path) -> None:
                     | ["python", "-m", "venv", _]
                     | [".", "spark/bin/activate"]
                     | ["read", "-rs", *_]
+                    | ["docker", "compose", *_]
                     | ["eval", "$(register-python-argcomplete airflow)"]
                     | []
                 ):

@@ -1,4 +1,4 @@
-"""What the starter of servers decides without starting one, and what docker-compose.yml promises."""
+"""What the starter of servers decides without starting one."""
 
 import os
 import re
@@ -6,27 +6,18 @@ import signal
 import stat
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from dev import downloads
-from dev.downloads import REPOSITORY, Artifact, DownloadError, Downloads, pinned
-from dev.servers import account, kafka, mysql, ports, postgres, spark
+from dev.downloads import Artifact, DownloadError, Downloads, pinned
+from dev.servers import account, ports, spark
 from dev.servers.process import Process
 from dev.servers.records import Records
 from dev.servers.server import Options, Server
 from dev.services import ServiceError, Services, _stages
 
 GROUPS = ("postgres-x86_64", "postgres-aarch64", "mysql-x86_64", "kafka", "jars-postgres", "jars-mysql", "jars-kafka")
-IMAGES = {"postgres:18", "apache/kafka:4.3.1", "mysql:8.0", "airflow-provider-backpressure:dev"}
-
-
-@pytest.fixture(scope="module")
-def compose() -> dict[str, Any]:
-    """docker-compose.yml, with what its anchors stand for."""
-    return dict(yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text()))
 
 
 class TestDownloads:
@@ -172,55 +163,6 @@ class TestSecrets:
     def test_a_backslash_survives_a_properties_file(self, tmp_path: Path) -> None:
         spark.write_properties(tmp_path / "spark.conf", {"spark.redaction.string.regex": r"a\s"})
         assert (tmp_path / "spark.conf").read_text() == "spark.redaction.string.regex a\\\\s\n"
-
-
-class TestCompose:
-    """The same servers for those who have Docker."""
-
-    def test_it_has_the_servers_and_airflow(self, compose: dict[str, Any]) -> None:
-        always = {name for name, one in compose["services"].items() if "profiles" not in one}
-        assert always == {"postgres", "kafka", "mysql", "spark-connect", "airflow"}
-        assert {one["image"] for one in compose["services"].values()} == IMAGES
-        assert "FROM apache/airflow:3.3.2\n" in compose["x-provider"]["build"]["dockerfile_inline"]
-
-    def test_it_publishes_on_loopback_only(self, compose: dict[str, Any]) -> None:
-        published = [port for one in compose["services"].values() for port in one.get("ports", [])]
-        assert len(published) == len(set(published)) == 7
-        assert all(port.startswith("127.0.0.1:") for port in published)
-
-    def test_one_waits_for_what_can_tell_that_it_is_well(self, compose: dict[str, Any]) -> None:
-        services = compose["services"]
-        for one in services.values():
-            for name, how in one.get("depends_on", {}).items():
-                assert how["condition"] == "service_started" or "healthcheck" in services[name]
-
-    def test_its_servers_are_set_as_ours_are(self, compose: dict[str, Any]) -> None:
-        services = compose["services"]
-        given = dict(word.removeprefix("-c").split("=") for word in services["postgres"]["command"][1:])
-        local = {"listen_addresses", "unix_socket_directories", "log_timezone", "log_line_prefix"}
-        ours = {name: value for name, value in postgres.SETTINGS.items() if name not in local}
-        assert given == {**ours, "fsync": "off", "full_page_writes": "off"}
-        given = dict(word.removeprefix("--").replace("-", "_").split("=") for word in services["mysql"]["command"])
-        ours = {**mysql.COMMON, **mysql.MYSQL}
-        for name in ("server_id", "binlog_row_metadata", "binlog_row_image", "gtid_mode", "enforce_gtid_consistency"):
-            assert given[name] == ours[name]
-        environment = services["kafka"]["environment"]
-        own = {"controller.listener.names", "listener.security.protocol.map", "log.cleaner.dedupe.buffer.size"}
-        for name in kafka.SETTINGS.keys() - own:
-            assert environment["KAFKA_" + name.upper().replace(".", "_")] == kafka.SETTINGS[name]
-        conf = dict(word.removeprefix("--conf=").split("=") for word in services["spark-connect"]["command"][5:-1])
-        assert spark.MEASURED.items() <= conf.items()
-
-    def test_its_connectors_are_the_pinned_ones(self, compose: dict[str, Any]) -> None:
-        (packages,) = (word for word in compose["services"]["spark-connect"]["command"] if "--packages" in word)
-        ours = [one for group in ("jars-postgres", "jars-mysql") for one in pinned(group)]
-        assert packages == "--packages=" + ",".join(f"{one.organisation}:{one.name}:{one.version}" for one in ours)
-
-    def test_it_holds_no_password(self) -> None:
-        text = (REPOSITORY / "docker-compose.yml").read_text()
-        given = re.findall(r"PASSWORD: (.*)", text)
-        assert given
-        assert all(value.startswith("${BACKPRESSURE_PASSWORD:?") for value in given)
 
 
 def _written(file: Path) -> Path:
