@@ -11,6 +11,8 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {"README.md": "overview.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 """Pages by their path in the repository, and what they are called on the site."""
+BADGES = re.compile(r"<!-- badges:begin.*?badges:end -->\n", re.DOTALL)
+"""Pictures of another server, of which the site asks for none."""
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
 
@@ -24,6 +26,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Let links lead to where their targets are on the site."""
+    markdown = BADGES.sub("", markdown)
     here = _in_repository(page.file.src_uri)
     return LINK.sub(lambda link: link[1] + _moved(link[2], here, page.file.src_uri) + link[3], markdown)
 

@@ -55,6 +55,8 @@ def main() -> int:
     """Run the cells by server, print what failed at once and the table in the end; 1 where a cell was not equal."""
     only = os.environ.get("MATRIX_ONLY", "").split()
     every = [Cell(server=s, airflow=a, client=c) for s, a, c in product(SERVERS, AIRFLOWS, CLIENTS)]
+    if unknown := set(only) - set(map(str, every)):
+        raise SystemExit(f"There is no cell {', '.join(sorted(unknown))}; there are {', '.join(map(str, every))}.")
     cells = [cell for cell in every if not only or str(cell) in only]
     services = Services(CACHE / "services", owner_pid=os.getpid())
     try:

@@ -1,0 +1,106 @@
+"""What CI runs is there, and a release's version, changelog and tag fit together."""
+
+import configparser
+import re
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_provider_backpressure import __version__
+from dev.matrix.environments import AIRFLOWS, CLIENTS, SERVERS
+from dev.release import problems
+
+ROOT = Path(__file__).resolve().parents[2]
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[bf]*.yml"))
+CHANGELOG = "## [Unreleased]\n\n## [1.2.0] - 2026-11-25\n"
+
+
+@pytest.fixture(scope="module")
+def jobs() -> dict[str, Any]:
+    """The jobs of the workflow."""
+    return dict(yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"])
+
+
+def test_the_workflow_runs_what_is_there(jobs: dict[str, Any]) -> None:
+    """Targets of the Makefile, scripts that can be run, modules; its jobs wait for jobs that exist."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    lines = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    for line in lines:
+        match line.split():
+            case ["make", target]:
+                assert target in targets
+            case [".ci/run"]:
+                assert (ROOT / line).stat().st_mode & 0o100
+            case [".venv/bin/python", "-m", "dev.release", '"$GITHUB_REF_NAME"']:
+                pass
+            case _:
+                pytest.fail(f"The workflow runs a line that no test knows: {line}")
+    assert {"make check", "make matrix", "make wheel", ".ci/run"} <= set(lines)
+    assert {job.get("needs", "check") for job in jobs.values()} <= jobs.keys()
+
+
+def test_the_workflow_runs_the_corners_of_the_matrix(jobs: dict[str, Any]) -> None:
+    """Oldest and newest of each; every cell exists, else none would run."""
+    cells = [tuple(cell.split("/")) for cell in jobs["matrix"]["strategy"]["matrix"]["cell"]]
+    assert set(cells) <= set(product(AIRFLOWS, CLIENTS, SERVERS))
+    for position, versions in enumerate((AIRFLOWS, CLIENTS, SERVERS)):
+        assert {cell[position] for cell in cells} >= {min(versions), max(versions)}
+
+
+def test_an_unknown_cell_is_refused() -> None:
+    """It would run nothing, and pass."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dev.matrix"],
+        cwd=ROOT,
+        env={"MATRIX_ONLY": "9.9/4.0/4.0", "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "There is no cell 9.9/4.0/4.0" in done.stderr
+
+
+def test_the_workflow_and_the_classifiers_name_the_tested_python() -> None:
+    """No version of Python is claimed that the suite does not run under."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    claimed = re.findall(r"Python :: (3\.\d+)", setup["metadata"]["classifiers"])
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    assert claimed == [workflow["env"]["PYTHON"]]
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_forms_have_what_their_server_asks_for(path: Path) -> None:
+    form = yaml.safe_load(path.read_text())
+    assert form["name"]
+    assert form["description"]
+    ids = [part["id"] for part in form["body"] if part["type"] != "markdown"]
+    assert len(ids) == len(set(ids)) > 0
+    assert all(part["attributes"].get("label") for part in form["body"] if part["type"] != "markdown")
+
+
+@pytest.mark.parametrize(
+    ("version", "tag", "said"),
+    [
+        ("1.2.0", "v1.2.0", []),
+        ("1.2.0", None, []),
+        ("1.3.0.dev0", None, []),
+        ("1.2.0", "v1.2.1", ["The tag is v1.2.1"]),
+        ("1.3.0.dev0", "v1.3.0.dev0", ["under development"]),
+        ("1.3.0", "v1.3.0", [r"no heading `## \[1\.3\.0\]"]),
+        ("one", None, ["none that pip knows"]),
+    ],
+)
+def test_a_release_fits_together(version: str, tag: str | None, said: list[str]) -> None:
+    found = problems(version, CHANGELOG, tag)
+    assert len(found) == len(said)
+    assert all(re.search(pattern, problem) for pattern, problem in zip(said, found, strict=True))
+
+
+def test_the_version_of_now_fits() -> None:
+    assert problems(__version__, (ROOT / "CHANGELOG.md").read_text()) == []
