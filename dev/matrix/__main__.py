@@ -1,7 +1,7 @@
 """`make matrix`: hydrations with each version of Airflow, of Spark's client and of Spark's server.
 
-Prints the table that docs/reference/versions.md shows. `MATRIX_ONLY=3.2/4.0/4.1` runs one cell: Airflow, client and
-server.
+Prints the tables that docs/reference/versions.md shows: first what an installation changes, then the cells.
+`MATRIX_ONLY=3.2/4.0/4.1` runs one cell alone: Airflow, client and server.
 """
 
 import json
@@ -20,7 +20,7 @@ from psycopg import sql
 
 from dev import events
 from dev.databases import open_database
-from dev.matrix import environments
+from dev.matrix import additions, environments
 from dev.matrix.environments import AIRFLOWS, CACHE, CLIENTS, ROOT, SERVERS
 from dev.services import Server, Services
 
@@ -52,11 +52,12 @@ class Cell:
 
 
 def main() -> int:
-    """Run the cells by server, print what failed at once and the table in the end; 1 where a cell was not equal."""
+    """Run the cells by server, print what failed at once and the table in the end; 1 where anything was wrong."""
     only = os.environ.get("MATRIX_ONLY", "").split()
     every = [Cell(server=s, airflow=a, client=c) for s, a, c in product(SERVERS, AIRFLOWS, CLIENTS)]
     if unknown := set(only) - set(map(str, every)):
         raise SystemExit(f"There is no cell {', '.join(sorted(unknown))}; there are {', '.join(map(str, every))}.")
+    only_adds = bool(only) or additions.run()
     cells = [cell for cell in every if not only or str(cell) in only]
     services = Services(CACHE / "services", owner_pid=os.getpid())
     try:
@@ -73,7 +74,7 @@ def main() -> int:
     finally:
         services.down()
     print("\n".join(_table(found)))
-    return int(any(found.values()))
+    return int(any(found.values()) or not only_adds)
 
 
 class _Connect:
