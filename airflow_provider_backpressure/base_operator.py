@@ -121,14 +121,9 @@ class HydrationTask(BaseOperator):
 
     def declaration(self, context: Context) -> Declaration:
         """Return what this task was declared to do."""
-        return Declaration(
-            source=self.source,
-            sink=self.sink,
-            spark_conn_id=self.spark_conn_id,
-            backpressure_conn_id=self.backpressure_conn_id,
-            budget=self.budget,
-            owner=context["ti"].dag_id,
-        )
+        # Of the task's own fields by their names; Airflow's owner of a task is another thing.
+        names = {field.name for field in fields(Declaration)} & vars(self).keys()
+        return Declaration(**{**{name: getattr(self, name) for name in names}, "owner": context["ti"].dag_id})
 
     @contextmanager
     def open_ports(self, context: Context) -> Iterator[HydrationSession]:
@@ -235,10 +230,6 @@ class TransformTask(HydrationTask):
         # Airflow calls a callable in a template field, so the function itself is kept apart.
         self.function = transform if callable(transform) else None
         self.transform = as_transform(transform)
-
-    def declaration(self, context: Context) -> Declaration:
-        """Return what this task was declared to do."""
-        return replace(super().declaration(context), transform=self.transform, function=self.function)
 
 
 def as_transform(transform: str | Transform | Callable[..., Any] | None) -> Transform | None:

@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.config import Consistency, Mode, NewColu
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession, SourceDeclaration
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, SourceDeclaration
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 
 MAX_TASKS = 1024
@@ -75,11 +75,6 @@ class PlanSnapshotOperator(TransformTask):
                     f"DAG {self.dag_id!r} hydrates {self.sink.table} from {self.source.table} in {other.task_id} "
                     "already: leave one of them out."
                 )
-
-    def declaration(self, context: Context) -> Declaration:
-        """Return what this task was declared to do."""
-        declared = super().declaration(context)
-        return replace(declared, mode=self.mode, consistency=self.consistency, on_new_column=self.on_new_column)
 
     def execute(self, context: Context) -> Any:
         """Plan."""
@@ -164,7 +159,7 @@ def as_new_column(policy: str) -> NewColumn:
         raise InvalidDeclaration(f"on_new_column must be one of {', '.join(NewColumn)}, not {policy!r}.") from error
 
 
-def continues(source: SourceDeclaration, consistency: Consistency) -> bool:
+def continues(source: SourceDeclaration, consistency: str | None) -> bool:
     """Whether later runs read what is new: from a log, or above the value committed last."""
     by_log = consistency in (Consistency.CATCH_UP, Consistency.OFFSETS)
     return by_log or getattr(source, "increment_column", None) is not None

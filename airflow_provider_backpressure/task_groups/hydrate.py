@@ -3,12 +3,14 @@
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from inspect import signature
 from typing import Any
 
 from airflow.sdk import TaskGroup, TriggerRule, task_group
 
+from airflow_provider_backpressure.base_operator import HydrationTask
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.table_selection import placeholder
@@ -33,15 +35,44 @@ LABEL = "{{ task.source.table }}"
 """What Airflow shows for a mapped task: the table that it is about."""
 
 
-def hydrate_tables(
-    hydrate: Callable[..., TaskGroup], source: Any, sink: Any, *, group_id: str | None, **options: Any
-) -> TaskGroup:
+@dataclass(frozen=True, kw_only=True)
+class HydrationOptions:
+    """What :func:`hydrate` was given, but for the group's name. It is passed whole, so that no option is lost."""
+
+    source: Any
+    sink: Any
+    spark_conn_id: str
+    budget: Budget | None
+    consistency: str | None
+    mode: str
+    transform: str | Transform | Callable[..., Any] | None
+    on_new_column: str
+    refresh: str | None
+    verify: str | bool
+    lanes: int
+    task_per_range: bool
+    on_event: Listener | Sequence[Listener] | None
+    backpressure_conn_id: str
+
+    def select(self, operator: type) -> dict[str, Any]:
+        """Return the options that an operator takes."""
+        own = [each for each in operator.__mro__ if issubclass(each, HydrationTask)]
+        taken = {name for each in own for name in signature(each.__init__).parameters}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name in taken}
+
+    def build(self, operator: type, task_id: str, **more: Any) -> Any:
+        """Return a task of the operator, with the options that it takes and with ``more``."""
+        return operator(task_id=task_id, **self.select(operator), **more)
+
+
+def hydrate_tables(options: HydrationOptions, group_id: str | None) -> TaskGroup:
     """Return a group with a hydration for each table that the source names, or that its pattern means at run time."""
+    source, sink = options.source, options.sink
     field = placeholder(sink)
 
-    def one(table: Any, target: Any, **group: Any) -> TaskGroup:
-        alone = {"source": replace(source, table=table, tables=()), "sink": replace(sink, **{field: target})}
-        return hydrate(**alone, **options, **group)
+    def one(table: Any, target: Any, group_id: str | None = None) -> TaskGroup:
+        sides = {"source": replace(source, table=table, tables=()), "sink": replace(sink, **{field: target})}
+        return hydrate_table(replace(options, **sides), group_id)
 
     with TaskGroup(group_id or "hydrate_tables", add_suffix_on_collision=group_id is None) as group:
         if not isinstance(source.tables, str):
@@ -49,7 +80,7 @@ def hydrate_tables(
             for table, target in each_target(source, sink, named).items():
                 one(table, target)
             return group
-        if options["lanes"] != 1 or options["task_per_range"]:
+        if options.lanes != 1 or options.task_per_range:
             raise InvalidDeclaration("A pattern of tables has one lane for each: leave out lanes and task_per_range.")
         listed = ListTablesOperator(task_id="list_tables", source=source, sink=sink)
 
@@ -118,92 +149,76 @@ def hydrate(
     :param backpressure_conn_id: Airflow connection of the ledger
     :param group_id: id of the task group; ``hydrate_<table>`` where it is not given
     """
-    # Before anything else has a name, so that each of several tables gets every option, also one that is added later.
-    options = dict(locals())
-    del options["source"], options["sink"]
-    if getattr(source, "tables", ()):
-        return hydrate_tables(hydrate, source, sink, **options)
-    budget = budget or Budget()
-    wanted = as_consistency(consistency or source.consistencies[0], source.consistencies)
-    _check(lanes=lanes, task_per_range=task_per_range, budget=budget)
-    _check_snapshot(wanted, lanes=lanes, task_per_range=task_per_range, verify=verify)
-    if wanted is Consistency.CATCH_UP and (mode != Mode.UPSERT or transform is not None):
-        raise InvalidDeclaration(BY_KEY)
-    if wanted is Consistency.OFFSETS and mode == Mode.UPSERT and (task_per_range or lanes > 1):
-        raise InvalidDeclaration(ONE_BY_ONE)
-    listeners = as_listeners(on_event)
-    if listeners and task_per_range:
-        raise InvalidDeclaration("Events are reported by lanes: on_event has no use with task_per_range=True.")
-    flow: dict[str, Any] = {
-        "source": source,
-        "sink": sink,
-        "spark_conn_id": spark_conn_id,
-        "budget": budget,
-        "backpressure_conn_id": backpressure_conn_id,
-    }
-    with TaskGroup(group_id or _group_id(source), add_suffix_on_collision=group_id is None) as group:
+    given = dict(locals())
+    del given["group_id"]
+    options = HydrationOptions(**given)
+    return hydrate_tables(options, group_id) if getattr(source, "tables", ()) else hydrate_table(options, group_id)
+
+
+def hydrate_table(options: HydrationOptions, group_id: str | None) -> TaskGroup:
+    """Return the group of one table; :class:`InvalidDeclaration` for options that do not go together."""
+    offered = options.source.consistencies
+    consistency = as_consistency(options.consistency or offered[0], offered)
+    listeners = as_listeners(options.on_event)
+    options = replace(options, budget=options.budget or Budget(), consistency=consistency, on_event=listeners)
+    _check(options)
+    with TaskGroup(group_id or _group_id(options.source), add_suffix_on_collision=group_id is None) as group:
         group.default_args = {**DEFAULT_ARGS, **_chosen(group)}
-        schedule: Any = group.dag.schedule
-        if refresh is None and not continues(source, wanted) and schedule not in (None, "@once"):
-            warnings.warn(READ_ONCE.format(group.dag.dag_id), UserWarning, stacklevel=2)
-        plan = PlanSnapshotOperator(
-            task_id="plan_snapshot",
-            mode=mode,
-            consistency=wanted,
-            transform=transform,
-            on_new_column=on_new_column,
-            refresh=refresh,
-            each_range=task_per_range,
-            **flow,
-        )
-        turn = HydrationQueueSensor(task_id="wait_for_turn", **flow)
-        if task_per_range:
-            ranges: Any = _each_range(flow, transform).expand(seq=plan.output)
-        elif lanes > 1:
-            lane = HydrateOperator.partial(
-                task_id="hydrate_ranges", lanes=lanes, transform=transform, on_event=listeners, **flow
-            )
-            ranges = lane.expand(lane_index=list(range(lanes)))
+        _warn_if_read_once(options, group)
+        plan = options.build(PlanSnapshotOperator, "plan_snapshot", each_range=options.task_per_range)
+        turn = options.build(HydrationQueueSensor, "wait_for_turn")
+        if options.task_per_range:
+            ranges: Any = _each_range(options).expand(seq=plan.output)
+        elif options.lanes > 1:
+            lane = HydrateOperator.partial(task_id="hydrate_ranges", **options.select(HydrateOperator))
+            ranges = lane.expand(lane_index=list(range(options.lanes)))
         else:
-            ranges = HydrateOperator(task_id="hydrate_ranges", transform=transform, on_event=listeners, **flow)
-        done = VerifyHydrationOperator(
-            task_id="verify_hydration",
-            verify=verify,
-            # An empty table has no range tasks, and their skip must not skip this one; the plan's own skip must.
-            trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
-            **flow,
-        )
+            ranges = options.build(HydrateOperator, "hydrate_ranges")
+        # An empty table has no range tasks, and their skip must not skip this one; the plan's own skip must.
+        rule = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
+        done = options.build(VerifyHydrationOperator, "verify_hydration", trigger_rule=rule)
         plan >> turn >> ranges
         [plan, ranges] >> done
     return group
 
 
-def _each_range(flow: dict[str, Any], transform: Any) -> Any:
+def _each_range(options: HydrationOptions) -> Any:
     @task_group(group_id="hydrate_ranges")
     def hydrate_ranges(seq: int) -> None:
-        memory = ExecutorMemorySensor(task_id="executor_memory", **flow)
-        commit = SinkCommitSensor(task_id="sink_commit", seq=seq, **flow)
-        memory >> commit >> SubmitRangeOperator(task_id="submit_range", seq=seq, transform=transform, **flow)
+        memory = options.build(ExecutorMemorySensor, "executor_memory")
+        commit = options.build(SinkCommitSensor, "sink_commit", seq=seq)
+        memory >> commit >> options.build(SubmitRangeOperator, "submit_range", seq=seq)
 
     return hydrate_ranges
 
 
-def _check_snapshot(consistency: Consistency, *, lanes: Any, task_per_range: bool, verify: Any) -> None:
-    if consistency not in (Consistency.SNAPSHOT, Consistency.CATCH_UP):
-        return
-    if task_per_range or lanes != 1:
-        check_one_task(consistency, what="several lanes or a task per range")
-    if as_verify(verify) is Verify.FULL:
-        raise InvalidDeclaration(SOURCE_MOVED)
+def _warn_if_read_once(options: HydrationOptions, group: TaskGroup) -> None:
+    schedule: Any = group.dag.schedule
+    chosen = options.refresh is not None or continues(options.source, options.consistency)
+    if not chosen and schedule not in (None, "@once"):
+        warnings.warn(READ_ONCE.format(group.dag.dag_id), UserWarning, stacklevel=4)
 
 
-def _check(*, lanes: int, task_per_range: bool, budget: Budget) -> None:
-    if isinstance(lanes, bool) or not isinstance(lanes, int) or not 1 <= lanes <= budget.credits:
+def _check(options: HydrationOptions) -> None:
+    lanes, most, consistency = options.lanes, (options.budget or Budget()).credits, options.consistency
+    if isinstance(lanes, bool) or not isinstance(lanes, int) or not 1 <= lanes <= most:
         raise InvalidDeclaration(
-            f"lanes must be a whole number from 1 to the budget's credits ({budget.credits}), not {lanes!r}."
+            f"lanes must be a whole number from 1 to the budget's credits ({most}), not {lanes!r}."
         )
-    if task_per_range and lanes > 1:
+    if options.task_per_range and lanes > 1:
         raise InvalidDeclaration("task_per_range=True has no lanes: give either, not both.")
+    if consistency in (Consistency.SNAPSHOT, Consistency.CATCH_UP):
+        if options.task_per_range or lanes != 1:
+            check_one_task(Consistency(consistency), what="several lanes or a task per range")
+        if as_verify(options.verify) is Verify.FULL:
+            raise InvalidDeclaration(SOURCE_MOVED)
+    upserts = options.mode == Mode.UPSERT
+    if consistency is Consistency.CATCH_UP and (not upserts or options.transform is not None):
+        raise InvalidDeclaration(BY_KEY)
+    if consistency is Consistency.OFFSETS and upserts and (options.task_per_range or lanes > 1):
+        raise InvalidDeclaration(ONE_BY_ONE)
+    if options.on_event and options.task_per_range:
+        raise InvalidDeclaration("Events are reported by lanes: on_event has no use with task_per_range=True.")
 
 
 def _group_id(source: SourceDeclaration) -> str:

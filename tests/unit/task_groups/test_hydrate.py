@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -20,6 +20,7 @@ from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapsho
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from airflow_provider_backpressure.task_groups import hydrate
+from airflow_provider_backpressure.task_groups.hydrate import HydrationOptions
 
 SOURCE = PostgresSource(conn_id="shop_db", table="public.orders")
 SINK = PostgresSink(conn_id="warehouse", table="raw.orders")
@@ -214,6 +215,16 @@ def test_no_option_is_lost_where_there_are_several_tables(name, tables):
     for task in one.tasks:
         other = many.get_task(task.task_id.replace("group.", place, 1))
         assert made_with(other) == made_with(task), task.task_id
+
+
+def test_every_option_is_taken_by_a_task():
+    """An option that no operator takes would be lost without an error. Which tasks there are is decided here."""
+    operators = (PlanSnapshotOperator, HydrateOperator, VerifyHydrationOperator)
+    options = HydrationOptions(
+        source=SOURCE, sink=SINK, **{name: CHOSEN[name] for name in CHOSEN if name != "group_id"}
+    )
+    taken = {name for operator in operators for name in options.select(operator)}
+    assert taken == {field.name for field in fields(HydrationOptions)} - {"task_per_range"}
 
 
 def made_with(task):
