@@ -45,6 +45,7 @@ ELSEWHERE = {
     r"airflow backpressure probe raw\.orders( --most 16 --seconds 30)?$": "takes minutes: test_probe.py probes",
     r"airflow backpressure doctor .*spark_standalone": "asks a standalone cluster, that test_submit_runner.py has",
     r"([A-Z_]+=\S+ )+docker compose ": "needs Docker: test_compose.py holds its file against the demo",
+    r"(helm|kubectl|gcloud) ": "need a cluster or an account, which no test has",
     r"curl ": "asks a live API server, whose routes tests/system/test_page.py asks",
     r"(pip|make) ": "installs packages, builds, tests",
     r"(read|eval) ": "the shell's own",

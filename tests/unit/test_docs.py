@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import DagBag
@@ -291,6 +292,8 @@ def test_commands_that_are_shown_are_right(page: Path) -> None:
             words = shlex.split(line, comments=True)
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                 del words[0]
+            if words[:2] == ["kubectl", "exec"]:
+                words = words[words.index("--") + 1 :]
             match words:
                 case ["airflow", *words]:
                     with warnings.catch_warnings():
@@ -316,6 +319,8 @@ def test_commands_that_are_shown_are_right(page: Path) -> None:
                     | [".", "spark/bin/activate"]
                     | ["read", "-rs", *_]
                     | ["docker", "compose", *_]
+                    | ["helm", "upgrade", *_]
+                    | ["gcloud", "composer", "environments", "update", *_]
                     | ["eval", "$(register-python-argcomplete airflow)"]
                     | []
                 ):
@@ -365,11 +370,13 @@ def options() -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_blocks_are_in_a_language_that_is_checked(page: Path) -> None:
-    """JSON is JSON, properties have a key and a value; a diagram that needs a script to be seen is none."""
+    """JSON is JSON, YAML is YAML, properties have a key and a value. No diagram needs a script to be seen."""
     for language, block in FENCE.findall(page.read_text()):
-        assert language in {"python", "json", "properties", "sql", "text", *SHELLS}, language
+        assert language in {"python", "json", "properties", "sql", "text", "yaml", *SHELLS}, language
         if language == "json":
             json.loads(block)
+        if language == "yaml":
+            assert isinstance(yaml.safe_load(block), dict)
         if language == "properties":
             assert all(re.fullmatch(r"[\w.]+=\S+", line) for line in block.splitlines())
 
