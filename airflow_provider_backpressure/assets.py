@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, AssetWatcher
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.airflow_compat import Callback
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.hydration_session import SinkDeclaration, SourceDeclaration
@@ -80,3 +84,21 @@ def has_asset(source: SourceDeclaration, sink: SinkDeclaration) -> bool:
     """Whether the names are known when the DAG is parsed; those from templates and mapping are not."""
     names = (source.conn_id, source.table, sink.conn_id, sink.table)
     return all(isinstance(name, str) and "{{" not in name and "{%" not in name for name in names)
+
+
+def make_event_extra(hydration: Hydration, plan: Plan, *, rows: int, verified: str) -> dict[str, Any]:
+    """Return what the event of a run carries. ``rows``: those that the target has received by the plan, in all.
+
+    The frontier is what is committed: of a single table its rows, of several and of a log what was planned.
+    """
+    frontier = plan.frontier
+    if len(plan.frontier) == 1 and not plan.replays and plan.consistency is not Consistency.OFFSETS:
+        frontier = dict.fromkeys(plan.frontier, rows)
+    return {
+        "hydration_id": hydration.id,
+        "plan_id": plan.plan_id,
+        "phase": hydration.phase.value,
+        "rows": rows,
+        "frontier": {str(key): position for key, position in frontier.items()},
+        "verified": verified,
+    }

@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from rich.console import Console
 
-from airflow_provider_backpressure.core.admission.limiter import Limiter
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution.lane_result import Outcome
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from rich.console import Console
 
 from airflow_provider_backpressure.channels.postgres import PostgresChannel
-from airflow_provider_backpressure.core.admission.limiter import read_gate
+from airflow_provider_backpressure.core.admission.gate_decision import read_gate
 from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint

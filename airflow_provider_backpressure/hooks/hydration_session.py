@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter, Readings, read_gate
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
-from airflow_provider_backpressure.core.admission.limiter import Limiter, Readings, read_gate
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
 from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint, endpoint_of

@@ -7,7 +7,7 @@ from airflow_provider_backpressure.core.progress.samples import Sample, WorkerSt
 from airflow_provider_backpressure.core.progress.summary import FlowAt, HydrationSummary, Tile, stretches
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
-from airflow_provider_backpressure.ledger import queries as charts
+from airflow_provider_backpressure.ledger import history, queries
 from airflow_provider_backpressure.ledger.database import Database
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import range as ranges
@@ -37,7 +37,7 @@ class SqlReader:
 
     def gate(self, hydration_id: str) -> GateState:
         with self._database.read() as connection:
-            return charts.state(connection, hydration_id)
+            return queries.state(connection, hydration_id)
 
     def counts(self, plan_id: str) -> RangeCounts:
         with self._database.read() as connection:
@@ -108,7 +108,7 @@ class SqlViews:
     ) -> list[HydrationSummary]:
         with self._database.read() as connection:
             found = hydrations.chosen(connection, owners=owners, ids=ids, limit=limit, offset=offset)
-            return charts.read_summaries(connection, found)
+            return queries.read_summaries(connection, found)
 
     def how_many(self, *, owners: Collection[str]) -> int:
         with self._database.read() as connection:
@@ -116,7 +116,7 @@ class SqlViews:
 
     def history(self, hydration_id: str, *, seconds: float, most: int = 600) -> list[Sample]:
         with self._database.read() as connection:
-            return charts.history(connection, hydration_id, seconds=seconds, most=most)
+            return history.history(connection, hydration_id, seconds=seconds, most=most)
 
     def flows(self, hydration_id: str, *, seconds: float, most: int = 120) -> list[FlowAt]:
         with self._database.read() as connection:
@@ -124,4 +124,4 @@ class SqlViews:
 
     def tiles(self, plan_id: str, *, most: int = 2_000) -> list[Tile]:
         with self._database.read() as connection:
-            return charts.tiles(connection, plan_id, most=most)
+            return history.tiles(connection, plan_id, most=most)

@@ -8,7 +8,7 @@ from airflow.sdk import Context
 
 from airflow_provider_backpressure import openlineage, settings
 from airflow_provider_backpressure.base_operator import TransformTask, range_lane
-from airflow_provider_backpressure.core.admission.limiter import LEASE_SECONDS, gate_decision
+from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS, gate_decision
 from airflow_provider_backpressure.core.admission.watcher import Watch, part
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.hydration import Permit

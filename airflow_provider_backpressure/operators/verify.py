@@ -5,9 +5,8 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_provider_backpressure.airflow_compat import keep_asset_state
-from airflow_provider_backpressure.assets import has_asset, hydration_asset, hydrations_of
+from airflow_provider_backpressure.assets import has_asset, hydration_asset, hydrations_of, make_event_extra
 from airflow_provider_backpressure.base_operator import HydrationTask
-from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
 from airflow_provider_backpressure.core.ports.ledger import every_range
@@ -62,14 +61,7 @@ class VerifyHydrationOperator(HydrationTask):
             opened.sink.publish(plan)
             opened.ledger.finish(hydration.id)
             rows = rows_received(opened.ledger.statistics(hydration.id))
-            facts = {
-                "hydration_id": hydration.id,
-                "plan_id": plan.plan_id,
-                "phase": hydration.phase.value,
-                "rows": rows,
-                "frontier": read_committed_frontier(plan, rows),
-                "verified": self.verify.value,
-            }
+            facts = make_event_extra(hydration, plan, rows=rows, verified=self.verify.value)
             self._tell(context, facts)
             opened.ledger.let_go(hydration.id, run=context["ti"].run_id)
             with nobodys_error("What is committed is not seen now"):
@@ -109,13 +101,6 @@ def as_verify(verify: str | bool) -> Verify:
         return Verify(verify)
     except ValueError as error:
         raise InvalidDeclaration(f"verify must be one of {', '.join(Verify)}, not {verify!r}.") from error
-
-
-def read_committed_frontier(plan: Plan, rows: int) -> dict[str, int]:
-    """Return what is committed: of a single table its rows, of several and of a log the frontier that was planned."""
-    if len(plan.frontier) == 1 and not plan.replays and plan.consistency is not Consistency.OFFSETS:
-        return {str(key): rows for key in plan.frontier}
-    return {str(key): position for key, position in plan.frontier.items()}
 
 
 def mismatch_sentence(report: Report) -> str:

@@ -25,8 +25,8 @@ from airflow_provider_backpressure.hooks.recorded_declaration import (
     open_recorded_sink,
     open_recorded_source,
 )
-from airflow_provider_backpressure.plugins import dependencies as links
 from airflow_provider_backpressure.plugins import schemas as answers
+from airflow_provider_backpressure.plugins import task_links as links
 from airflow_provider_backpressure.plugins.dependencies import (
     MOST_NUMBER,
     NONE_SUCH,

@@ -7,7 +7,7 @@ from airflow.sdk import BaseSensorOperator, Context
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.base_operator import HydrationTask, airflow_errors, lane_name, range_lane
-from airflow_provider_backpressure.core.admission.limiter import read_gate
+from airflow_provider_backpressure.core.admission.gate_decision import read_gate
 from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher, Why
 from airflow_provider_backpressure.core.clock import SystemClock
 from airflow_provider_backpressure.core.gate.signals import MemoryReading

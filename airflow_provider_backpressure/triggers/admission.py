@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from airflow_provider_backpressure.core.admission.gate_decision import NONE_SEEN, Readings, read_gate
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
-from airflow_provider_backpressure.core.admission.limiter import NONE_SEEN, Readings, read_gate
 from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher, Why
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Consistency

@@ -15,8 +15,8 @@ from airflow.sdk.module_loading import import_string  # type: ignore[attr-define
 from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure.airflow_compat import Callback
+from airflow_provider_backpressure.core.admission.gate_decision import health_signals
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
-from airflow_provider_backpressure.core.admission.limiter import health_signals
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.new_data import Unread

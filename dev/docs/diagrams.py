@@ -5,7 +5,7 @@ from enum import StrEnum
 from itertools import product
 from typing import NamedTuple, TypeVar
 
-from airflow_provider_backpressure.core.admission.limiter import gate_decision
+from airflow_provider_backpressure.core.admission.gate_decision import gate_decision
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate import hydration as phases
 from airflow_provider_backpressure.core.gate.hydration import GateState

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql
 from airflow_provider_backpressure import base_operator as task
 from airflow_provider_backpressure import exceptions, operators, sensors, sinks, sources
 from airflow_provider_backpressure.connectors.postgres.sink import system_tables as postgres_tables
-from airflow_provider_backpressure.core.admission.limiter import gate_decision
+from airflow_provider_backpressure.core.admission.gate_decision import gate_decision
 from airflow_provider_backpressure.core.admission.watcher import SIGNALS, Watch
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.hydration import GateState, Phase

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
-from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import (
     ActiveSessions,

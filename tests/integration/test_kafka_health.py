@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
-from airflow_provider_backpressure.core.admission.limiter import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode, Retention
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.core.gate.signals import Signal

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.core.admission.limiter import Limiter
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.queue import Change, Shared

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from airflow_provider_backpressure.core.admission.limiter import Limiter
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator

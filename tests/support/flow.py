@@ -16,7 +16,7 @@ from typing import Any
 
 import greenlet
 
-from airflow_provider_backpressure.core.admission.limiter import Limiter, gate_decision
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter, gate_decision
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator_module

@@ -135,7 +135,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the memory's baseline is measured while ranges are in flight",
-        module="core/admission/limiter.py",
+        module="core/admission/gate_decision.py",
         right="if reading is not None and not state.reserved_bytes and not state.in_flight:",
         wrong="if reading is not None:",
         test="unit/core/admission/test_baseline.py::test_what_ranges_in_flight_take_is_not_counted_twice",

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_provider_backpressure.core.admission import limiter as limiter_module
-from airflow_provider_backpressure.core.admission.limiter import Limiter
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator_module

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from airflow_provider_backpressure.core.admission.limiter import Readings
+from airflow_provider_backpressure.core.admission.gate_decision import Readings
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.signals import HealthReading

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from airflow_provider_backpressure.core.admission.limiter import (
+from airflow_provider_backpressure.core.admission.gate_decision import (
     NONE_SEEN,
     RESERVATION_SECONDS,
     Limiter,

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from airflow_provider_backpressure.core.admission.limiter import LEASE_SECONDS, Limiter
+from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, Curve, Step, ladder, measure_step
 from airflow_provider_backpressure.core.config import Budget, Consistency, Law, Mode
 from airflow_provider_backpressure.core.execution.lane_result import LaneResult

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_backpressure.core.admission.limiter import LEASE_SECONDS, Limiter
+from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.execution.lane_result import (

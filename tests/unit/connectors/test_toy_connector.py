@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure import connectors
-from airflow_provider_backpressure.core.admission.limiter import Limiter
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 
 from airflow_provider_backpressure.core.admission import health_watch as looking
-from airflow_provider_backpressure.core.admission.limiter import Limiter
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.admission.watcher import SIGNALS, Watch
 from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Query
 from airflow_provider_backpressure.core.gate.hydration import GateState, Permit, Phase, Refusal

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.admission.limiter import gate_decision
+from airflow_provider_backpressure.core.admission.gate_decision import gate_decision
 from airflow_provider_backpressure.core.config import Budget, Law
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit, GradedLimit, Pace, PacedLimit, limit_for
 from airflow_provider_backpressure.core.gate.hydration import GateState, Phase

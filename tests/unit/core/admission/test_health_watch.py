@@ -12,8 +12,8 @@ import pytest
 from airflow_provider_backpressure.connectors.mysql.errors import Errors as MySQLErrors
 from airflow_provider_backpressure.connectors.mysql.health import MySQLHealth
 from airflow_provider_backpressure.core.admission import health_watch as looking
+from airflow_provider_backpressure.core.admission.gate_decision import gate_decision
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch, Lookout
-from airflow_provider_backpressure.core.admission.limiter import gate_decision
 from airflow_provider_backpressure.core.admission.watcher import SIGNALS, Watch, part
 from airflow_provider_backpressure.core.config import (
     ActiveSessions,

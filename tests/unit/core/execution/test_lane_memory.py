@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from airflow_provider_backpressure.core.admission import limiter
-from airflow_provider_backpressure.core.admission.limiter import Limiter
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution import lane_runner
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.channels.in_process import Exchange, LocalChannel
-from airflow_provider_backpressure.core.admission.limiter import gate_decision
+from airflow_provider_backpressure.core.admission.gate_decision import gate_decision
 from airflow_provider_backpressure.core.clock import SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
