@@ -95,7 +95,10 @@ def run() -> bool:
     good = True
     print("| Airflow | Environment | Packages | Added | Changed | Changed by an extra |\n|---|---|---|---|---|---|")
     for environment in environments():
-        before = resolve([environment.requirement], until=environment.until)
+        try:
+            before = resolve([environment.requirement], until=environment.until)
+        except Unresolved as error:
+            raise SystemExit(f"{environment.airflow} {environment.name} cannot be resolved: {error}") from None
         added, wrong = check(before, f"{PACKAGE} @ file://{ROOT}")
         by_extra = {extra: check(before, f"{PACKAGE}[{extra}] @ file://{ROOT}")[1] for extra in extras}
         cells = [environment.airflow, environment.name, str(len(before)), str(len(added)), wrong or "none"]

@@ -49,3 +49,5 @@ def test_another_failure_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, code=2, error="no network")
     with pytest.raises(Unresolved, match="no network"):
         resolve(["any"])
+    with pytest.raises(SystemExit, match="alone, as released cannot be resolved: no network"):
+        additions.run()
