@@ -44,13 +44,12 @@ def apart(
     if marks.null_count == len(marks):
         return rows, []
     found = []
-    for row, text in zip(rows.to_pylist(), marks.to_pylist(), strict=True):
-        if text is not None:
-            said = json.loads(text)
-            reason = said.pop("reason")
-            kept = {name: value for name, value in row.items() if value is not None and name != TOMBSTONE}
-            found.append(({**kept, **said}, reason))
-    return rows.filter(pyarrow.compute.is_null(marks)), found
+    for row, text in zip(rows.filter(marks.is_valid()).to_pylist(), marks.drop_null().to_pylist(), strict=True):
+        said = json.loads(text)
+        reason = said.pop("reason")
+        kept = {name: value for name, value in row.items() if value is not None and name != TOMBSTONE}
+        found.append(({**kept, **said}, reason))
+    return rows.filter(marks.is_null()), found
 
 
 def complete(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

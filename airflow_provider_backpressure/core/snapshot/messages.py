@@ -207,6 +207,8 @@ class ChecksumSpec:
     bounds: Mapping[str, Any] = field(default_factory=dict)
     quarantined: tuple[str, ...] = ()
     """Digests (:func:`digest_row`) of rows that are counted apart and not hashed: their target has refused them."""
+    quarantined_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Values of these rows, by column: no other row is digested. Empty: every row is."""
 
 
 def digest_row(text: str) -> str:

@@ -1,7 +1,8 @@
 """Verification: count and order-independent checksum, range by range, target against markers and source."""
 
+import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -37,6 +38,7 @@ PARALLEL = 2
 """Ranges that are compared at once."""
 DECODED = frozenset({"postgres"})
 """Kinds of sink whose markers hash the target's own encoding, and that can be read as a source is."""
+_INTEGERS = frozenset({"smallint", "integer", "bigint"})
 TOGETHER = 64
 """Ranges that are handed over at once where a job costs seconds: the runner does them together."""
 
@@ -174,13 +176,15 @@ class Verifier:
         if self.plan.path == COPY:
             again = ChecksumSpec(kind=read.kind, conn_id=read.conn_id, query=piece.query)
             return [*jobs, self.runner.checksum(again)]
+        quarantine = self._read_quarantine(marker)
         values = ChecksumSpec(
             kind=read.kind,
             conn_id=read.conn_id,
             query=piece.query,
             read=read,
             bounds=dict(piece.bounds),
-            quarantined=self._read_quarantine(marker),
+            quarantined=tuple(map(digest_row, quarantine)),
+            quarantined_at=_find_values(read, quarantine),
         )
         jobs.append(self.runner.checksum(values))
         if write.kind in DECODED:
@@ -191,10 +195,10 @@ class Verifier:
         return jobs
 
     def _read_quarantine(self, marker: Marker | None) -> tuple[str, ...]:
-        """Return digests of a range's rows that the target has refused: the source still has them."""
+        """Return a range's rows that the target has refused, as JSON: the source still has them."""
         if marker is None or not marker.quarantined:
             return ()
-        return tuple(map(digest_row, self.sink.read_quarantine(self.plan, marker.slice_id)))
+        return self.sink.read_quarantine(self.plan, marker.slice_id)
 
     def _checksum(self, query: str) -> "Future[SliceResult]":
         write = self.plan.write
@@ -224,6 +228,22 @@ def compare(
         elif side.checksum != checksum:
             differences.append(f"the {name}'s checksum is {side.checksum}, {checksum} was committed")
     return " and ".join(differences)
+
+
+def _find_values(read: ReadSpec, rows: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the values by which most of these rows differ, of one column of integers; nothing where none has any."""
+    try:
+        found = [json.loads(row) for row in rows]
+    except ValueError:
+        # A long row is kept in part.
+        return {}
+    every = [
+        (column.name, tuple({row.get(column.name) for row in found}))
+        for column in read.columns
+        if column.base_type in _INTEGERS
+    ]
+    whole = [(name, values) for name, values in every if values and None not in values]
+    return dict([max(whole, key=lambda each: len(each[1]))]) if whole else {}
 
 
 def _own(markers: Mapping[str, Marker], record: RangeRecord) -> Marker | None:

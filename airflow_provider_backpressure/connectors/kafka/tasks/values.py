@@ -121,18 +121,30 @@ def to_batch_with_bad(
     records: Records, columns: Sequence[Column], topic: str, *, null_times: bool = False
 ) -> pyarrow.RecordBatch:
     """Return records as a batch of these columns and :data:`BAD`, which names those that are not what they say."""
+    pieces = list(_isolate(records, columns, topic, null_times=null_times))
+    return pieces[0] if len(pieces) == 1 else pyarrow.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+
+
+def _isolate(
+    records: Records, columns: Sequence[Column], topic: str, *, null_times: bool
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the records in pieces: those that are not what they say alone, what is between them together.
+
+    What follows such a record is halved, so that a batch of many of them does not begin again for each.
+    """
+    if not records:
+        return
     try:
-        return _mark_rows(to_batch(records, columns, topic, null_times=null_times), None)
-    except Unreadable:
-        pass
-    pieces = []
-    for record in records:
-        try:
-            pieces.append(_mark_rows(to_batch([record], columns, topic, null_times=null_times), None))
-        except Unreadable as error:
-            pieces.append(_mark_rows(_empty(record, columns, topic), bad(error.reason, record.value())))
-    table = pyarrow.Table.from_batches(pieces).combine_chunks()
-    return table.to_batches()[0]
+        batch = to_batch(records, columns, topic, null_times=null_times)
+    except Unreadable as error:
+        at = next(index for index, record in enumerate(records) if record is error.record)
+        half = (at + 1 + len(records)) // 2
+        yield from _isolate(records[:at], columns, topic, null_times=null_times)
+        yield _mark_rows(_empty(records[at], columns, topic), bad(error.reason, records[at].value()))
+        yield from _isolate(records[at + 1 : half], columns, topic, null_times=null_times)
+        yield from _isolate(records[half:], columns, topic, null_times=null_times)
+        return
+    yield _mark_rows(batch, None)
 
 
 def _mark_rows(batch: pyarrow.RecordBatch, mark: str | None) -> pyarrow.RecordBatch:
@@ -155,6 +167,7 @@ class Unreadable(SourceRefused):
     """A record is not what its columns say; ``reason`` without its place."""
 
     reason: str = ""
+    record: "Message | None" = None
 
 
 def _values(records: Records, columns: Sequence[Column], *, trusts: bool) -> list[pyarrow.Array]:
@@ -423,5 +436,5 @@ def _refuse(record: "Message", reason: str, way_out: str = "") -> NoReturn:
         f"The record at offset {record.offset()} of partition {record.partition()} of topic {record.topic()} cannot be "
         f"taken: {reason}. {way_out}{_ASIDE}"
     )
-    error.reason = reason
+    error.reason, error.record = reason, record
     raise error

@@ -8,6 +8,7 @@ import pyarrow
 import pytest
 
 from airflow_provider_backpressure.connectors.kafka.source.config import columns_of
+from airflow_provider_backpressure.connectors.kafka.tasks import values
 from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource
@@ -249,3 +250,21 @@ def test_a_field_that_is_nested_too_deep_is_bad(type_):
     with pytest.raises(SourceRefused, match=r"offset 7 .*nested too deep"):
         to_batch([deep], columns, "orders")
     assert to_batch_with_bad([deep], columns, "orders").to_pylist()[0][BAD] is not None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "most"), [({4_000}, 5), (set(range(0, 5_000, 100)), 400), (set(range(5_000)), 5_000)]
+)
+def test_few_bad_records_do_not_cost_a_batch_for_each_record(
+    monkeypatch: pytest.MonkeyPatch, wrong: set[int], most: int
+) -> None:
+    """The records come in their order, each once, and only the bad ones are bad."""
+    calls: list[int] = []
+    monkeypatch.setattr(
+        values, "to_batch", lambda some, *_, **more: calls.append(len(some)) or to_batch(some, *_, **more)
+    )
+    columns = columns_of(KafkaSource(conn_id="c", topic="orders"))
+    records = [Sent(b"{" if at in wrong else b"{}", at=at) for at in range(5_000)]
+    found = to_batch_with_bad(records, columns, "orders").to_pylist()
+    assert [(row["offset"], row[BAD] is not None) for row in found] == [(at, at in wrong) for at in range(5_000)]
+    assert len(calls) <= most
