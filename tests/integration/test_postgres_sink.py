@@ -640,6 +640,18 @@ def test_a_plan_in_a_renamed_or_copied_schema_holds_no_table_of_the_old_name(ope
     run(database, "DELETE FROM raw.backpressure_plan", "DROP TABLE old.t")
     with pytest.raises(SinkRefused, match=f"is held by plan {first.plan_id} of .* in the schema old: "):
         prepared(opened())
+    run(
+        database,
+        "CREATE SCHEMA whole",
+        "CREATE TABLE whole.backpressure_plan (LIKE old.backpressure_plan INCLUDING ALL)",
+        "INSERT INTO whole.backpressure_plan SELECT * FROM old.backpressure_plan",
+        "DROP SCHEMA old CASCADE",
+    )
+    with pytest.raises(SinkRefused, match=f"is held by plan {first.plan_id} of .* in the schema whole: "):
+        prepared(opened())
+    # The other copy has no key, so no plan could ever begin in it.
+    run(database, "DROP SCHEMA whole CASCADE")
+    assert opened().begin(planned(prepared(opened()))) == 1
 
 
 def test_a_plan_of_a_dropped_table_takes_no_table_that_another_schema_holds(opened: Open, database: Endpoint) -> None:

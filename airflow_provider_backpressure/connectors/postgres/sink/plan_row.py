@@ -148,11 +148,13 @@ def _is_owned(connection: Connection, plans: SystemTable) -> bool:
     return row is not None and bool(row[0])
 
 
+# No plan can begin in a table without a key: it is a copy of the rows. A dump has the key.
 _PLAN_SCHEMAS = sql.SQL(
     """
     SELECT n.nspname
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relname = %s AND c.relkind = 'r' AND c.relpersistence <> 't'
+      AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique)
       AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
     """
 )
