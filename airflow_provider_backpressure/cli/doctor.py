@@ -213,7 +213,7 @@ def _type(conn_id: str) -> str:
 def _spark(conn_id: str) -> Iterator[str]:
     with _runner(conn_id) as runner:
         found = runner.probe(NEEDED_MODULES)
-        yield f"The executors run Python {found.python}."
+        yield f"{f'Spark is {found.spark}; the' if found.spark else 'The'} executors run Python {found.python}."
         check_modules(found, conn_id)
         yield "They have " + ", ".join(f"{name} {version}" for name, version in found.modules.items() if version) + "."
         reading = runner.memory()

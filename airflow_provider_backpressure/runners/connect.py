@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import grpc
+from pyspark import __version__ as CLIENT
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -36,6 +37,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerU
 from airflow_provider_backpressure.runners.code_shipping import ABOARD, JOB, PROBE, SETTINGS, TIME_ZONE, cargo, module
 from airflow_provider_backpressure.runners.errors import translate
 from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
+from airflow_provider_backpressure.runners.versions import check_server, warn_untried
 
 USER = "backpressure"
 """User id where the address names none: with the session's id it is all that another process needs."""
@@ -92,12 +94,15 @@ class Address:
         executor lives (SPARK-54055, seen on 4.1.3). Whether it does so is settled before a session takes its first
         setting; a clone is settled by what was set before. Where client (before 4.1) or server makes no clones the
         session is as any other.
-        Raises ``RunnerUnavailable`` where nothing listens.
+        Raises ``RunnerUnavailable`` where nothing listens, ``RunnerRefused`` where the server is too old.
         """
-        if not hasattr(SparkConnectClient, "clone"):
-            return self.open(session_id)
-        model = self.open(str(uuid.uuid4()))
+        clones = hasattr(SparkConnectClient, "clone")
+        model = self.open(str(uuid.uuid4()) if clones else session_id)
         try:
+            # First: a server of Spark 3 lacks what follows, and answers with errors that do not say so.
+            check_server(model.version, client=CLIENT, where=str(self))
+            if not clones:
+                return model
             for name, value in SHARED.items():
                 model.conf.set(name, value)
             try:
@@ -108,8 +113,10 @@ class Address:
                 reason = error.code().name if isinstance(error, grpc.Call) else type(error).__name__
                 log.warning("Spark Connect at %s makes no clone of a session (%s): workers will stay.", self, reason)
             model.client.release_session()
-        finally:
+        except BaseException:
             _hang_up(model.client)
+            raise
+        _hang_up(model.client)
         return self.open(session_id)
 
     def open(self, session_id: str) -> SparkSession:
@@ -223,9 +230,8 @@ class ConnectRunner:
         self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="spark-connect")
 
     def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
-        """See :meth:`Runner.probe`. ``RunnerRefused`` for another Python minor version or without PyArrow there."""
-        rows = self._on_session(lambda session: module(PROBE).probe_job(session, modules).collect())
-        return ExecutorEnvironment(**json.loads(rows[0].result))
+        """See :meth:`Runner.probe`. ``RunnerRefused`` where Spark or the executors' Python cannot work with ours."""
+        return self._on_session(partial(self._probe, modules))
 
     def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:
         return self._on_session(partial(self._describe, read, transform))
@@ -276,6 +282,12 @@ class ConnectRunner:
         self._set_zone(session, transform)
         columns: tuple[Column, ...] = module(JOB).describe(session, read, transform, self._transform)
         return columns
+
+    def _probe(self, modules: Sequence[str], session: SparkSession) -> ExecutorEnvironment:
+        spark = session.version
+        rows = module(PROBE).probe_job(session, modules).collect()
+        warn_untried(spark, client=CLIENT, where=str(self._address))
+        return ExecutorEnvironment(**json.loads(rows[0].result), spark=spark)
 
     def _run(self, spec: RangeSpec, session: SparkSession) -> RangeResult:
         job = module(JOB)

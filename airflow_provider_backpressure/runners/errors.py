@@ -34,17 +34,34 @@ def broken_off(text: str) -> type[RangeFailed]:
     return WorkerLost if _LOST.search(text) else RangeFailed
 
 
-def refusal(text: str) -> RunnerRefused | None:
-    """Return the error of executors that lack a package or run another Python, if that is what the text says."""
+def refusal(text: str, *, submitted: bool = False) -> RunnerRefused | None:
+    """Return the error of executors that lack a package or run another Python, if that is what the text says.
+
+    ``submitted``: by an application, whose driver may run by another Python than Airflow's.
+    """
     if found := _NO_MODULE.search(text):
         return RunnerRefused(f"The executors' Python has no module {found[1]}: install it where Spark runs.")
     if found := _NOT_INSTALLED.search(text):
         return RunnerRefused(f"The executors' Python lacks a package: {found[1]}")
     if "PYTHON_VERSION_MISMATCH" in text or "has different version" in text:
-        versions = _OTHER_PYTHON.search(text)
-        which = f" ({versions[1]}.{versions[2]}, here {versions[3]}.{versions[4]})" if versions else ""
-        return RunnerRefused(f"The executors run another minor version of Python{which}: both sides need the same.")
+        return _other_python(_OTHER_PYTHON.search(text), submitted=submitted)
     return None
+
+
+def _other_python(found: re.Match[str] | None, *, submitted: bool) -> RunnerRefused:
+    there, here = (
+        (f"{found[1]}.{found[2]}", f"{found[3]}.{found[4]}") if found else ("another minor version", "its own")
+    )
+    side = "the driver" if submitted else "Airflow"
+    ways = (
+        "let spark.pyspark.python and spark.pyspark.driver.python in the connection name the same version."
+        if submitted
+        else f"set PYSPARK_PYTHON of the Spark Connect server to a Python {here}, or run ranges by spark-submit with "
+        "spark.pyspark.driver.python of the executors' version (a connection of the type spark)."
+    )
+    return RunnerRefused(
+        f"The executors run Python {there} and {side} Python {here}, which must be the same minor version: {ways}"
+    )
 
 
 _NO_SESSION = ("INVALID_HANDLE.SESSION", "SESSION_", "NO_ACTIVE_SESSION")
@@ -127,7 +144,7 @@ MOST = 500
 def failure(answer: Mapping[str, Any], output: str, master: str) -> BackpressureError:
     """Return the error. ``answer``: what the application said, empty where it said nothing; ``output``: the log."""
     text = str(answer.get("error") or output)
-    found = from_text(text) or refusal(text)
+    found = from_text(text) or refusal(text, submitted=True)
     if found:
         return found
     if answer.get("type") in ANALYSIS:

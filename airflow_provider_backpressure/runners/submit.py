@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from airflow_provider_backpressure.runners.application import ANSWER, Folders, S
 from airflow_provider_backpressure.runners.code_shipping import to_reference
 from airflow_provider_backpressure.runners.errors import failure
 from airflow_provider_backpressure.runners.executor_memory import PYTHON, Target, safe
+from airflow_provider_backpressure.runners.versions import warn_untried_submit
 
 log = logging.getLogger(__name__)
 
@@ -98,11 +100,14 @@ class SubmitRunner:
             return ExecutorEnvironment(**shipment.module(shipment.PROBE).environment(modules))
         kept = self._probe(modules)
         if kept.exists() and time.time() - kept.stat().st_mtime < PROBED_SECONDS:
-            return ExecutorEnvironment(**json.loads(kept.read_text()))
-        found = self._ask(Request(kind=PROBE, modules=tuple(modules)))
-        if all(found["modules"].values()):
-            private(kept.with_suffix(f".{uuid.uuid4().hex}"), json.dumps(found)).replace(kept)
-        return ExecutorEnvironment(**found)
+            found = ExecutorEnvironment(**json.loads(kept.read_text()))
+        else:
+            found = ExecutorEnvironment(**self._ask(Request(kind=PROBE, modules=tuple(modules))))
+            if all(found.modules.values()):
+                private(kept.with_suffix(f".{uuid.uuid4().hex}"), json.dumps(asdict(found))).replace(kept)
+        if found.spark:
+            warn_untried_submit(found.spark, where=self._target.master)
+        return found
 
     def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:
         """See :meth:`Runner.describe`. An application on this host: analysis needs no executors."""

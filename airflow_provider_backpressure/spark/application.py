@@ -70,7 +70,8 @@ def _describe(session: "SparkSession", request: Request, endpoints: Endpoints) -
 
 
 def _probe(session: "SparkSession", request: Request, endpoints: Endpoints) -> dict[str, Any]:
-    return dict(json.loads(probe_job(session, request.modules).collect()[0].result))
+    found: dict[str, Any] = json.loads(probe_job(session, request.modules).collect()[0].result)
+    return {**found, "spark": session.version}
 
 
 ANSWERS: Mapping[str, Callable[["SparkSession", Request, Endpoints], dict[str, Any]]] = {

@@ -119,7 +119,7 @@ def test_another_python_on_the_executors_is_refused(
     """X5: with both versions."""
     monkeypatch.setattr("pyspark.sql.connect.plan.get_python_ver", lambda: "3.99", raising=False)
     monkeypatch.setattr("pyspark.sql.connect.udf.sys.version_info", (3, 99, 0), raising=False)
-    with pytest.raises(RunnerRefused, match=r"another minor version of Python \(3\.\d+, here 3\.99\)"):
+    with pytest.raises(RunnerRefused, match=r"executors run Python 3\.\d+ and Airflow Python 3\.99, which"):
         runner.probe()
 
 

@@ -221,6 +221,8 @@ class ExecutorEnvironment:
     """``major.minor``."""
     modules: Mapping[str, str | None]
     """Version by module name; ``None`` where it cannot be imported."""
+    spark: str = ""
+    """Version of Spark itself; empty where it was not asked for."""
 
 
 class Runner(Protocol):
@@ -232,7 +234,10 @@ class Runner(Protocol):
     """What a job takes beside its rows, as measured; ranges are planned so long that it is a small part of them."""
 
     def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
-        """Run a task on the executors that looks at what is there: Python, and these modules beside those of all."""
+        """Run a task on the executors that looks at what is there: Spark, Python, and these modules.
+
+        ``RunnerRefused`` where their versions cannot work with those of this side; a warning where nobody tried them.
+        """
         ...
 
     def describe(self, read: ReadSpec, transform: Transform) -> tuple[Column, ...]:

@@ -48,7 +48,9 @@ def trace(line: str) -> PythonException:
                 "different version: 3.12 than that in driver: 3.11, PySpark cannot run with different minor versions."
             ),
             RunnerRefused,
-            "The executors run another minor version of Python (3.12, here 3.11): both sides need the same.",
+            "The executors run Python 3.12 and Airflow Python 3.11, which must be the same minor version: set "
+            "PYSPARK_PYTHON of the Spark Connect server to a Python 3.11, or run ranges by spark-submit with "
+            "spark.pyspark.driver.python of the executors' version (a connection of the type spark).",
         ),
         (
             trace("[PACKAGE_NOT_INSTALLED] PyArrow >= 15.0.0 must be installed; however, it was not found."),
