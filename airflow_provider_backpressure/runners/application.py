@@ -202,7 +202,11 @@ def prepare_application(
         name=name,
         file=application_file(),
         arguments=tuple(arguments),
-        py_files=(str(shipment.shipment()), *_split_list(target.conf.get("spark.submit.pyFiles"))),
+        py_files=(
+            str(shipment.shipment()),
+            *(str(shipment.package_shipment(package)) for package in request.packages),
+            *_split_list(target.conf.get("spark.submit.pyFiles")),
+        ),
         files=() if here else (str(sent), *_split_list(target.conf.get("spark.files"))),
         conf={
             **DEFAULTS,

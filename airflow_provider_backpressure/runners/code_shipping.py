@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import importlib.util
 import json
 import sys
 import tempfile
@@ -57,6 +58,33 @@ def cargo() -> tuple[str, bytes]:
     """Return the same for a job, as ``spark.code_loading.carry_code`` takes it: its name, and all sources packed."""
     texts = {name: content.decode() for name, content in _contents().items()}
     return release(), zlib.compress(json.dumps(texts).encode(), 9)
+
+
+@cache
+def package_shipment(package: str) -> Path:
+    """Return an installed package in pure Python as a zip, built once per process."""
+    path = Path(tempfile.mkdtemp(prefix="backpressure-")) / f"{package}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in _package_contents(package).items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
+    return path
+
+
+@cache
+def package_cargo(package: str) -> tuple[str, str, bytes]:
+    """Return the same for a job: the package's name, what distinguishes its version, and all of its texts packed."""
+    texts = {name: content.decode() for name, content in _package_contents(package).items()}
+    packed = zlib.compress(json.dumps(texts).encode(), 9)
+    return package, f"{package}-{hashlib.sha256(packed).hexdigest()[:16]}", packed
+
+
+def _package_contents(package: str) -> dict[str, bytes]:
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise RunnerRefused(f"The package {package} travels with this plan's jobs and is not installed here any more.")
+    root = Path(found.origin).parent
+    files = [file for file in sorted(root.rglob("*")) if file.suffix in (".py", ".json")]
+    return {file.relative_to(root.parent).as_posix(): file.read_bytes() for file in files}
 
 
 @cache

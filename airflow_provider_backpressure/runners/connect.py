@@ -34,7 +34,16 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
 )
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerUnavailable, strip_frames
-from airflow_provider_backpressure.runners.code_shipping import ABOARD, JOB, PROBE, SETTINGS, TIME_ZONE, cargo, module
+from airflow_provider_backpressure.runners.code_shipping import (
+    ABOARD,
+    JOB,
+    PROBE,
+    SETTINGS,
+    TIME_ZONE,
+    cargo,
+    module,
+    package_cargo,
+)
 from airflow_provider_backpressure.runners.errors import translate
 from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
 from airflow_provider_backpressure.runners.versions import check_server, warn_untried
@@ -237,10 +246,10 @@ class ConnectRunner:
         return self._on_session(partial(self._describe, read, transform))
 
     def run(self, spec: RangeSpec) -> "Future[RangeResult]":
-        return self._pool.submit(self._on_session, partial(self._run, spec))
+        return self._pool.submit(self._on_session, partial(self._run, spec), spec.read)
 
     def checksum(self, spec: ChecksumSpec) -> "Future[SliceResult]":
-        return self._pool.submit(self._on_session, partial(self._checksum, spec))
+        return self._pool.submit(self._on_session, partial(self._checksum, spec), spec.read)
 
     def interrupt(self, session_id: str, tag: str) -> None:
         """See :meth:`Runner.interrupt`. Another process's session is joined for the call and left as it is."""
@@ -318,15 +327,16 @@ class ConnectRunner:
         hosts = (self._address.host, session.conf.get("spark.driver.host", self._address.host))
         return ExecutorMemory(urls=[f"http://{host}:{port}" for host in hosts], app_id=session.conf.get("spark.app.id"))
 
-    def _on_session(self, work: Callable[[SparkSession], T]) -> T:
-        """Return what ``work`` makes of the session; Spark's errors leave as ours.
+    def _on_session(self, work: Callable[[SparkSession], T], read: ReadSpec | None = None) -> T:
+        """Return what ``work`` makes of the session; Spark's errors leave as ours. ``read``: what its jobs read.
 
         A session that the server no longer knows is given up: the next job opens another one.
         """
         session: SparkSession | None = None
+        packages = [package_cargo(each.package) for each in read.substitutes] if read else []
         try:
             session = self._open()
-            with active(session), module(ABOARD).carry_code(*cargo()):
+            with active(session), module(ABOARD).carry_code(*cargo(), packages):
                 return work(session)
         except (PySparkException, ValueError) as error:
             found = translate(error, str(self._address))

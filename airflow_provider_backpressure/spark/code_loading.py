@@ -5,17 +5,18 @@ keeps it for as long as the executor lives, also when the session is long over (
 sessions share the workers, and code comes with the job: a worker reads it once, and takes this job's where it has
 served another release before.
 
-What is under ``_Sources`` and ``_take`` reaches the worker by value: it may use nothing else of this package.
+What is under ``_Sources`` and all below it reaches the worker by value: it may use nothing else of this package.
 """
 
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import io
 import json
 import pickle
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -25,16 +26,18 @@ from pyspark import cloudpickle
 Function = Callable[[Any], Any]
 
 _PACKAGE = __name__.partition(".")[0]
-_cargo: ContextVar[tuple[str, bytes] | None] = ContextVar("cargo", default=None)
+Cargo = tuple[str, str, bytes]
+"""A package's name, what distinguishes two versions of it, and its texts: zlib-compressed JSON of them by path."""
+_cargo: ContextVar[tuple[Cargo, ...]] = ContextVar("cargo", default=())
 
 
 @contextmanager
-def carry_code(digest: str, packed: bytes) -> Iterator[None]:
-    """Let the functions of jobs that this thread makes meanwhile carry this code.
+def carry_code(digest: str, packed: bytes, others: Sequence[Cargo] = ()) -> Iterator[None]:
+    """Let the functions of jobs that this thread makes meanwhile carry our code, and other packages in pure Python.
 
     ``packed``: ``{"package/module.py": source}`` as zlib-compressed JSON; ``digest`` distinguishes two of them.
     """
-    token = _cargo.set((digest, packed))
+    token = _cargo.set(((_PACKAGE, digest, packed), *others))
     try:
         yield
     finally:
@@ -44,13 +47,13 @@ def carry_code(digest: str, packed: bytes) -> Iterator[None]:
 def aboard(function: Function) -> Function:
     """Return the function with the code that it needs, if any is carried: a worker unpacks that code first."""
     cargo = _cargo.get()
-    if cargo is None:
+    if not cargo:
         return function
-    digest, packed = cargo
     pickled = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
 
     def run(batches: Any) -> Any:
-        _take(digest, packed)
+        for package, digest, packed in cargo:
+            _take(package, digest, packed)
         return pickle.loads(pickled)(batches)
 
     run.__name__ = function.__name__
@@ -58,14 +61,14 @@ def aboard(function: Function) -> Function:
 
 
 class _Sources(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
-    """Finds our modules in texts that came along: nothing is left on the executor's disk."""
+    """Finds a package's modules in texts that came along: nothing is left on the executor's disk."""
 
-    def __init__(self, digest: str, packed: bytes) -> None:
-        self.backpressure_digest = digest
+    def __init__(self, package: str, digest: str, packed: bytes) -> None:
+        self.backpressure_package, self.backpressure_digest = package, digest
         self._texts = json.loads(zlib.decompress(packed))
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Return where a shipped module of this package is; ``None`` for any other."""
+        """Return where a shipped module is; ``None`` for any other."""
         place = fullname.replace(".", "/")
         known = f"{place}.py" in self._texts or f"{place}/__init__.py" in self._texts
         return importlib.util.spec_from_loader(fullname, self) if known else None
@@ -82,19 +85,56 @@ class _Sources(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
         """Return the text of a module."""
         return str(self._texts[self._file(fullname)])
 
+    def get_resource_reader(self, fullname: str) -> Any:
+        """Return what reads the texts beside a package's modules."""
+        return _Resources(fullname.replace(".", "/"), self._texts)
+
     def _file(self, fullname: str) -> str:
         place = fullname.replace(".", "/")
         return f"{place}/__init__.py" if self.is_package(fullname) else f"{place}.py"
 
 
-def _take(digest: str, packed: bytes) -> None:
-    """Make this code the one that is imported; modules of another release, or of an installed one, are forgotten."""
+class _Resources:
+    """Texts beside modules, as ``importlib.resources`` asks for them."""
+
+    def __init__(self, folder: str, texts: Mapping[str, str]) -> None:
+        self._folder, self._texts = folder, texts
+
+    def open_resource(self, name: str) -> io.BytesIO:
+        if not self.is_resource(name):
+            raise FileNotFoundError(name)
+        return io.BytesIO(self._texts[f"{self._folder}/{name}"].encode())
+
+    def is_resource(self, name: str) -> bool:
+        return f"{self._folder}/{name}" in self._texts
+
+    def contents(self) -> list[str]:
+        inside = (name.removeprefix(f"{self._folder}/") for name in self._texts if name.startswith(f"{self._folder}/"))
+        return [name for name in inside if "/" not in name]
+
+    def resource_path(self, name: str) -> str:
+        raise FileNotFoundError(name)
+
+
+def _take(package: str, digest: str, packed: bytes) -> None:
+    """Make this code the one that is imported; modules of another release, or of an installed one, are forgotten.
+
+    Another package than ours is only found where none is installed.
+    """
     if any(getattr(finder, "backpressure_digest", None) == digest for finder in sys.meta_path):
         return
-    others = [finder for finder in sys.meta_path if not hasattr(finder, "backpressure_digest")]
-    sys.meta_path[:] = [_Sources(digest, packed), *others]
-    for name in [name for name in sys.modules if name == _PACKAGE or name.startswith(f"{_PACKAGE}.")]:
+    others = [finder for finder in sys.meta_path if not _brings(finder, package)]
+    new = _Sources(package, digest, packed)
+    sys.meta_path[:] = [new, *others] if package == _PACKAGE else [*others, new]
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]
+
+
+def _brings(finder: Any, package: str) -> bool:
+    """Whether a finder brings this package, be it one of a release that brought only ours."""
+    if not hasattr(finder, "backpressure_digest"):
+        return False
+    return str(getattr(finder, "backpressure_package", _PACKAGE)) == package
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

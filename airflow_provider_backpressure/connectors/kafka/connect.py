@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.connectors.kafka.errors import Heard, translate_error, where
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.messages import Substitute
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, strip_frames
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 NEEDED = "confluent_kafka"
 """The module of the client library."""
+SUBSTITUTE = Substitute(module=NEEDED, package="kafka", cost="at about a fifth of the speed")
+"""kafka-python."""
 CONTROL = "backpressure control"
 """``client.id`` of the control side; a task goes by its attempt's name."""
 GROUP = "backpressure"

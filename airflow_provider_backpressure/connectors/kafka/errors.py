@@ -32,6 +32,20 @@ _NOISE = re.compile(r"\s*\((after|\d+ identical)[^)]*\)\s*$")
 _PLACE = re.compile(r"^\w+://[^ ]+/(bootstrap|\d+): ")
 
 
+@dataclass(frozen=True)
+class Failure:
+    """An error of no client library, or of another one, asked as one of confluent-kafka is."""
+
+    code: str
+    text: str
+
+    def name(self) -> str:
+        return self.code
+
+    def str(self) -> str:
+        return self.text
+
+
 @dataclass(kw_only=True)
 class Heard:
     """What a client said on its own while it was asked something: most often why no answer came."""
@@ -49,7 +63,7 @@ class Heard:
 
 
 def translate_error(
-    error: "KafkaError", endpoint: Endpoint, *, heard: Heard | None = None, about: str = ""
+    error: "KafkaError | Failure", endpoint: Endpoint, *, heard: Heard | None = None, about: str = ""
 ) -> SourceRefused | SourceUnavailable:
     """Return our error for Kafka's. ``about``: what was asked for, as ``topic orders``."""
     if heard is not None and heard.login is not None:
@@ -73,7 +87,7 @@ def where(endpoint: Endpoint) -> str:
     return f"{endpoint.host} (connection {endpoint.conn_id})"
 
 
-def words(error: "KafkaError") -> str:
+def words(error: "KafkaError | Failure") -> "str":
     """Return what the client says, as part of one sentence."""
     text = _PLACE.sub("", " ".join(error.str().split()))
     while (shorter := _NOISE.sub("", text)) != text:

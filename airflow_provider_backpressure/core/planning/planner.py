@@ -29,6 +29,7 @@ from airflow_provider_backpressure.core.planning.preconditions import (
     check_same_key,
     check_same_table,
     describe_change,
+    find_substitutes,
 )
 from airflow_provider_backpressure.core.planning.range_size import measure_plan, next_rows, rows_per_range
 from airflow_provider_backpressure.core.planning.results import Planned, Preview, Verdict
@@ -36,7 +37,7 @@ from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironm
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
-from airflow_provider_backpressure.core.snapshot.messages import Transform, Window, choose_path, keep_zone
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, choose_path, keep_zone
 from airflow_provider_backpressure.core.snapshot.offsets import in_order, order_by_log, take_tombstone
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
@@ -93,8 +94,7 @@ class Planner:
         snapshot = self.source.snapshot(self.consistency, after=after, previous=previous, counted=counted)
         if plan is not None:
             snapshot = keep_planned_columns(snapshot, plan, self.on_new_column)
-        executors = self._probe()
-        read = self.source.read_spec(snapshot)
+        executors, read = self._probe(self.source.read_spec(snapshot))
         ordered = snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT
         columns = read.columns
         if self.transform:
@@ -229,10 +229,10 @@ class Planner:
         rows = hydration.range_rows_set
         return replace(self, budget=replace(self.budget, range_rows=rows)) if rows else self
 
-    def _probe(self) -> ExecutorEnvironment:
+    def _probe(self, read: ReadSpec) -> tuple[ExecutorEnvironment, ReadSpec]:
         found = self.runner.probe(sorted({*NEEDED_MODULES, *self.source.modules, *self.sink.modules}))
-        check_modules(found, self.cluster)
-        return found
+        check_modules(found, self.cluster, read.substitutes)
+        return found, replace(read, substitutes=find_substitutes(found, read, self.cluster))
 
     def _is_complete(self, hydration: Hydration) -> bool:
         """Whether all that was planned is committed and verified."""
@@ -258,7 +258,7 @@ class Planner:
             total=snapshot.total,
             total_exact=snapshot.total_exact,
             path=preview.path,
-            read=replace(self.source.read_spec(snapshot), keep_bad=keeps_bad, tells_position=catches_up),
+            read=replace(preview.read, keep_bad=keeps_bad, tells_position=catches_up),
             write=preview.write,
             transform=self.transform,
             clears=clears or find_replaced_log(hydration.plan, snapshot.consistency),

@@ -1,5 +1,6 @@
 """What a plan is refused for, before the first row moves."""
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +9,7 @@ from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Substitute, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.table_storage import find_exchanged
 from airflow_provider_backpressure.exceptions import (
@@ -19,6 +20,8 @@ from airflow_provider_backpressure.exceptions import (
     SinkRefused,
     SourceRefused,
 )
+
+log = logging.getLogger(__name__)
 
 _AS_TEXT_IN = frozenset({"delta", "iceberg"})
 _BY_VALUE = (
@@ -41,9 +44,26 @@ NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
 """What every task imports on the executors."""
 
 
-def check_modules(found: ExecutorEnvironment, cluster: str) -> None:
-    """Raise ``RunnerRefused`` where the executors lack a module that a task imports."""
-    missing = [name for name in found.modules if found.modules[name] is None]
+def find_substitutes(found: ExecutorEnvironment, read: ReadSpec, cluster: str) -> tuple[Substitute, ...]:
+    """Return what has to travel with the jobs, and warn of what it costs."""
+    needed = tuple(each for each in read.substitutes if each.module in find_missing(found))
+    for each in needed:
+        log.warning(
+            "The executors of %s lack %s: %s travels with each job and reads instead, %s.",
+            *(cluster, each.module, each.package, each.cost),
+        )
+    return needed
+
+
+def find_missing(found: ExecutorEnvironment) -> list[str]:
+    """Return the modules that the executors cannot import."""
+    return [name for name, version in found.modules.items() if version is None]
+
+
+def check_modules(found: ExecutorEnvironment, cluster: str, substitutes: Iterable[Substitute] = ()) -> None:
+    """Raise ``RunnerRefused`` where the executors lack a module that a task imports and nothing takes its place."""
+    replaced = {each.module for each in substitutes}
+    missing = [name for name in find_missing(found) if name not in replaced]
     if missing:
         raise RunnerRefused(
             f"The executors of {cluster} lack the Python package{'s' * (len(missing) > 1)} "

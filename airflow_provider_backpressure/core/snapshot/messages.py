@@ -82,6 +82,17 @@ class Window:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Substitute:
+    """A package in pure Python that travels with a job where executors lack a module."""
+
+    module: str
+    package: str
+    """Top of the package's modules."""
+    cost: str
+    """What it costs to read by it, as the end of a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadSpec:
     """The source as a task needs it. ``kind`` names the reader; the endpoint travels apart from the message."""
 
@@ -107,6 +118,8 @@ class ReadSpec:
     """Columns that the table got since the plan before: where its log does not know them yet, they are NULL."""
     storage: TableStorage | None = None
     """How the table was stored when it was planned; ``None`` where that does not matter, or in an earlier release."""
+    substitutes: tuple[Substitute, ...] = ()
+    """Of a plan those that its jobs carry; of a source those that it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,6 +343,12 @@ class Request:
     """Of :data:`PROBE`: what is looked for."""
     master: str | None = None
     """Where it runs, if not on the cluster that it was submitted to: ``local[1]``."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages that travel with it beside our own."""
+        reads = [*([self.spec.read] if self.spec else []), *(each.read for each in self.checksums if each.read)]
+        return tuple(dict.fromkeys(each.package for read in reads for each in read.substitutes))
 
     @property
     def conn_ids(self) -> frozenset[str]:

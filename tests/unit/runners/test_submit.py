@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.kafka.connect import SUBSTITUTE
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json
 from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
@@ -295,6 +298,19 @@ def test_an_application_only_for_what_cannot_be_known_without(tmp_path: Path) ->
         found["modules"] = {"psycopg": "3", "xxhash": None if missing else "3"}
         assert runner(tmp_path, recorder, **elsewhere).probe(["pyarrow"]).modules == found["modules"]
         assert len(recorder.applications) == applications
+
+
+def test_a_package_that_the_executors_lack_travels_with_a_range(tmp_path: Path) -> None:
+    """As a file that any Python can import from, with nothing else installed."""
+    recorder = Recorder()
+    runner(tmp_path, recorder).run(spec()).result(10)
+    lacking = replace(READ, substitutes=(SUBSTITUTE,))
+    runner(tmp_path, recorder).run(spec(read=lacking)).result(10)
+    own, both = (application.py_files for application in recorder.applications)
+    assert both[:1] == own
+    check = "import sys; sys.path.insert(0, sys.argv[1]); import kafka; print(kafka.KafkaConsumer.__module__)"
+    done = subprocess.run([sys.executable, "-S", "-c", check, both[1]], capture_output=True, text=True, check=True)
+    assert done.stdout == "kafka.consumer.group\n"
 
 
 def in_a_module(frame: Any) -> Any:

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from airflow_provider_backpressure.connectors.kafka import metadata as identity
-from airflow_provider_backpressure.connectors.kafka.connect import NEEDED
+from airflow_provider_backpressure.connectors.kafka.connect import NEEDED, SUBSTITUTE
 from airflow_provider_backpressure.connectors.kafka.errors import loss, shortfall
 from airflow_provider_backpressure.connectors.kafka.source.config import EARLIEST, KEY, LATEST, columns_of, parse_start
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
@@ -119,7 +120,13 @@ class KafkaTopic:
         raise SourceRefused("A topic is read by offsets, which need no snapshot.")
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
-        return ReadSpec(kind=KIND, conn_id=self._declared.conn_id, columns=snapshot.columns, window=snapshot.window)
+        return ReadSpec(
+            kind=KIND,
+            conn_id=self._declared.conn_id,
+            columns=snapshot.columns,
+            window=snapshot.window,
+            substitutes=(SUBSTITUTE,) if find_spec(SUBSTITUTE.package) else (),
+        )
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
         """See :meth:`..core.ports.Source.slice`. Asks nothing."""

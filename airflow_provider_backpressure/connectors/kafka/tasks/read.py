@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 
 from airflow_provider_backpressure.connectors.kafka import metadata as identity
-from airflow_provider_backpressure.connectors.kafka.connect import consumer
-from airflow_provider_backpressure.connectors.kafka.errors import Heard, loss, translate_error, where
+from airflow_provider_backpressure.connectors.kafka.connect import NEEDED, SUBSTITUTE, consumer
+from airflow_provider_backpressure.connectors.kafka.errors import Failure, Heard, loss, translate_error, where
 from airflow_provider_backpressure.connectors.kafka.metadata import open_client
 from airflow_provider_backpressure.connectors.kafka.tasks.values import mark_tombstones, to_batch, to_batch_with_bad
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -37,7 +37,7 @@ WAIT = 0.1
 """Seconds for which a batch is waited for before it is taken as it is."""
 BATCH_BYTES, MOST_RECORDS, FIRST_RECORDS = 4 * 2**20, 10_000, 500
 """A batch holds as many records as are about so many bytes."""
-BUFFERS = {
+BUFFERS: dict[str, Any] = {
     # Read ahead of the batch that is being turned into rows; the fetch's own size bounds each partition's part of it.
     "queued_max_messages_kbytes": 16384,
     "queued_min_messages": 50_000,
@@ -62,10 +62,16 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
         raise InvalidDeclaration(f"A topic is read by offsets, not by {bounds}.")
     what = json.loads(piece.query)
     seen = source.for_executors()
-    with consumer(seen, name, **BUFFERS) as (client, heard), _identity(seen, what, name) as check:
+    opened, identified, place = _library()
+    with opened(seen, name) as (client, heard), identified(seen, what, name) as check:
         check()
         reading = _Reading(
-            client=client, heard=heard, endpoint=seen, topic=what["topic"], accept_loss=what["accept_loss"]
+            client=client,
+            place=place,
+            heard=heard,
+            endpoint=seen,
+            topic=what["topic"],
+            accept_loss=what["accept_loss"],
         )
         null_times = what.get("null_timestamps", False)
         make = to_batch_with_bad if read.keep_bad else partial(to_batch, trusts=read.trusts)
@@ -81,6 +87,21 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
                 break
             yield batch
         check()
+
+
+def _library() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Return how a consumer and the check of the topic are opened and what names a place, by the library that is here.
+
+    One that is there and cannot be loaded counts as missing.
+    """
+    try:
+        from confluent_kafka import TopicPartition
+    except ImportError:
+        log.warning("%s is missing here: kafka-python reads instead, %s.", NEEDED, SUBSTITUTE.cost)
+        from airflow_provider_backpressure.connectors.kafka.tasks import pure_client
+
+        return pure_client.consumer, pure_client.identity, pure_client.TopicPartition
+    return partial(consumer, **BUFFERS), _identity, TopicPartition
 
 
 @contextmanager
@@ -114,6 +135,8 @@ class _Reading:
     """One slice on its way; a partition is in ``ends`` until it is done."""
 
     client: "Consumer"
+    place: Callable[..., Any]
+    """Names a place by topic, partition and offset."""
     heard: Heard
     endpoint: Endpoint
     topic: str
@@ -164,11 +187,12 @@ class _Reading:
 
         That is what nearly all batches are, so it is found out without a step of Python's for each.
         """
-        from confluent_kafka import Message
-
-        if any(map(Message.error, found)):
+        if not found:
+            return True
+        kind = type(found[0])
+        if any(map(kind.error, found)):
             return False
-        at = dict(zip(map(Message.partition, found), map(Message.offset, found), strict=True))
+        at = dict(zip(map(kind.partition, found), map(kind.offset, found), strict=True))
         if any(partition not in self.ends or offset + 1 >= self.ends[partition] for partition, offset in at.items()):
             return False
         # The last of a partition is the highest: they come in their order.
@@ -218,17 +242,11 @@ class _Reading:
         self.client.incremental_unassign([self._place(partition)])
 
     def _silent(self) -> Exception:
-        from confluent_kafka import KafkaError
-
-        late = KafkaError(KafkaError._TIMED_OUT, f"nothing came for {PATIENCE:g} seconds")
+        late = Failure("_TIMED_OUT", f"nothing came for {PATIENCE:g} seconds")
         return translate_error(late, self.endpoint, heard=self.heard, about=f"topic {self.topic}")
 
     def _place(self, partition: int, offset: int | None = None) -> Any:
-        from confluent_kafka import TopicPartition
-
-        return (
-            TopicPartition(self.topic, partition) if offset is None else TopicPartition(self.topic, partition, offset)
-        )
+        return self.place(self.topic, partition) if offset is None else self.place(self.topic, partition, offset)
 
 
 def _next_size(records: "list[Message]") -> int:
