@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_provider_backpressure.core.admission import limiter as limiter_module
+from airflow_provider_backpressure.core.admission import gate_decision as limiter_module
 from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode

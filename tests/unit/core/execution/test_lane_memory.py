@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from airflow_provider_backpressure.core.admission import limiter
+from airflow_provider_backpressure.core.admission import gate_decision as limiter
 from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution import lane_runner
