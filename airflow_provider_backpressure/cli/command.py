@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,8 @@ from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
+from airflow_provider_backpressure.settings import environment
 
 FAILED = 1
 WRONG_USE = 2
@@ -140,12 +142,33 @@ PLANS = "PlanSnapshotOperator"
 
 
 def declarations(args: Namespace) -> list[Declaration]:
-    """Return the hydrations of a DAG, or of one of its task groups; :class:`InvalidDeclaration` where there is none."""
+    """Return the hydrations of a DAG, or of one of its task groups; :class:`InvalidDeclaration` where there is none.
+
+    Where the DAG is gone, or its names are made by a run, they are as the ledger keeps them since their latest plan.
+    """
+    prefix = f"{args.task_group}." if args.task_group else ""
+    try:
+        return _read_dag(args, prefix)
+    except InvalidDeclaration:
+        kept = _read_ledger(args, prefix)
+        if not kept:
+            raise
+        return kept
+
+
+def _read_ledger(args: Namespace, prefix: str) -> list[Declaration]:
+    with suppress(BackpressureError), open_ledger(args) as ledger:
+        own = [one for one in ledger.hydrations() if (one.owner, one.environment) == (args.dag_id, environment())]
+        kept = [declaration_of(one, args.backpressure_conn_id) for one in own if one.declaration]
+        return [one for one in kept if one.task_id.startswith(prefix)]
+    return []
+
+
+def _read_dag(args: Namespace, prefix: str) -> list[Declaration]:
     try:
         dag = get_bagged_dag(None, args.dag_id)
     except AirflowException as error:
         raise InvalidDeclaration(f"{error}") from error
-    prefix = f"{args.task_group}." if args.task_group else ""
     tasks: list[Any] = [task for task in dag.tasks if task.task_type == PLANS and task.task_id.startswith(prefix)]
     if not tasks:
         where = f"The task group {args.task_group!r} of" if prefix else "The DAG"
@@ -154,8 +177,11 @@ def declarations(args: Namespace) -> list[Declaration]:
 
 
 def _declaration(task: Any, dag_id: str) -> Declaration:
-    declaration: Declaration = task.declaration({"ti": SimpleNamespace(dag_id=dag_id)})
-    texts = (declaration.source.conn_id, declaration.source.table, declaration.sink.conn_id, declaration.sink.table)
-    if not all(isinstance(text, str) and "{{" not in text for text in texts):
-        raise InvalidDeclaration(f"The names in {task.task_id} are made by a run, so they are not known here.")
-    return declaration
+    # A mapped task has none: what it maps over is known to its run.
+    make = getattr(task, "declaration", None)
+    if make is not None:
+        declared: Declaration = make({"ti": SimpleNamespace(dag_id=dag_id)})
+        texts = (declared.source.conn_id, declared.source.table, declared.sink.conn_id, declared.sink.table)
+        if all(isinstance(text, str) and "{{" not in text for text in texts):
+            return declared
+    raise InvalidDeclaration(f"The names in {task.task_id} are made by a run, so they are not known here.")

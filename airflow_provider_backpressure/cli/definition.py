@@ -162,13 +162,16 @@ def get_commands() -> list[CLICommand]:
             help="Watch and control hydrations",
             description=ABOUT,
             subcommands=(
-                _action("plan", "Show the plans of a DAG's hydrations; nothing is changed", DAG, GROUP, ARG_OUTPUT),
+                _action(
+                    "plan", "Show the plans of a DAG's hydrations; nothing is changed", DAG, GROUP, LEDGER, ARG_OUTPUT
+                ),
                 _action(
                     "reindex",
                     "Rebuild a lost or older ledger from the target's markers; the source is not read",
                     DAG,
                     GROUP,
                     ACCEPT,
+                    LEDGER,
                     ARG_OUTPUT,
                     module="maintenance",
                 ),
@@ -177,6 +180,7 @@ def get_commands() -> list[CLICommand]:
                     "Trigger a DAG that fills its targets again from a lake",
                     DAG,
                     GROUP,
+                    LEDGER,
                     ARG_OUTPUT,
                     module="maintenance",
                 ),

@@ -13,6 +13,7 @@ from airflow.utils.platform import getuser
 from sqlalchemy.engine import URL, make_url
 
 from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.airflow_compat import AirflowException
 from airflow_provider_backpressure.cli.command import (
     FAILED,
     SHOWN,
@@ -43,7 +44,7 @@ from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, DIALECTS
 from airflow_provider_backpressure.hooks.endpoints import connection, endpoint
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
 from airflow_provider_backpressure.hooks.push_transport import KAFKA, transport
-from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, to_json
 from airflow_provider_backpressure.ledger.migration import drop
 
 
@@ -63,7 +64,13 @@ RESTART = {"backpressure": "restart"}
 def rehydrate(args: Namespace) -> None:
     """Check that lakes are whole and targets are ready, and trigger the DAG; its run does the work."""
     checked = [_check(declaration) for declaration in declarations(args)]
-    run = get_current_api_client().trigger_dag(dag_id=args.dag_id, conf=RESTART, triggering_user_name=getuser())
+    try:
+        run = get_current_api_client().trigger_dag(dag_id=args.dag_id, conf=RESTART, triggering_user_name=getuser())
+    except AirflowException as error:
+        raise InvalidDeclaration(
+            f"Lake and target are ready, but no run can fill the target ({error}): put the file of the DAG "
+            f"{args.dag_id!r} back."
+        ) from error
     print_rows(args, [{**row, "run": run["dag_run_id"] if run else None} for row in checked])
 
 
@@ -95,6 +102,7 @@ def _reindex(declaration: Declaration, *, accept: bool) -> dict[str, Any]:
         planner = opened.planner()
         planned = planner.reindex(planner.register(), who=getuser(), accept=accept)
         found = planner.register()
+        opened.ledger.keep_declaration(found.id, to_json(declaration))
         counts = opened.ledger.counts(found.plan.plan_id) if found.plan else None
         return {
             "id": found.id[:SHOWN],

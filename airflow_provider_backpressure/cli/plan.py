@@ -24,7 +24,7 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, Rang
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
-from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, get_recorded_plan
+from airflow_provider_backpressure.hooks.recorded_declaration import check_transform, declaration_of, get_recorded_plan
 
 
 @command
@@ -35,6 +35,7 @@ def plan(args: Namespace) -> None:
 
 
 def _preview(declaration: Declaration) -> dict[str, Any]:
+    check_transform(declaration)
     with declaration.open() as opened:
         preview = opened.planner().preview()
     return preview.to_json(target=opened.sink.identity, mode=declaration.mode, credits=declaration.budget.credits)
@@ -56,11 +57,9 @@ def probe(args: Namespace) -> None:
                 raise LedgerRefused(f"{found.sink_identity} was never probed.")
             curve = Curve.from_json(kept)
         else:
-            if plan.transform is not None and plan.transform.python == "":
-                raise LedgerRefused(
-                    f"{found.sink_identity} cannot be probed: its transform is a callable that only its DAG knows."
-                )
-            with declaration_of(found, args.backpressure_conn_id).open() as opened:
+            declared = declaration_of(found, args.backpressure_conn_id)
+            check_transform(declared)
+            with declared.open() as opened:
                 prober = Prober(
                     planner=opened.planner(), hydration=found, plan=plan, seconds=args.seconds, tell=_progress
                 )

@@ -34,7 +34,7 @@ def _decode(hint: Any, value: Any) -> Any:
     if not isinstance(hint, type):
         return value
     if is_dataclass(hint):
-        return from_dict(hint, value)
+        return value if isinstance(value, hint) else from_dict(hint, value)
     if issubclass(hint, Enum):
         return hint(value)
     return datetime.fromisoformat(value) if hint is datetime else value

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from typing import Any, Protocol
 
 from airflow_provider_backpressure import settings
@@ -75,9 +76,21 @@ class Declaration:
     """``None`` for the source's own default."""
     on_new_column: NewColumn = NewColumn.STOP
     transform: Transform | None = None
-    function: Callable[..., Any] | None = None
-    """The Python transform itself, where the DAG passes a callable."""
+    function: Callable[..., Any] | str | None = None
+    """The Python transform itself, where the DAG passes a callable; ``module:function`` where the ledger keeps it."""
     owner: str
+    task_id: str = ""
+    """Of the task that declares it."""
+
+    def load_function(self) -> Callable[..., Any] | None:
+        """Return the Python transform; ``None`` where there is none, or none that can be imported here."""
+        if not isinstance(self.function, str):
+            return self.function
+        module, _, name = self.function.partition(":")
+        try:
+            return getattr(import_module(module), name, None)
+        except ImportError:
+            return None
 
     @contextmanager
     def open(self) -> Iterator["HydrationSession"]:
@@ -93,7 +106,7 @@ class Declaration:
             upstream = endpoint_of(endpoints, self.source.conn_id)
             source = stack.enter_context(closing(self.source.open(upstream)))
             sink = stack.enter_context(closing(self.sink.open(endpoint_of(endpoints, self.sink.conn_id))))
-            runner = open_runner(self.spark_conn_id, endpoints=endpoints, transform=self.function)
+            runner = open_runner(self.spark_conn_id, endpoints=endpoints, transform=self.load_function())
             stack.enter_context(closing(runner))
             opened = HydrationSession(
                 declaration=self,

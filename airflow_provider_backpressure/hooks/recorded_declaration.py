@@ -1,10 +1,10 @@
-"""Builds a declaration from a hydration in the ledger: for commands, which have no DAG."""
+"""What a hydration was declared to do, kept in the ledger and read from it: for commands, which need no DAG."""
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import fields
+from contextlib import closing, contextmanager, suppress
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -13,14 +13,16 @@ from airflow_provider_backpressure.core.admission.health_watch import HealthWatc
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.health_signals import KINDS
+from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
 from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
 from airflow_provider_backpressure.core.ports.sink import Sink
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, RunnerRefused
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, SinkDeclaration, SourceDeclaration
@@ -30,11 +32,15 @@ _PART = re.compile(r"#[0-9a-f]{12}$")
 
 
 def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CONN_ID) -> Declaration:
-    """Return a declaration that opens the hydration's source, sink and cluster; fit for reading what was written.
+    """Return what the hydration was declared to do, as the ledger keeps it since its latest plan.
 
-    Conditions and columns of the source are not known to the ledger, so nothing can be planned by it.
+    Of a hydration that an earlier release has planned, and of a source or sink of another package, the plan alone is
+    known: that is fit for reading what was written, and nothing can be planned by it.
     """
     plan = get_recorded_plan(hydration)
+    if hydration.declaration is not None:
+        kept: Declaration = from_plain(json.loads(hydration.declaration))
+        return replace(kept, spark_conn_id=hydration.cluster, backpressure_conn_id=backpressure_conn_id)
     source, sink = SOURCES.get(plan.read.kind.removesuffix(SUFFIX)), SINKS.get(plan.write.kind)
     if source is None or sink is None:
         raise LedgerRefused(f"This version cannot open a {plan.read.kind} source with a {plan.write.kind} sink.")
@@ -48,6 +54,33 @@ def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CON
         transform=plan.transform,
         owner=hydration.owner,
     )
+
+
+def to_json(declared: Declaration) -> str | None:
+    """Return a declaration as JSON for the ledger; ``None`` where source or sink is of another package.
+
+    A Python transform is kept by its name, where it can be imported.
+    """
+    from airflow_provider_backpressure.runners.code_shipping import reference
+
+    name = None
+    with suppress(RunnerRefused):
+        name = reference(declared.load_function())
+    try:
+        kept = json.dumps(plain(replace(declared, function=name)))
+        from_plain(json.loads(kept))
+    except (InvalidDeclaration, TypeError):
+        return None
+    return kept
+
+
+def check_transform(declared: Declaration) -> None:
+    """Raise :class:`LedgerRefused` where the Python transform is needed and cannot be imported here."""
+    if declared.transform is not None and declared.transform.python == "" and declared.load_function() is None:
+        raise LedgerRefused(
+            f"The transform into {declared.sink.table} cannot be imported outside of its DAG: move the function to the "
+            "top of a module that can be imported, and run the DAG's plan_snapshot task once."
+        )
 
 
 def open_recorded_health(hydration: Hydration, ledger: LedgerReader, budget: Budget) -> HealthWatch:
@@ -76,8 +109,7 @@ def open_recorded_source(hydration: Hydration) -> Iterator[Source]:
 @contextmanager
 def open_recorded_sink(hydration: Hydration) -> Iterator[Sink]:
     """Give a hydration's target, open; it connects at the first question."""
-    plan = get_recorded_plan(hydration)
-    declared = SINKS[plan.write.kind](plan.write, hydration.sink_identity)
+    declared = declaration_of(hydration).sink
     found = endpoint(declared.conn_id, *declared.conn_types) if declared.conn_id else NOWHERE
     with closing(declared.open(found)) as sink:
         yield sink
@@ -176,7 +208,8 @@ def classes() -> dict[str, type]:
     """Return every declaration that may travel, by its name."""
     from airflow_provider_backpressure import sinks, sources
 
-    return {name: getattr(place, name) for place in (sources, sinks) for name in place.__all__}
+    declared = {name: getattr(place, name) for place in (sources, sinks) for name in place.__all__}
+    return declared | {each.__name__: each for each in (Declaration, Budget, Transform, *KINDS.values())}
 
 
 def plain(declared: Any) -> dict[str, Any]:
@@ -195,7 +228,7 @@ def from_plain(value: Mapping[str, Any]) -> Any:
     known = classes().get(value[CLASS])
     if known is None:
         raise InvalidDeclaration(f"{value[CLASS]} is no declaration of a source or sink that can travel.")
-    return known(**{name: _tuples(part) for name, part in value.items() if name != CLASS})
+    return from_dict(known, {name: _from_plain(part) for name, part in value.items() if name != CLASS})
 
 
 def _plain(value: Any) -> Any:
@@ -208,8 +241,10 @@ def _plain(value: Any) -> Any:
             return [_plain(each) for each in value]
         case Mapping():
             return {str(key): _plain(each) for key, each in value.items()}
-    return value
+    return plain(value) if is_dataclass(value) else value
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _from_plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_from_plain(each) for each in value)
+    return from_plain(value) if isinstance(value, Mapping) and CLASS in value else value

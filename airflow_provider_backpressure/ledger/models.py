@@ -221,6 +221,8 @@ hydration = sa.Table(
     # Why its latest task has failed, as a sentence without secrets; NULL from the next task's begin on.
     sa.Column("failure", sa.Text),
     sa.Column("failed_at", UtcDateTime),
+    # As of the latest plan, as JSON: connection ids and no secret.
+    sa.Column("declaration", LongText),
     sa.Index("ix_backpressure_hydration_cluster", "cluster"),
     **ON_MYSQL,
 )
@@ -391,7 +393,7 @@ upstream = sa.Table(
 )
 
 
-REVISION = "0010"
+REVISION = "0011"
 """Of the newest migration. Revisions are numbers of four digits, so that they compare as text."""
 
 _VERSION: sa.Select[Any] = sa.select(sa.column("version_num")).select_from(sa.table(VERSION_TABLE))

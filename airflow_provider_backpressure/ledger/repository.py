@@ -360,6 +360,11 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             hydrations.keep_preview(connection, hydration_id, facts)
 
     @repeatable
+    def keep_declaration(self, hydration_id: str, declaration: str | None) -> None:
+        with self._database.write() as connection:
+            hydrations.keep_declaration(connection, hydration_id, declaration)
+
+    @repeatable
     def keep_failure(self, hydration_id: str, failure: str | None) -> None:
         with self._database.write() as connection:
             hydrations.keep_failure(connection, hydration_id, failure)

@@ -14,6 +14,7 @@ from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, SourceDeclaration
+from airflow_provider_backpressure.hooks.recorded_declaration import to_json
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 
 MAX_TASKS = 1024
@@ -85,6 +86,7 @@ class PlanSnapshotOperator(TransformTask):
             hydration = planner.register()
             self.take_turn(context, opened, hydration.id)
             planned = planner.plan(restart=wish == RESTART)
+            opened.ledger.keep_declaration(hydration.id, to_json(opened.declaration))
             if planned.verdict is Verdict.RESUMED:
                 opened.ledger.retry_failed(planned.plan.plan_id)
             ids = {"hydration_id": planned.hydration.id, "plan_id": planned.plan.plan_id}

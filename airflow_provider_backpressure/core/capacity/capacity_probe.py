@@ -143,8 +143,8 @@ class Prober:
             raise LedgerRefused(f"{self.hydration.sink_identity} is being hydrated: probe it when that is done.")
         if self.planner.source.identity != self.plan.source_identity:
             raise LedgerRefused(
-                f"{self.plan.source_identity} is a part of a table, and the ledger does not know which rows: it cannot "
-                "be probed."
+                f"{self.plan.source_identity} is a part of a table, and the ledger does not know which rows: run "
+                "its plan_snapshot task once."
             )
         if self.plan.consistency is Consistency.CATCH_UP:
             raise LedgerRefused(

@@ -99,6 +99,8 @@ class Hydration:
     failure: str | None = None
     """Why its latest task has failed; ``None`` once a task works on it again."""
     failed_at: datetime | None = None
+    declaration: str | None = None
+    """What it was declared to do when it was planned last, as :meth:`Ledger.keep_declaration` was given it."""
 
     @property
     def restarted_by(self) -> str:

@@ -311,6 +311,10 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         """Keep what a plan would be, as JSON, in the place of what was kept before."""
         ...
 
+    def keep_declaration(self, hydration_id: str, declaration: str | None) -> None:
+        """Keep what the hydration was declared to do, as JSON without secrets; ``None`` where it cannot be kept."""
+        ...
+
     def keep_failure(self, hydration_id: str, failure: str | None) -> None:
         """Keep why a task of the hydration has failed, with the time; ``None`` where a task works on it again.
 

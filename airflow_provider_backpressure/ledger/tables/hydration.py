@@ -273,6 +273,11 @@ def keep_preview(connection: Connection, hydration_id: str, facts: str) -> None:
     _keep(connection, hydration_id, preview=facts)
 
 
+def keep_declaration(connection: Connection, hydration_id: str, declaration: str | None) -> None:
+    """Keep what a hydration was declared to do; ``LedgerRefused`` for an unknown id."""
+    _keep(connection, hydration_id, declaration=declaration)
+
+
 def keep_failure(connection: Connection, hydration_id: str, failure: str | None) -> None:
     """Keep why a task has failed; ``LedgerRefused`` for an unknown id."""
     at = sa.null() if failure is None else utc_now()
@@ -287,7 +292,7 @@ def _kept(connection: Connection, hydration_id: str, column: sa.Column[Any]) -> 
     return row[0]  # type: ignore[no-any-return]
 
 
-def _keep(connection: Connection, hydration_id: str, **values: str) -> None:
+def _keep(connection: Connection, hydration_id: str, **values: str | None) -> None:
     if connection.execute(_UPDATE, {"key": hydration_id, **values}).rowcount == 0:
         raise refusals.unknown(hydration_id)
 
@@ -365,6 +370,7 @@ def _hydration(row: Row[Any]) -> Hydration:
         hydrated_at=row.hydrated_at,
         failure=row.failure,
         failed_at=row.failed_at,
+        declaration=row.declaration,
     )
 
 

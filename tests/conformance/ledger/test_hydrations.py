@@ -269,6 +269,18 @@ def test_why_a_task_has_failed_is_kept_until_one_works_again(ledger):
         ledger.keep_failure("0" * 32, "no such hydration")
 
 
+def test_what_was_declared_is_kept_until_the_next_plan(ledger):
+    """In every reading of the hydration; nothing where it cannot be kept."""
+    hydration_id = register(ledger)
+    assert ledger.hydration(hydration_id).declaration is None
+    for declared in ('{"ä": 1}', "{" + " " * 100_000 + "}", None):
+        ledger.keep_declaration(hydration_id, declared)
+        assert ledger.hydration(hydration_id).declaration == declared
+        assert [one.declaration for one in ledger.hydrations()] == [declared]
+    with pytest.raises(LedgerRefused, match="0" * 32):
+        ledger.keep_declaration("0" * 32, "{}")
+
+
 def test_a_hydration_is_forgotten_with_all_that_belongs_to_it(ledger):
     """But the acts of people; not while a lane has a range of it in flight, and never another one's."""
     hydration_id, plan_id = planned(ledger, 3)

@@ -119,9 +119,9 @@ def test_a_hydration_under_way_is_left_alone(table: Table):
 
 
 def test_what_the_ledger_does_not_know_is_refused(table: Table):
-    """A part of a table: its condition stands in the DAG alone."""
+    """A part of a table that an earlier release has planned: its condition stands in the DAG alone."""
     table.source.identity = "memory://source#part"
-    with pytest.raises(LedgerRefused, match="does not know which rows"):
+    with pytest.raises(LedgerRefused, match="does not know which rows: run its plan_snapshot task once"):
         table.prober().run()
 
 
