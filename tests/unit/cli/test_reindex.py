@@ -77,3 +77,14 @@ def test_a_run_stops_where_the_target_is_older(world: World):
     world.sink.plan = replace(world.plan, plan_id="0" * 32)
     with pytest.raises(AirflowFailException, match="restored from an older backup"):
         PlanSnapshotOperator(task_id="plan", **world.flow).execute(context())
+
+
+def test_a_mapped_plan_is_known_to_its_run_only(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Where the ledger keeps no declaration of it either, the command says so."""
+    with DAG("dag") as dag:
+        PlanSnapshotOperator.partial(task_id="mapped", spark_conn_id="spark").expand_kwargs([{"source": 1, "sink": 2}])
+    monkeypatch.setattr(dags, "get_bagged_dag", lambda bundles, dag_id: dag)
+    code, _, err = reindex(capsys)
+    assert (code, "The names in mapped are made by a run" in err) == (2, True)
