@@ -18,6 +18,7 @@ from tests.support import faults
 from tests.support import mysql as on_mysql
 from tests.support.page import PageServer, page_server
 from tests.support.postgres import run
+from tests.support.standby import primary_and_standby
 
 if TYPE_CHECKING:
     from tests.support.composed import Composed
@@ -95,6 +96,14 @@ def page(services: Services, postgres: Server) -> Iterator[PageServer]:
 def postgres(services: Services) -> Server:
     """A real PostgreSQL 18."""
     return services.up("postgres")["postgres"]
+
+
+@pytest.fixture(scope="session")
+def pair(services: Services) -> Iterator[tuple[Endpoint, Endpoint]]:
+    """A PostgreSQL and its standby, which says each second how far it is and which rows its snapshots still see."""
+    settings = {"wal_receiver_status_interval": "1s", "hot_standby_feedback": "on"}
+    with primary_and_standby(services, **settings) as (primary, standby):
+        yield endpoint_of(primary, "postgres"), endpoint_of(standby, "postgres")
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,10 @@
 """Replica lag on real servers with a real replica behind them."""
 
-import os
 import re
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,39 +15,14 @@ from airflow_provider_backpressure.core.gate.signals import HealthReading, Signa
 from airflow_provider_backpressure.core.health_signals import Figure
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
-from dev.servers import account
-from dev.servers.postgres import data_folder
 from dev.services import Services
 from tests.conftest import endpoint_of
 from tests.support import mysql as on_mysql
 from tests.support.postgres import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("T7")]
-PRIMARY, STANDBY, REPLICA = "postgres:primary", "postgres:standby", "mysql:replica"
+REPLICA = "mysql:replica"
 SECONDS = 60.0
-
-
-@pytest.fixture(scope="module")
-def pair(services: Services) -> Iterator[tuple[Endpoint, Endpoint]]:
-    """A primary and a standby, made from the primary's folder while it did not run."""
-    primary = services.up(PRIMARY)[PRIMARY]
-    services.down(PRIMARY)
-    folders = {name: services.home / name.replace(":", "-") for name in (PRIMARY, STANDBY)}
-    at = {name: data_folder(services.home, folder) for name, folder in folders.items()}
-    folders[STANDBY].mkdir()
-    # The standby knows the primary's password only.
-    shutil.copy(folders[PRIMARY] / "password", folders[STANDBY] / "password")
-    account.make_way(at[STANDBY].parent, account.unprivileged())
-    shutil.copytree(at[PRIMARY], at[STANDBY])
-    (at[STANDBY] / "standby.signal").touch()
-    _give(at[STANDBY], account.unprivileged())
-    primary = services.restart(PRIMARY)
-    conninfo = f"host={primary.host} port={primary.port} user={primary.user} password={primary.password}"
-    settings = {"primary_conninfo": conninfo, "wal_receiver_status_interval": "1s"}
-    services.up(STANDBY, settings={"postgres": settings})
-    standby = services.status()[STANDBY]
-    yield endpoint_of(primary, "postgres"), endpoint_of(standby, "postgres")
-    services.down(STANDBY, PRIMARY)
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +45,6 @@ def replica(services: Services, mysql: Endpoint) -> Iterator[Endpoint]:
     )
     yield made
     services.down(REPLICA)
-
-
-def _give(folder: Path, user: str | None) -> None:
-    for place, _, files in os.walk(folder):
-        Path(place).chmod(0o700)
-        for name in ("", *files):
-            if user:
-                shutil.chown(Path(place) / name, user)
 
 
 def until(endpoint: Endpoint, watched: ReplicaLag, *, closed: bool) -> Signal:
