@@ -21,7 +21,7 @@ from dev.downloads import DownloadError, Downloads, default_folder, locked
 from dev.servers import account, commands, ports, process, spark, watcher
 from dev.servers.connect import Connect
 from dev.servers.kafka import Kafka
-from dev.servers.mysql import Mysql
+from dev.servers.mysql import Mariadb, Mysql
 from dev.servers.postgres import Postgres, data_folder
 from dev.servers.process import Process, until
 from dev.servers.records import Records
@@ -34,6 +34,7 @@ KINDS: dict[str, Kind] = {
     "postgres": Postgres(),
     "kafka": Kafka(),
     "mysql": Mysql(),
+    "mariadb": Mariadb(),
     "connect": Connect(),
     "standalone": Master(),
     "worker": Worker(),

@@ -113,6 +113,12 @@ def mysql(services: Services) -> Endpoint:
 
 
 @pytest.fixture(scope="session")
+def mariadb(services: Services) -> Endpoint:
+    """A real MariaDB, as its root."""
+    return endpoint_of(services.up("mariadb")["mariadb"], "mysql")
+
+
+@pytest.fixture(scope="session")
 def kafka(services: Services) -> Server:
     """A real Kafka broker."""
     return services.up("kafka")["kafka"]

@@ -1,4 +1,4 @@
-"""MySQL 8.0, or the system's MariaDB where there is no MySQL to fetch; both with a binary log."""
+"""MySQL 8.0, and MariaDB, which also serves where there is no MySQL to fetch; both with a binary log."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dev.servers import libaio, process
+from dev.servers import debian, libaio, process
 from dev.servers.server import HOST, Kind, Launch, Options, Place, Server, ServiceError
 
 USER = "root"
@@ -42,9 +42,15 @@ MYSQL = {
 }
 
 
+PACKAGES = (("mariadb-server-core",), ("mariadb-client-core",), ("liburing2",), ("libnuma1",))
+"""Of Debian and its like."""
+LACKING = "There is no MariaDB on this host: install it (`apt-get install mariadb-server`)."
+
+
 class Mysql(Kind):
     """MySQL, or MariaDB in its place."""
 
+    name = "mysql"
     ports = ("port",)
     stop_signal = signal.SIGTERM
     patience = 15.0
@@ -52,14 +58,15 @@ class Mysql(Kind):
 
     def chosen(self, options: Options) -> dict[str, Any]:
         """Further settings."""
-        return {"settings": dict(options.settings.get("mysql", {}))}
+        return {"settings": dict(options.settings.get(self.name, {}))}
 
     def prepare(self, place: Place, options: Options, ports: Mapping[str, int]) -> Launch:
         """Fetch or find the program, make the data folder once, and write settings and account."""
-        program = _mysql(place) if platform.machine() == "x86_64" else _mariadb()
-        environment = {"LD_LIBRARY_PATH": libaio.folder(place)} if program.fetched else {}
+        program = self.program(place)
+        folders = [libaio.folder(place), *program.libraries] if program.fetched else []
+        environment = {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))} if folders else {}
         data, settings = place.folder / "data", place.folder / "my.cnf"
-        _write(settings, {**program.settings, "port": str(ports["port"]), **options.settings.get("mysql", {})}, data)
+        _write(settings, {**program.settings, "port": str(ports["port"]), **options.settings.get(self.name, {})}, data)
         if not data.exists():
             program.initialise(settings, data, environment, place.mark)
         # A killed server leaves it behind, and its number may be another process's by now, or a zombie's.
@@ -84,17 +91,34 @@ class Mysql(Kind):
         except OSError:
             return False
 
+    def program(self, place: Place) -> "Program":
+        """Return the program, fetched where it is missing."""
+        return _mysql(place) if platform.machine() == "x86_64" else _mariadb(place)
+
+
+class Mariadb(Mysql):
+    """MariaDB, the system's own or Debian's."""
+
+    name = "mariadb"
+
+    def program(self, place: Place) -> "Program":
+        """Return the program, fetched where it is missing."""
+        return _mariadb(place)
+
 
 class Program:
     """A MySQL server's program, its settings and how its data folder is made."""
 
-    def __init__(self, path: Path, *, fetched: bool, installer: str | None = None) -> None:
-        """With an installer it is MariaDB, which does not initialise itself."""
-        self.path, self.fetched, self.installer = path, fetched, installer
+    def __init__(self, path: Path, *, fetched: bool, installer: str | None = None, libraries: tuple[str, ...] = ()):
+        """With an installer it is MariaDB, which does not initialise itself. ``libraries``: where else it finds any."""
+        self.path, self.fetched, self.installer, self.libraries = path, fetched, installer, libraries
         self.settings = dict(COMMON)
+        root = path.parent.parent
         if fetched:
-            root = path.parent.parent
-            self.settings |= {**MYSQL, "basedir": str(root), "lc_messages_dir": str(root / "share")}
+            messages = root / "share" / "mysql" if installer else root / "share"
+            self.settings |= {"basedir": str(root), "lc_messages_dir": str(messages)}
+        if not installer:
+            self.settings |= MYSQL
 
     def initialise(self, settings: Path, data: Path, environment: Mapping[str, str], mark: str) -> None:
         """Make the data folder, complete or not at all."""
@@ -103,6 +127,8 @@ class Program:
         if self.installer:
             how = ["--auth-root-authentication-method=normal", "--skip-test-db"]
             command = [self.installer, f"--defaults-file={settings}", f"--datadir={scratch}", *how, *_as_root()]
+            if self.fetched:
+                command.append(f"--basedir={self.path.parent.parent}")
         else:
             command = [str(self.path), f"--defaults-file={settings}", f"--datadir={scratch}", "--initialize-insecure"]
             command += ["--skip-log-bin", *_as_root()]
@@ -117,14 +143,15 @@ def _mysql(place: Place) -> Program:
     return Program(next(root.rglob("mysqld")), fetched=True)
 
 
-def _mariadb() -> Program:
+def _mariadb(place: Place) -> Program:
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
     server, installer = shutil.which("mariadbd", path=path), shutil.which("mariadb-install-db", path=path)
-    if server is None or installer is None:
-        raise ServiceError(
-            f"There is no MySQL to fetch for {platform.machine()}: install MariaDB (`apt-get install mariadb-server`)."
-        )
-    return Program(Path(server), fetched=False, installer=installer)
+    if server is not None and installer is not None:
+        return Program(Path(server), fetched=False, installer=installer)
+    tree = debian.unpacked(place.downloads.folder, "mariadb", PACKAGES, mark=place.mark, lacking=LACKING) / "usr"
+    libraries = tuple(str(folder) for folder in tree.glob("lib/*-linux-gnu"))
+    installer = str(tree / "bin" / "mariadb-install-db")
+    return Program(tree / "sbin" / "mariadbd", fetched=True, installer=installer, libraries=libraries)
 
 
 def _write(file: Path, settings: Mapping[str, str], data: Path) -> None:

@@ -1,13 +1,14 @@
 """The reference page of types, as the test of every type has found them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from airflow_provider_backpressure.spark.types import carrier
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "types.md"
 MYSQL = PAGE.with_name("types-mysql.md")
+MARIADB = PAGE.with_name("types-mariadb.md")
 KAFKA = PAGE.with_name("types-kafka.md")
 WRITE = "BACKPRESSURE_WRITE_DOCS"
 """Set in the environment, it makes the test write the page."""
@@ -52,6 +53,13 @@ AFTER_MYSQL = """
 - A type that is not in the table (`vector`) is refused by its column's name.
 """
 
+AFTER_MARIADB = """
+- What [types from MySQL](types-mysql.md) says of text, times, dates with a zero in them, geometries and `as_text` holds
+  here too.
+- `json` is MariaDB's other name for a checked `longtext`, and arrives as text. Cast it in the target: `column::jsonb`.
+- {} are refused by their column's name. Read them with `as_text=("column",)`.
+"""
+
 FROM_KAFKA = """# Types of fields from Kafka
 
 What `KafkaSource(fields={"name": "type"})` makes of the fields of JSON objects in PostgreSQL. The table is made by the
@@ -82,14 +90,27 @@ def page(found: Mapping[str, bool], refused: Mapping[str, str]) -> str:
     return "\n".join([INTRODUCTION + head + "\n".join(lines), REFUSED.rstrip() + "\n" + "\n".join(reasons), ""])
 
 
-def mysql_page(found: Mapping[str, tuple[str, str, bool]]) -> str:
+def mysql_page(
+    found: Mapping[str, tuple[str, str, bool]],
+    *,
+    before: str = FROM_MYSQL,
+    after: str = AFTER_MYSQL,
+    name: str = "MySQL",
+) -> str:
     """Return the page of MySQL's types. ``found``: by column its type, PostgreSQL's, and whether all values arrived."""
     lines = [
         f"| `{type_}` | `{postgres}` | {'equal' if equal else 'DIFFERS'} | `{carrier(postgres)[1].simpleString()}` |"
         for type_, postgres, equal in found.values()
     ]
-    head = "\n| MySQL | PostgreSQL | Copied | In a transform |\n|---|---|---|---|\n"
-    return "\n".join([FROM_MYSQL + head + "\n".join(lines), AFTER_MYSQL])
+    head = f"\n| {name} | PostgreSQL | Copied | In a transform |\n|---|---|---|---|\n"
+    return "\n".join([before + head + "\n".join(lines), after])
+
+
+def mariadb_page(found: Mapping[str, tuple[str, str, bool]], refused: Sequence[str]) -> str:
+    """Return the page of MariaDB's types. ``refused``: those that are read as text only."""
+    named = ", ".join(f"`{type_}`" for type_ in refused)
+    after = AFTER_MARIADB.format(named)
+    return mysql_page(found, before=FROM_MYSQL.replace("MySQL", "MariaDB"), after=after, name="MariaDB")
 
 
 def kafka_page(found: Mapping[str, tuple[str, list[str], bool]]) -> str:

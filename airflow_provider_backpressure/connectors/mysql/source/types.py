@@ -168,7 +168,7 @@ def _text(column: CatalogColumn, name: str) -> str:
     # A byte that is no UTF-8, and so refused by its reader, in place of text with a ? that is none of its own.
     mark = "X'EFBFBD'" if column.charset == "tis620" else "X'3F'"
     own = f"CONVERT(REPLACE({name}, '?', ' ') USING utf8mb4)"
-    return f"IF(LOCATE({mark}, {text}) AND LOCATE({mark}, {own}), X'FF', IFNULL({text}, X'FF'))"
+    return f"IF(LOCATE({mark}, {text}) AND LOCATE({mark}, {own}), UNHEX('FF'), IFNULL({text}, UNHEX('FF')))"
 
 
 def _parse_values(text: str) -> tuple[str, ...]:
