@@ -12,7 +12,8 @@ from benchmarks.accounting import TICK
 from dev.services import Server
 from tests.conformance.ledger.support import address
 
-pytestmark = pytest.mark.integration
+# It measures, and so needs a machine for itself.
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 IDLE = 5.0
 """Seconds for which the cost of waiting is counted."""
