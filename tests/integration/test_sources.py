@@ -4,15 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from dev import erp, events, sources, tpch
 from dev.databases import open_database
 from dev.services import Server
 from tests.conftest import fresh_database
+from tests.support.mysql import run
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -20,6 +24,23 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = 1_000
 
 
+@pytest.fixture
+def emptied(mysql: Endpoint, kafka: Server) -> Iterator[None]:
+    """Servers without the table and the topic: others fill them with rows of their own, where they are missing."""
+
+    def remove() -> None:
+        run(mysql, f"DROP DATABASE IF EXISTS {erp.DATABASE}")
+        admin = AdminClient({"bootstrap.servers": kafka.url})
+        if sources.SOURCES["events"] in admin.list_topics(timeout=30).topics:
+            admin.delete_topics([sources.SOURCES["events"]])[sources.SOURCES["events"]].result(30)
+        until(lambda: sources.SOURCES["events"] not in admin.list_topics(timeout=30).topics, 30)
+
+    remove()
+    yield
+    remove()
+
+
+@pytest.mark.usefixtures("emptied")
 def test_the_sources_are_filled_once(postgres: Server, mysql: Endpoint, kafka: Server) -> None:
     """By connections in the environment alone; a second run leaves everything as it is."""
     login = {"host": postgres.host, "port": postgres.port, "login": postgres.user, "password": postgres.password}
