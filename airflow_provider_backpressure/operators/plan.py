@@ -69,9 +69,9 @@ class PlanSnapshotOperator(TransformTask):
 
     def _check_alone(self) -> None:
         """Refuse a second plan of one hydration: both would take the target from each other."""
-        tasks = self.dag.tasks if self.has_dag() else ()  # type: ignore[no-untyped-call]
+        tasks, mine = self.dag.tasks if self.has_dag() else (), _names(self)  # type: ignore[no-untyped-call]
         for other in tasks:
-            if isinstance(other, PlanSnapshotOperator) and other is not self and _names(other) == _names(self):
+            if isinstance(other, PlanSnapshotOperator) and other is not self and _names(other) == mine:
                 raise InvalidDeclaration(
                     f"DAG {self.dag_id!r} hydrates {self.sink.table} from {self.source.table} in {other.task_id} "
                     "already: leave one of them out."

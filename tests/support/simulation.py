@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_provider_backpressure.core.admission import gate_decision as limiter_module
+from airflow_provider_backpressure.core.admission import gate_decision
 from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
@@ -325,7 +325,7 @@ def stage() -> Iterator[pytest.MonkeyPatch]:
     from tests.support.ledger_model import ledger as ledger_module
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (hydrator_module, recut_module, reindexing_module, limiter_module):
+        for module in (hydrator_module, recut_module, reindexing_module, gate_decision):
             patch.setattr(module.log, "disabled", True)
         for module in (planner_module, ledger_module):
             patch.setattr(module, "uuid", _Numbers)

@@ -87,7 +87,7 @@ def where(endpoint: Endpoint) -> str:
     return f"{endpoint.host} (connection {endpoint.conn_id})"
 
 
-def words(error: "KafkaError | Failure") -> "str":
+def words(error: "KafkaError | Failure") -> str:
     """Return what the client says, as part of one sentence."""
     text = _PLACE.sub("", " ".join(error.str().split()))
     while (shorter := _NOISE.sub("", text)) != text:

@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from airflow_provider_backpressure.core.admission import gate_decision as limiter
+from airflow_provider_backpressure.core.admission import gate_decision
 from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution import lane_runner
@@ -16,7 +16,7 @@ from airflow_provider_backpressure.testing import MemoryLedger, MemorySink, Memo
 from benchmarks.million import LeanRunner
 
 EARLY, LATE = 500, 2_500
-LANE = [tracemalloc.Filter(True, module.__file__) for module in (lane_runner, limiter, limits)]
+LANE = [tracemalloc.Filter(True, module.__file__) for module in (lane_runner, gate_decision, limits)]
 
 
 def held() -> int:
