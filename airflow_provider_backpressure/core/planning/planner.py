@@ -5,40 +5,32 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn, Refresh
+from airflow_provider_backpressure.core.config import Consistency, NewColumn, Refresh
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts
 from airflow_provider_backpressure.core.planning.change_windows import (
-    check_replayable,
     find_compared_end,
     find_released_position,
     find_replaced_log,
     next_windows,
-    server_of,
     stand,
     with_storage,
 )
 from airflow_provider_backpressure.core.planning.preconditions import (
-    NEEDED_MODULES,
     check_consistency,
     check_empty,
     check_followed,
     check_held,
-    check_key,
-    check_mode,
-    check_modules,
     check_same_key,
     check_same_table,
     describe_change,
-    find_substitutes,
 )
-from airflow_provider_backpressure.core.planning.range_size import measure_plan, next_rows, rows_per_range
+from airflow_provider_backpressure.core.planning.previewer import Previewer
+from airflow_provider_backpressure.core.planning.range_size import measure_plan, next_rows
 from airflow_provider_backpressure.core.planning.results import Planned, Preview, Verdict
-from airflow_provider_backpressure.core.ports import ChangeLog, ExecutorEnvironment, Runner, Source
-from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.ports.sink import Sink
+from airflow_provider_backpressure.core.ports import ChangeLog
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, choose_path, keep_zone
-from airflow_provider_backpressure.core.snapshot.offsets import in_order, order_by_log, take_tombstone
+from airflow_provider_backpressure.core.snapshot.messages import keep_zone
+from airflow_provider_backpressure.core.snapshot.offsets import in_order
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
     check_increment,
@@ -49,73 +41,21 @@ from airflow_provider_backpressure.core.snapshot.plan import (
 )
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.replay_window import number_windows
-from airflow_provider_backpressure.core.snapshot.schema_change import SchemaChange, keep_planned_columns
+from airflow_provider_backpressure.core.snapshot.schema_change import SchemaChange
 from airflow_provider_backpressure.core.snapshot.table_storage import check_added
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planner:
+class Planner(Previewer):
     """Plans one hydration. All checks come first and change nothing; then sink, then ledger are written."""
 
-    source: Source
-    sink: Sink
-    runner: Runner
-    ledger: Ledger
-    budget: Budget
-    mode: Mode
-    key: tuple[str, ...] = ()
-    """Key of the target under ``upsert``; empty: the source's own."""
-    transform: Transform | None = None
-    consistency: Consistency | None = None
-    """``None`` for the source's own default."""
-    on_new_column: NewColumn = NewColumn.STOP
-    environment: str = "default"
-    owner: str
-    cluster: str
     run: str = ""
     """Name of the run that plans: it gets one new plan, however often it asks."""
     refresh: Refresh = Refresh.ONCE
-    check_signals: Callable[[], None] = lambda: None
-    """Looks once at every signal that the budget declares; raises what cannot be watched."""
     choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
     """What of the snapshot's ranges is planned: all, but for a probe's sample."""
-
-    def preview(self, *, after: str | None = None, plan: Plan | None = None, counted: bool = True) -> Preview:
-        """Check source, executors and sink. Raises the ``Terminal`` error of the first that refuses.
-
-        ``after``: of what lies above this value of the source's rising column. ``plan``: the plan to continue, with its
-        own columns. ``counted``: whether it matters how much there is.
-        """
-        check_mode(self.mode, self.source, self.sink)
-        self.check_signals()
-        previous = self._previous() if after is None and plan is None else None
-        snapshot = self.source.snapshot(self.consistency, after=after, previous=previous, counted=counted)
-        if plan is not None:
-            snapshot = keep_planned_columns(snapshot, plan, self.on_new_column)
-        executors, read = self._probe(self.source.read_spec(snapshot))
-        ordered = snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT
-        columns = read.columns
-        if self.transform:
-            columns = self.runner.describe(replace(read, marks_tombstones=ordered), self.transform)
-            columns = take_tombstone(columns) if ordered else columns
-        catches_up = snapshot.consistency is Consistency.CATCH_UP
-        write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key, replayed=catches_up)
-        if ordered:
-            write = order_by_log(write)
-        if self.mode is Mode.UPSERT:
-            check_key(snapshot, columns, write, increments=self.source.increments)
-        if catches_up:
-            check_replayable(snapshot, write, mode=self.mode, transformed=self.transform is not None)
-        return Preview(
-            snapshot=snapshot,
-            read=read,
-            write=write,
-            path=choose_path(read, write, self.transform),
-            range_rows=rows_per_range(self.budget, snapshot.row_bytes),
-            executors=executors,
-        )
 
     def plan(self, *, restart: bool = False) -> Planned:
         """Plan again, resume what is open, or find nothing to do. ``restart`` asks for a new plan, once in a run."""
@@ -181,45 +121,6 @@ class Planner:
             return False
         return self._replay(hydration, plan) is not None
 
-    def register(self) -> Hydration:
-        """Return the hydration of source and sink, made where it is missing; ``LedgerRefused`` for a second owner."""
-        return self.ledger.register(
-            environment=self.environment,
-            source_identity=self.source.identity,
-            sink_identity=self.sink.identity,
-            owner=self.owner,
-            cluster=self.cluster,
-            credits=self.budget.credits,
-            sink_server=server_of(self.sink.identity),
-            connections=self.budget.sink_connections,
-            hydration_id=self._had(),
-        )
-
-    def _had(self) -> str | None:
-        """Return the id that the target's hydration had in a ledger that was lost: its place in the log bears it."""
-        if self.consistency is not Consistency.CATCH_UP:
-            return None
-        names = {"source_identity": self.source.identity, "sink_identity": self.sink.identity}
-        if self.ledger.find(environment=self.environment, **names) is not None:
-            return None
-        row = self.sink.held()
-        plan = row.plan if row is not None and row.source_identity == self.source.identity else None
-        return plan.hydration_id if plan is not None and plan.environment == self.environment else None
-
-    def _previous(self) -> Window | None:
-        """Return the window of the plan whose place a new one takes: the ledger's, or the one that holds the target.
-
-        The latter is another hydration's where the source was declared with other columns or by another address.
-        """
-        if not self.source.increments:
-            return None
-        names = {"source_identity": self.source.identity, "sink_identity": self.sink.identity}
-        known = self.ledger.find(environment=self.environment, **names)
-        plan = known.plan if known is not None else None
-        if plan is None and (row := self.sink.held()) is not None:
-            plan = row.plan
-        return plan.read.window if plan is not None else None
-
     def close(self, hydration: Hydration, plan: Plan) -> Planned:
         """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan again."""
         return self._begin(hydration, self.preview(), clears=plan.plan_id)
@@ -228,11 +129,6 @@ class Planner:
         """Return the planner with the size of ranges that a person has set."""
         rows = hydration.range_rows_set
         return replace(self, budget=replace(self.budget, range_rows=rows)) if rows else self
-
-    def _probe(self, read: ReadSpec) -> tuple[ExecutorEnvironment, ReadSpec]:
-        found = self.runner.probe(sorted({*NEEDED_MODULES, *self.source.modules, *self.sink.modules}))
-        check_modules(found, self.cluster, read.substitutes)
-        return found, replace(read, substitutes=find_substitutes(found, read, self.cluster))
 
     def _is_complete(self, hydration: Hydration) -> bool:
         """Whether all that was planned is committed and verified."""

@@ -1,0 +1,126 @@
+"""The previewer: everything that is checked before anything is written down."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.planning.change_windows import check_replayable, server_of
+from airflow_provider_backpressure.core.planning.preconditions import (
+    NEEDED_MODULES,
+    check_key,
+    check_mode,
+    check_modules,
+    find_substitutes,
+)
+from airflow_provider_backpressure.core.planning.range_size import rows_per_range
+from airflow_provider_backpressure.core.planning.results import Preview
+from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Runner, Source
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.ports.sink import Sink
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, choose_path
+from airflow_provider_backpressure.core.snapshot.offsets import order_by_log, take_tombstone
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.schema_change import keep_planned_columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Previewer:
+    """Checks source, executors and sink of one hydration, and says what a plan would be; writes no plan."""
+
+    source: Source
+    sink: Sink
+    runner: Runner
+    ledger: Ledger
+    budget: Budget
+    mode: Mode
+    key: tuple[str, ...] = ()
+    """Key of the target under ``upsert``; empty: the source's own."""
+    transform: Transform | None = None
+    consistency: Consistency | None = None
+    """``None`` for the source's own default."""
+    on_new_column: NewColumn = NewColumn.STOP
+    environment: str = "default"
+    owner: str
+    cluster: str
+    check_signals: Callable[[], None] = lambda: None
+    """Looks once at every signal that the budget declares; raises what cannot be watched."""
+
+    def preview(self, *, after: str | None = None, plan: Plan | None = None, counted: bool = True) -> Preview:
+        """Check source, executors and sink. Raises the ``Terminal`` error of the first that refuses.
+
+        ``after``: of what lies above this value of the source's rising column. ``plan``: the plan to continue, with its
+        own columns. ``counted``: whether it matters how much there is.
+        """
+        check_mode(self.mode, self.source, self.sink)
+        self.check_signals()
+        previous = self._previous() if after is None and plan is None else None
+        snapshot = self.source.snapshot(self.consistency, after=after, previous=previous, counted=counted)
+        if plan is not None:
+            snapshot = keep_planned_columns(snapshot, plan, self.on_new_column)
+        executors, read = self._probe(self.source.read_spec(snapshot))
+        ordered = snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT
+        columns = read.columns
+        if self.transform:
+            columns = self.runner.describe(replace(read, marks_tombstones=ordered), self.transform)
+            columns = take_tombstone(columns) if ordered else columns
+        catches_up = snapshot.consistency is Consistency.CATCH_UP
+        write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key, replayed=catches_up)
+        if ordered:
+            write = order_by_log(write)
+        if self.mode is Mode.UPSERT:
+            check_key(snapshot, columns, write, increments=self.source.increments)
+        if catches_up:
+            check_replayable(snapshot, write, mode=self.mode, transformed=self.transform is not None)
+        return Preview(
+            snapshot=snapshot,
+            read=read,
+            write=write,
+            path=choose_path(read, write, self.transform),
+            range_rows=rows_per_range(self.budget, snapshot.row_bytes),
+            executors=executors,
+        )
+
+    def register(self) -> Hydration:
+        """Return the hydration of source and sink, made where it is missing; ``LedgerRefused`` for a second owner."""
+        return self.ledger.register(
+            environment=self.environment,
+            source_identity=self.source.identity,
+            sink_identity=self.sink.identity,
+            owner=self.owner,
+            cluster=self.cluster,
+            credits=self.budget.credits,
+            sink_server=server_of(self.sink.identity),
+            connections=self.budget.sink_connections,
+            hydration_id=self._had(),
+        )
+
+    def _previous(self) -> Window | None:
+        """Return the window of the plan whose place a new one takes: the ledger's, or the one that holds the target.
+
+        The latter is another hydration's where the source was declared with other columns or by another address.
+        """
+        if not self.source.increments:
+            return None
+        names = {"source_identity": self.source.identity, "sink_identity": self.sink.identity}
+        known = self.ledger.find(environment=self.environment, **names)
+        plan = known.plan if known is not None else None
+        if plan is None and (row := self.sink.held()) is not None:
+            plan = row.plan
+        return plan.read.window if plan is not None else None
+
+    def _had(self) -> str | None:
+        """Return the id that the target's hydration had in a ledger that was lost: its place in the log bears it."""
+        if self.consistency is not Consistency.CATCH_UP:
+            return None
+        names = {"source_identity": self.source.identity, "sink_identity": self.sink.identity}
+        if self.ledger.find(environment=self.environment, **names) is not None:
+            return None
+        row = self.sink.held()
+        plan = row.plan if row is not None and row.source_identity == self.source.identity else None
+        return plan.hydration_id if plan is not None and plan.environment == self.environment else None
+
+    def _probe(self, read: ReadSpec) -> tuple[ExecutorEnvironment, ReadSpec]:
+        found = self.runner.probe(sorted({*NEEDED_MODULES, *self.source.modules, *self.sink.modules}))
+        check_modules(found, self.cluster, read.substitutes)
+        return found, replace(read, substitutes=find_substitutes(found, read, self.cluster))
