@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
+# Tests wait for servers a good part of their time, so two processes share two cores well; each starts its own servers.
+WORKERS := -n $(or $(TEST_WORKERS),2) --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-backpressure demo-down test test-long check bench chaos matrix attack soak docs lock audit wheel clean
@@ -30,7 +32,7 @@ demo-down: ## End the demo: no process stays
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m dev.demo down; else echo "Nothing is up."; fi
 
 test: check ## All suites, against real services that the run starts and stops itself
-	@$(PYTEST) -m "not long"
+	@$(PYTEST) -m "not long" $(WORKERS)
 
 test-long: $(READY) ## What takes long: a thousand ranges under kills, workers that come and go, Airflow's gestures, benchmarks
 	@$(PYTEST) -m long tests/system tests/integration

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from dev.services import Server, Services
@@ -43,6 +44,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("fault"):
                 item.add_marker(again)
+
+
+class FileScheduling(LoadScopeScheduling):
+    """Gives each file to one process, and each suite that shares an Airflow as a whole."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return next((suite for suite in ("tests/browser", "tests/system") if file.startswith(suite)), file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling:
+    """Return how tests are shared between processes, each of which has servers of its own."""
+    return FileScheduling(config, log)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
