@@ -111,11 +111,18 @@ def _options() -> dict[str, Any]:
             "default": "100000",
         },
         "history_days": {
-            "description": "Days for which `airflow backpressure prune` keeps ranges that no run needs any more.",
+            "description": "Days for which ranges and markers of earlier plans are kept, which no run needs any more.",
             "version_added": "0.1.0",
             "type": "float",
             "example": None,
             "default": "90",
+        },
+        "history_plans": {
+            "description": "Most earlier plans of a hydration that are kept; the end of each run removes older ones.",
+            "version_added": "0.1.0",
+            "type": "integer",
+            "example": None,
+            "default": "20",
         },
         "push": {
             "description": "How changes of a gate are pushed to waiting tasks: auto, postgres, kafka, local or none.",

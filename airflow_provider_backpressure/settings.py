@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from airflow_provider_backpressure.airflow_compat import conf
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.monitoring.source_poller import Kept
+from airflow_provider_backpressure.core.ports.ledger import History
 from airflow_provider_backpressure.core.push.hub import Paces
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -54,12 +55,15 @@ def samples_kept() -> Kept:
     return Kept(seconds=days * 86400.0, rows=rows)
 
 
-def history_seconds() -> float:
-    """Return for how long `prune` keeps what no run needs any more; ``InvalidDeclaration`` below 0."""
+def history() -> History:
+    """Return for how long plans that no run needs any more are kept, and how many; ``InvalidDeclaration`` below 0."""
     days = conf.getfloat(SECTION, "history_days", fallback=90.0)
-    if not days >= 0:
-        raise InvalidDeclaration(f"[backpressure] history_days must be at least 0, not {days}.")
-    return days * 86400.0
+    plans = conf.getint(SECTION, "history_plans", fallback=20)
+    if not days >= 0 or plans < 0:
+        raise InvalidDeclaration(
+            f"[backpressure] history_days and history_plans must be at least 0, not {days} and {plans}."
+        )
+    return History(seconds=days * 86400.0, plans=plans)
 
 
 def gate_closed_seconds() -> float:

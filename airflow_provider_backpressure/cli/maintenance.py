@@ -30,7 +30,7 @@ from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.pruning import age, prune
 from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
 from airflow_provider_backpressure.core.planning.preconditions import way_out
-from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased
+from airflow_provider_backpressure.core.ports.ledger import History, Ledger, count_leased
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
@@ -51,9 +51,9 @@ from airflow_provider_backpressure.ledger.migration import drop
 @command
 def prune_(args: Namespace) -> None:
     """Remove ranges of earlier plans, samples, and what nothing refers to."""
-    seconds = settings.history_seconds() if args.older_than is None else age(args.older_than)
+    kept = settings.history() if args.older_than is None else History(seconds=age(args.older_than), plans=None)
     with open_ledger(args) as ledger:
-        gone = prune(ledger, seconds=seconds, samples=settings.samples_kept(), acts=args.acts)
+        gone = prune(ledger, kept, samples=settings.samples_kept(), acts=args.acts)
     print(f"Removed {gone.ranges} ranges of {gone.plans} earlier plans, and {gone.rows} other rows.")
 
 

@@ -117,7 +117,7 @@ and the hydration is complete without them.""",
         about="""\
 Deletes old data that no run needs from the ledger: ranges of earlier plans,
 samples, and unreferenced rows. With --acts also the history of manual changes.
-Sinks are not changed.""",
+The end of a run does this for its own hydration. Sinks are not changed.""",
         examples=("prune", "prune --older-than 90d --acts"),
     ),
     "uninstall": Page(

@@ -16,6 +16,7 @@ from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
+from airflow_provider_backpressure.core.monitoring.pruning import end_run
 from airflow_provider_backpressure.core.monitoring.source_poller import Observation, Observer
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.preconditions import check_held
@@ -284,6 +285,11 @@ class HydrationSession:
 
     def _another_source(self) -> Source:
         return self.declaration.source.open(self.endpoint)
+
+    def prune(self, hydration_id: str, plan: Plan) -> None:
+        """Forget what the hydration needs no more once ``plan`` is complete; the setting says how much is kept."""
+        kept, samples = settings.history(), settings.samples_kept()
+        end_run(self.ledger, self.sink, hydration_id, plan, kept=kept, samples=samples)
 
     def completion(self) -> Completion:
         """Return the check that the current plan has to pass before anything ends or is published."""

@@ -272,6 +272,22 @@ sa.Index(
     sqlite_where=_UNSETTLED,
 )
 
+
+def is_first(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Return the condition of the index of each plan's first range, by which a hydration's plans are found."""
+    return table.c.seq == sa.literal_column("0")
+
+
+_FIRST = is_first(range_)
+
+sa.Index(
+    "ix_backpressure_range_first",
+    range_.c.hydration_id,
+    range_.c.seq,
+    postgresql_where=_FIRST,
+    sqlite_where=_FIRST,
+)
+
 statistics = sa.Table(
     "backpressure_source_statistics",
     metadata,
@@ -393,7 +409,7 @@ upstream = sa.Table(
 )
 
 
-REVISION = "0011"
+REVISION = "0012"
 """Of the newest migration. Revisions are numbers of four digits, so that they compare as text."""
 
 _VERSION: sa.Select[Any] = sa.select(sa.column("version_num")).select_from(sa.table(VERSION_TABLE))

@@ -1,5 +1,6 @@
 """The part of the ledger on a database that those use who look at sources. See ``core.ports.observed``."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
@@ -8,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.ports.ledger import History
 from airflow_provider_backpressure.core.progress.alerts import Notice, note_alerts
 from airflow_provider_backpressure.core.progress.lag import Course, Sight, advance
 from airflow_provider_backpressure.core.progress.samples import PLAN_WORKER, Sample
@@ -15,7 +17,7 @@ from airflow_provider_backpressure.core.progress.source_position import Seen, Up
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.ledger.database import Database, repeatable
-from airflow_provider_backpressure.ledger.models import control, flow, hydration, push, range_
+from airflow_provider_backpressure.ledger.models import control, flow, hydration, is_first, push, range_
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import range as ranges
 from airflow_provider_backpressure.ledger.tables import sample as samples
@@ -91,6 +93,7 @@ class SqlObserving:
 
 
 HOUR = 3600.0
+_FIRST = range_.alias("first")
 
 
 class SqlPruning:
@@ -98,10 +101,10 @@ class SqlPruning:
 
     _database: Database
 
-    def find_superseded(self, *, seconds: float) -> list[str]:
-        """See ``Pruning.find_superseded``. Reads every range there is."""
+    def find_superseded(self, kept: History, *, hydration_id: str | None = None) -> list[str]:
+        """See ``Pruning.find_superseded``. Reads every range of a hydration that is named, otherwise of all."""
         with self._database.read() as connection:
-            return _find_superseded(connection, seconds=seconds)
+            return _find_superseded(connection, kept, hydration_id=hydration_id)
 
     @repeatable
     def prune_plan(self, plan_id: str, *, most: int = 1000) -> int:
@@ -122,8 +125,8 @@ class SqlPruning:
             return gone + samples.strays(connection, seconds=HOUR)
 
 
-def _find_superseded(connection: Connection, *, seconds: float) -> list[str]:
-    cut = now(connection) - timedelta(seconds=seconds)
+def _find_superseded(connection: Connection, kept: History, *, hydration_id: str | None) -> list[str]:
+    cut = now(connection) - timedelta(seconds=kept.seconds)
     begun, ended = sa.func.max(range_.c.admitted_at), sa.func.max(range_.c.committed_at)
     held = sa.func.max(sa.case((is_in(RangeState.ADMITTED), 1), else_=0))
     never = sa.and_(begun.is_(None), ended.is_(None), sa.func.max(hydration.c.holder).is_(None))
@@ -131,13 +134,30 @@ def _find_superseded(connection: Connection, *, seconds: float) -> list[str]:
         never, sa.and_(sa.or_(begun.is_not(None), ended.is_not(None)), _before(begun, cut), _before(ended, cut))
     )
     query: sa.Select[Any] = (
-        sa.select(range_.c.plan_id)
+        sa.select(
+            range_.c.plan_id,
+            range_.c.hydration_id,
+            sa.func.coalesce(ended, begun).label("at"),
+            held.label("held"),
+            sa.case((quiet, 1), else_=0).label("quiet"),
+        )
         .join(hydration, hydration.c.id == range_.c.hydration_id)
         .where(sa.or_(hydration.c.plan_id.is_(None), hydration.c.plan_id != range_.c.plan_id))
-        .group_by(range_.c.plan_id)
-        .having(held == 0, quiet)
+        .group_by(range_.c.plan_id, range_.c.hydration_id)
     )
-    return list(connection.scalars(query))
+    if hydration_id is not None:
+        firsts = sa.select(_FIRST.c.plan_id).where(_FIRST.c.hydration_id == hydration_id, is_first(_FIRST))
+        query = query.where(range_.c.plan_id.in_(firsts))
+    # Plans are few; the newest of each hydration come first, and those that were never begun last.
+    rows = sorted(connection.execute(query), key=lambda row: row.at.timestamp() if row.at else 0.0, reverse=True)
+    newer: Counter[str] = Counter()
+    found = []
+    for row in rows:
+        surplus = kept.plans is not None and row.at is not None and newer[row.hydration_id] >= kept.plans
+        newer[row.hydration_id] += 1
+        if not row.held and (row.quiet or surplus):
+            found.append(row.plan_id)
+    return found
 
 
 def _before(latest: Any, cut: Any) -> sa.ColumnElement[bool]:
@@ -151,8 +171,11 @@ def _held(connection: Connection, hydration_id: str, plan_id: str) -> bool:
 
 
 def _remove(connection: Connection, plan_id: str, *, most: int) -> int:
-    """Remove the first ranges of a plan; looks into the key only."""
+    """Remove the last ranges of a plan; looks into the key only.
+
+    The first range, by which the plan is found, goes last: what a kill leaves is found again.
+    """
     mine = range_.c.plan_id == plan_id
-    last = sa.select(range_.c.seq).where(mine).order_by(range_.c.seq).offset(most - 1).limit(1)
-    end = connection.execute(last).scalar_one_or_none()
-    return connection.execute(sa.delete(range_).where(mine, sa.true() if end is None else range_.c.seq <= end)).rowcount
+    first = sa.select(range_.c.seq).where(mine).order_by(range_.c.seq.desc()).offset(most - 1).limit(1)
+    seq = connection.execute(first).scalar_one_or_none()
+    return connection.execute(sa.delete(range_).where(mine, sa.true() if seq is None else range_.c.seq >= seq)).rowcount

@@ -66,6 +66,8 @@ class VerifyHydrationOperator(HydrationTask):
             opened.ledger.let_go(hydration.id, run=context["ti"].run_id)
             with nobodys_error("What is committed is not seen now"):
                 opened.observation(hydration.id).observer.settle()
+            with nobodys_error("Earlier plans are not removed now"):
+                opened.prune(hydration.id, plan)
             return {**facts, "checksum": report.checksum if report else None}
 
     def _report(self, opened: HydrationSession, plan: Plan) -> Report:

@@ -248,6 +248,16 @@ class MemorySink:
             )
             return self._markers.setdefault((plan.plan_id, slice_id), revoked).revoked
 
+    def prune(self, plan: Plan, plan_ids: Sequence[str]) -> int:
+        with self._lock:
+            if self.epoch(plan.plan_id) is None:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds the target.")
+            kept = (plan.plan_id, plan.held_by)
+            gone = [key for key in self._markers if key[0] in plan_ids and key[0] not in kept]
+            for key in gone:
+                del self._markers[key]
+            return len(gone)
+
     def complete(self, plan: Plan) -> None:
         """See ``Sink.complete``."""
 

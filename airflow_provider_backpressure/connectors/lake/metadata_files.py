@@ -4,7 +4,7 @@ They are written before the commit, each under a name that no other execution us
 is, however much of the table's history has been cleaned away.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow
@@ -78,14 +78,26 @@ class Notes:
         """Delete a mark that was not committed, or is no longer."""
         self._place.delete(_name(mark.plan_id, mark.slice_id, mark.nonce))
 
+    def drop_holders(self, plan_ids: Collection[str], *, below: int) -> None:
+        """Delete the rows of these plans, for epochs below this one."""
+        for name in [info.base_name for info in self._place.names(f"{FOLDER}/plans")]:
+            epoch, _, plan = name.removesuffix(".json").partition("-")
+            if plan in plan_ids and int(epoch) < below:
+                self._place.delete(f"{FOLDER}/plans/{name}")
+
     def slices(self, plan_id: str) -> list[str]:
         """Return the slices of which there is a mark, whether it counts or not."""
-        names = (info.base_name for info in self._place.names(f"{FOLDER}/marks/{plan_id}"))
+        names = (info.base_name for info in self._place.names(marks_folder(plan_id)))
         return sorted({name.rpartition("-")[0] for name in names if name.endswith(".json")})
 
 
+def marks_folder(plan_id: str) -> str:
+    """Return the folder of a plan's marks."""
+    return f"{FOLDER}/marks/{plan_id}"
+
+
 def _name(plan_id: str, slice_id: str, nonce: int) -> str:
-    return f"{FOLDER}/marks/{plan_id}/{slice_id}-{nonce:013x}.json"
+    return f"{marks_folder(plan_id)}/{slice_id}-{nonce:013x}.json"
 
 
 MARK = b"backpressure"

@@ -110,6 +110,13 @@ class LakeTable(Protocol):
         """Delete what dead attempts of a complete plan have left behind, and that no reader sees."""
         ...
 
+    def prune(self, plan_ids: Sequence[str], *, below: int) -> int:
+        """Delete our files about these plans, whose epochs are ``below`` this one; return how many marks went.
+
+        No reader needs them: rows of a plan are those of the table's own log. Idempotent.
+        """
+        ...
+
     def discard(self, plan_id: str, slice_id: str) -> bool:
         """Remove a slice's rows and its mark in one step, so that it can be written again; ``False``: not there.
 

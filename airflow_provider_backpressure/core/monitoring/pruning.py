@@ -1,11 +1,13 @@
-"""Old plans, samples and acts leave the ledger, some rows at a time."""
+"""Old plans, samples and acts leave the ledger, and old plans' markers their targets, some rows at a time."""
 
 import re
 from dataclasses import dataclass
 
 from airflow_provider_backpressure.core.monitoring.source_poller import Kept
 from airflow_provider_backpressure.core.monitoring.source_poller import prune as prune_samples
-from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.ports.ledger import History, Ledger
+from airflow_provider_backpressure.core.ports.sink import Sink
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -21,13 +23,29 @@ class Pruned:
     """Of other tables."""
 
 
-def prune(ledger: Ledger, *, seconds: float, samples: Kept, acts: bool = False) -> Pruned:
-    """Forget what is older, some rows at a time, so that no transaction takes long."""
-    plans = ledger.find_superseded(seconds=seconds)
+def prune(ledger: Ledger, kept: History, *, samples: Kept, acts: bool = False) -> Pruned:
+    """Forget what is older, some rows at a time, so that no transaction takes long.
+
+    Targets keep their markers: those go at the end of a run, which has its target open.
+    """
+    plans = ledger.find_superseded(kept)
     ranges = sum(_empty(ledger, plan_id) for plan_id in plans)
     for hydration in ledger.hydrations():
         prune_samples(ledger, hydration.id, samples)
-    return Pruned(plans=len(plans), ranges=ranges, rows=ledger.sweep(seconds=seconds, acts=acts))
+    return Pruned(plans=len(plans), ranges=ranges, rows=ledger.sweep(seconds=kept.seconds, acts=acts))
+
+
+def end_run(ledger: Ledger, sink: Sink, hydration_id: str, plan: Plan, *, kept: History, samples: Kept) -> Pruned:
+    """Forget what the hydration needs no more, once ``plan`` is complete: earlier plans in target and ledger, samples.
+
+    The target comes first: a plan that the ledger has forgotten would not be found again. The target refuses late
+    attempts of a forgotten plan by its plan row, which is the newest plan's, so their markers are not needed for that.
+    """
+    plans = ledger.find_superseded(kept, hydration_id=hydration_id)
+    markers = sink.prune(plan, plans) if plans else 0
+    ranges = sum(_empty(ledger, plan_id) for plan_id in plans)
+    prune_samples(ledger, hydration_id, samples)
+    return Pruned(plans=len(plans), ranges=ranges, rows=markers)
 
 
 def age(text: str) -> float:

@@ -1,6 +1,7 @@
 """The ledger's port: what the domain asks of the tables that record everything that happened."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from airflow_provider_backpressure.core.gate.credit_limits import Limit
@@ -18,14 +19,24 @@ from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, Ran
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime
 
 
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """For how long plans that are not their hydrations' any more are kept, and how many of a hydration."""
+
+    seconds: float = 90 * 86400.0
+    plans: int | None = 20
+    """``None``: any number."""
+
+
 class Pruning(Protocol):
     """Forgetting it. What a run needs is never forgotten: the plan of a hydration with its ranges, and every credit."""
 
-    def find_superseded(self, *, seconds: float) -> list[str]:
-        """Return plans whose ranges may go: others are their hydrations' now, and nothing happened in them since.
+    def find_superseded(self, kept: History, *, hydration_id: str | None = None) -> list[str]:
+        """Return plans whose ranges may go: others are their hydrations' now, and none of their ranges is in flight.
 
-        ``seconds``: how long ago the last of their ranges was admitted or committed, at least. A plan that was never
-        begun is among them as soon as no run has its hydration.
+        They are older than ``kept.seconds``, by the last range that was admitted or committed, or more than
+        ``kept.plans`` of their hydration are newer. A plan that was never begun is among them as soon as no run has its
+        hydration. ``hydration_id``: of this hydration only, whose first ranges an index finds.
         """
         ...
 

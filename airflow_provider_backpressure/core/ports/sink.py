@@ -168,6 +168,15 @@ class Sink(Protocol):
         """
         ...
 
+    def prune(self, plan: Plan, plan_ids: Sequence[str]) -> int:
+        """Forget what the target keeps of these earlier plans, and return how many markers went. Idempotent.
+
+        None of the plan that holds the target, of the plan before it, and under ``mirror`` none that is the newest
+        write over its bounds: a later plan skips the range by it. ``PlanSuperseded`` where ``plan`` no longer holds the
+        target, ``SinkRefused`` where our role may not.
+        """
+        ...
+
     def complete(self, plan: Plan) -> None:
         """Finish the table that holds the rows, once every range is committed. Idempotent.
 

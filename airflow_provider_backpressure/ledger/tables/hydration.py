@@ -29,8 +29,12 @@ _END = (
 _LAST = sa.select(sa.func.max(phase.c.number)).where(phase.c.hydration_id == sa.bindparam("hydration"))
 
 
+MOST_PHASES = 100
+"""Newest phases of a hydration that are kept, beside the first: each copy that is made again has two."""
+
+
 def enter(connection: Connection, hydration_id: str, entered: Phase) -> None:
-    """End the phase that a hydration is in, and begin another."""
+    """End the phase that a hydration is in, and begin another; old phases are forgotten, all but the first."""
     connection.execute(_END, {"hydration": hydration_id})
     last = connection.execute(_LAST, {"hydration": hydration_id}).scalar_one() or 0
     connection.execute(
@@ -38,6 +42,9 @@ def enter(connection: Connection, hydration_id: str, entered: Phase) -> None:
             hydration_id=hydration_id, number=last + 1, phase=entered.value, started_at=utc_now(), ended_at=None
         )
     )
+    if last >= MOST_PHASES:
+        old = phase.c.number.between(2, last + 1 - MOST_PHASES)
+        connection.execute(sa.delete(phase).where(phase.c.hydration_id == hydration_id, old))
 
 
 def read_spans(connection: Connection, hydration_id: str) -> list[Span]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.core.gate.hydration import Phase, RangeCounts
+from airflow_provider_backpressure.core.ports.ledger import History
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeState
@@ -114,7 +115,7 @@ def test_a_plan_that_is_pruned_while_it_is_being_cut_is_refused(ledger):
     def slow() -> Iterable[PlannedRange]:
         for planned_range in cut(6000):
             if planned_range.seq == 5500:
-                for found in ledger.find_superseded(seconds=0):
+                for found in ledger.find_superseded(History(seconds=0, plans=None)):
                     ledger.prune_plan(found, most=6000)
             yield planned_range
 

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.connectors.lake.content import Content, Conte
 from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
-from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, footer
+from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, footer, marks_folder
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES, tries
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, require_files
@@ -149,6 +149,14 @@ class DeltaLakeTable:
         kept = {name for mark in self.marks(plan_id).values() for name in mark.files} | delta_files.active(table).keys()
         names = (info.base_name for info in self._place.names())
         self.drop([name for name in names if name.startswith(f"{plan_id}-") and name not in kept])
+
+    def prune(self, plan_ids: Sequence[str], *, below: int) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.prune`. Transaction ids stay in the table's log."""
+        number = sum(len(self._notes.slices(each)) for each in plan_ids)
+        for each in plan_ids:
+            self._place.remove(marks_folder(each))
+        self._notes.drop_holders(plan_ids, below=below)
+        return number
 
     def discard(self, plan_id: str, slice_id: str) -> bool:
         for table in self._tries():

@@ -48,7 +48,7 @@ from airflow_provider_backpressure.connectors.lake.iceberg.merge import (
 )
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
-from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches
+from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, marks_folder
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES, tries
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
@@ -208,6 +208,12 @@ class IcebergTable:
 
         Iceberg's own removal of orphan files does it, and does it best.
         """
+
+    def prune(self, plan_ids: Sequence[str], *, below: int) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.prune`. They are not counted: the storage is not listed."""
+        for each in plan_ids:
+            Data(self._load(), folder=f"{marks_folder(each)}/").remove()
+        return 0
 
     def discard(self, plan_id: str, slice_id: str) -> bool:
         for table in self._tries():

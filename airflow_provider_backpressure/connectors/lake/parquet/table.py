@@ -144,6 +144,10 @@ class ParquetTable:
     def tidy(self, plan_id: str) -> None:
         self._folder.tidy(plan_id)
 
+    def prune(self, plan_ids: Sequence[str], *, below: int) -> int:
+        """See :meth:`..connectors.lake.table.LakeTable.prune`: marks are in the files of the rows."""
+        return 0
+
     def discard(self, plan_id: str, slice_id: str) -> bool:
         with self._folder.hold_fence():
             holder = self.holder()

@@ -231,6 +231,16 @@ class LakeTarget:
         with self._table.translate_errors():
             self._table.check_history()
 
+    def prune(self, plan: Plan, plan_ids: Sequence[str]) -> int:
+        """See :meth:`..core.ports.Sink.prune`. What the table's own log keeps of a slice stays there."""
+        gone = [each for each in plan_ids if each not in (plan.plan_id, plan.held_by)]
+        with self._table.translate_errors():
+            holder = self._table.holder()
+            if holder is None:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._table.name}.")
+            holder.check_plan(plan.plan_id, self._table.name)
+            return self._table.prune(gone, below=holder.epoch)
+
     def complete(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.complete`. What dead attempts have left behind is deleted."""
         with self._table.translate_errors():

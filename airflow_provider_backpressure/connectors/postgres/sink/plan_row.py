@@ -1,7 +1,7 @@
 """The plan row of a target, and tables of an earlier release that have no place for the whole plan."""
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from psycopg import sql
 
@@ -17,13 +17,10 @@ from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.ports.sink import PlanRow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
-from airflow_provider_backpressure.exceptions import SinkRefused
-
-if TYPE_CHECKING:
-    pass
-
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
 
 PLAN, TABLES = "plan", "tables"
+MIRROR = "mirror"
 
 
 def upgrade(connection: Connection, plans: SystemTable) -> None:
@@ -110,6 +107,22 @@ def _numbers(connection: Connection, plans: SystemTable, target: QualifiedName) 
     row = connection.execute(_NUMBERS, (plans.name.sql, target.sql)).fetchone()
     assert row is not None, "a query without a table returns a row"
     return f"{row[0]}/{row[1]}"
+
+
+def hold_target(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan) -> None:
+    """Keep every other plan from the target until the transaction ends; ``PlanSuperseded`` where one has it."""
+    lock = sql.SQL("SELECT FROM {} WHERE target = %s AND plan_id = %s FOR SHARE").format(sql.SQL(plans.name.sql))
+    if connection.execute(lock, (fence, plan.plan_id)).fetchone() is None:
+        raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {fence}.")
+
+
+def prune_markers(
+    connection: Connection, commits: SystemTable, *, fence: str, plan: Plan, plan_ids: Sequence[str]
+) -> int:
+    """Delete markers of earlier plans, as far as no later plan needs them, and return how many there were."""
+    query = sql.SQL(PRUNE_MIRRORED if plan.mode.value == MIRROR else PRUNE_MARKERS)
+    values = {"target": fence, "kept": [plan.plan_id, plan.held_by or ""], "plans": list(plan_ids)}
+    return connection.execute(query.format(commits=sql.SQL(commits.name.sql)), values).rowcount
 
 
 def find_rows(connection: Connection, quarantine: SystemTable, plan_id: str, slice_id: str) -> tuple[str, ...]:
@@ -231,4 +244,19 @@ READ_MARKERS = """
     FROM {}
     WHERE plan_id = %(plan_id)s AND slice_id <> %(publish)s
       AND (%(wanted)s::text[] IS NULL OR slice_id = ANY (%(wanted)s))
+"""
+
+
+PRUNE_MARKERS = """
+    DELETE FROM {commits} AS c
+    WHERE c.target = %(target)s AND c.plan_id <> ALL (%(kept)s::text[]) AND c.plan_id = ANY (%(plans)s::text[])
+"""
+# Equal bounds, not overlapping ones: how keys are ordered is not known here. A marker goes only where a newer one has
+# all of its bounds, so no older marker becomes the newest write over its own bounds by that. Markers that a mirror has
+# kept are older than any plan that the ledger knows, so all plans but the latest two are looked through.
+PRUNE_MIRRORED = """
+    DELETE FROM {commits} AS c
+    WHERE c.target = %(target)s AND c.plan_id <> ALL (%(kept)s::text[]) AND (c.revoked OR EXISTS (
+        SELECT FROM {commits} n
+        WHERE n.target = c.target AND n.bounds = c.bounds AND n.commit_seq > c.commit_seq AND NOT n.revoked))
 """

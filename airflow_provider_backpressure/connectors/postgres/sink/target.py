@@ -33,9 +33,11 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     begin_plan,
     check_other_schemas,
     find_rows,
+    hold_target,
     is_another_table,
     keep_plan,
     plan_row,
+    prune_markers,
     upgrade,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions
@@ -72,7 +74,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
-from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.connectors.postgres.sink.config import PostgresSink
@@ -347,6 +349,15 @@ class PostgresTarget:
 
         return self._session.transaction(put)
 
+    def prune(self, plan: Plan, plan_ids: Sequence[str]) -> int:
+        """See :meth:`..core.ports.Sink.prune`. Rows in quarantine stay: they are a person's to judge."""
+
+        def remove(connection: Connection) -> int:
+            self._hold(connection, plan)
+            return prune_markers(connection, self._commits, fence=self._fence, plan=plan, plan_ids=plan_ids)
+
+        return self._session.transaction(remove)
+
     def complete(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.complete`. An earlier try that is still at it is ended."""
         if plan.mode is Mode.REPLACE:
@@ -357,9 +368,8 @@ class PostgresTarget:
             self._session.transaction(lambda connection: advance(connection, self._name, columns, shown=self._name))
         if plan.consistency is Consistency.CATCH_UP:
             query = sql.SQL("UPDATE {} SET consistent = true WHERE target = %s AND plan_id = %s")
-            values = (self._fence, plan.plan_id)
-            table = sql.SQL(self._plans.name.sql)
-            self._session.transaction(lambda connection: connection.execute(query.format(table), values))
+            consistent, values = query.format(sql.SQL(self._plans.name.sql)), (self._fence, plan.plan_id)
+            self._session.transaction(lambda connection: connection.execute(consistent, values))
 
     def publish(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.publish`. An earlier try that is still at it is ended."""
@@ -437,8 +447,4 @@ class PostgresTarget:
             raise SinkRefused(f"{self._name} at {self._session.endpoint.address} is the source itself.")
 
     def _hold(self, connection: Connection, plan: Plan) -> None:
-        """Keep every other plan from the target until the transaction ends; ``PlanSuperseded`` where one has it."""
-        lock = sql.SQL("SELECT FROM {} WHERE target = %s AND plan_id = %s FOR SHARE")
-        held = connection.execute(lock.format(sql.SQL(self._plans.name.sql)), (self._fence, plan.plan_id)).fetchone()
-        if held is None:
-            raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._fence}.")
+        hold_target(connection, self._plans, fence=self._fence, plan=plan)
