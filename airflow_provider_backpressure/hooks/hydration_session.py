@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.admission.gate_decision import Limiter, Readings, read_gate
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
-from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint, endpoint_of
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.hydration import Hydration
@@ -76,6 +76,7 @@ class Declaration:
     consistency: Consistency | None = None
     """``None`` for the source's own default."""
     on_new_column: NewColumn = NewColumn.STOP
+    refresh: Refresh = Refresh.ONCE
     transform: Transform | None = None
     function: Callable[..., Any] | str | None = None
     """The Python transform itself, where the DAG passes a callable; ``module:function`` where the ledger keeps it."""
@@ -123,6 +124,12 @@ class Declaration:
             yield opened
 
 
+OPENED = frozenset({"source", "sink", "budget"})
+"""Fields of a declaration that a planner takes once they are opened, or fitted to the runner."""
+PLANNED_OPTIONS = {each.name for each in fields(Declaration)} & {each.name for each in fields(Planner)} - OPENED
+"""Fields that a planner takes as they are declared, by their names: a new one reaches it by being in both."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HydrationSession:
     """A declared hydration with its ports open."""
@@ -168,15 +175,11 @@ class HydrationSession:
             runner=self.runner,
             ledger=self.ledger,
             budget=self.budget,
-            mode=declared.mode,
             key=declared.sink.key or (),
-            transform=declared.transform,
-            consistency=declared.consistency,
-            on_new_column=declared.on_new_column,
             environment=self.environment,
-            owner=declared.owner,
             cluster=declared.spark_conn_id,
             check_signals=self.health.check,
+            **{name: getattr(declared, name) for name in PLANNED_OPTIONS},
         )
 
     def close_plan(self) -> None:

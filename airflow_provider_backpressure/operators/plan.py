@@ -80,7 +80,7 @@ class PlanSnapshotOperator(TransformTask):
     def execute(self, context: Context) -> Any:
         """Plan."""
         with self.open_ports(context) as opened:
-            planner, wish = replace(opened.planner(), run=_run(context), refresh=self.refresh), _wish(context)
+            planner, wish = replace(opened.planner(), run=_run(context)), _wish(context)
             if wish == FORETELL:
                 self._foretell(opened)
             hydration = planner.register()

@@ -1,11 +1,16 @@
 """What a task does with its session before it moves rows."""
 
+from dataclasses import fields
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn, Refresh
+from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import SinkRefused
-from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
+from airflow_provider_backpressure.hooks.hydration_session import OPENED, PLANNED_OPTIONS, Declaration, HydrationSession
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
@@ -21,3 +26,26 @@ def test_a_lane_takes_only_the_table_that_its_plan_holds(epoch: int) -> None:
         return
     HydrationSession.take_target(session)
     session.planner().take_target.assert_called_once_with(hydration, plan)
+
+
+def test_every_option_that_a_planner_knows_reaches_it_as_declared() -> None:
+    """Each field of a declaration is passed by its name, is opened first, or is of no use to a planner."""
+    elsewhere = {"spark_conn_id", "backpressure_conn_id", "function", "task_id"}
+    assert {each.name for each in fields(Declaration)} == PLANNED_OPTIONS | OPENED | elsewhere
+    assert {each.name for each in fields(Planner)} >= PLANNED_OPTIONS
+    options: dict[str, Any] = {
+        "mode": Mode.UPSERT,
+        "consistency": Consistency.SNAPSHOT,
+        "on_new_column": NewColumn.ADD,
+        "refresh": Refresh.EACH_RUN,
+        "transform": Transform(sql="SELECT * FROM source"),
+        "owner": "orders",
+    }
+    assert options.keys() == PLANNED_OPTIONS, "a new option belongs here too, with another value than its default"
+    sink = Mock(key=("id",))
+    declared = Declaration(source=Mock(), sink=sink, spark_conn_id="spark", budget=Budget(credits=7), **options)
+    ports = {name: Mock() for name in ("ledger", "source", "sink", "endpoint")}
+    session = HydrationSession(declaration=declared, environment="test", runner=Mock(overhead_seconds=0.0), **ports)
+    planner = session.planner()
+    assert {name: getattr(planner, name) for name in options} == options
+    assert (planner.key, planner.budget.credits, planner.cluster) == (("id",), 7, "spark")

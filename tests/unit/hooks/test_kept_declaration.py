@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn, Query, ReplicaLag
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn, Query, Refresh, ReplicaLag
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
@@ -32,6 +32,7 @@ DECLARED = Declaration(
     mode=Mode.UPSERT,
     consistency=Consistency.STATIC,
     on_new_column=NewColumn.ADD,
+    refresh=Refresh.EACH_RUN,
     transform=Transform(sql="SELECT * FROM source"),
     function="json:dumps",
     owner="dag",
