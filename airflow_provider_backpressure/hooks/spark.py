@@ -1,6 +1,7 @@
 """Runners, by the type of the Airflow connection to Spark."""
 
 import logging
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ def memory_reader(address: str) -> Callable[[], MemoryReading | None]:
 
 
 def remote(found: Connection, extra: Mapping[str, Any]) -> str:
-    """Return the address of a Spark Connect server, ``sc://host:port/;…``, with user, token and TLS as parameters."""
+    """Return the address of a Spark Connect server, ``sc://host:port/;…``, with user, token, TLS and headers in it."""
     host = (found.host or "").removeprefix("sc://")
     if not host or "/" in host:
         raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no host of a Spark Connect server.")
@@ -96,7 +97,24 @@ def remote(found: Connection, extra: Mapping[str, Any]) -> str:
     text = "".join(f";{name}={quote(value, safe='')}" for name, value in parameters.items() if value)
     if _truth(extra.get("use_ssl")):
         text += ";use_ssl=true"
-    return f"{address}/{text}"
+    return f"{address}/{text}{_headers(found, extra)}"
+
+
+RESERVED = frozenset({"user_id", "token", "use_ssl", "user_agent", "session_id", "grpc_max_message_size"})
+"""Parameters of an address that Spark's client takes for itself; it sends every other one as a header."""
+
+
+def _headers(found: Connection, extra: Mapping[str, Any]) -> str:
+    headers = extra.get("headers") or {}
+    if not isinstance(headers, Mapping):
+        raise InvalidDeclaration(f"The extra headers of connection {found.conn_id!r} must be an object of texts.")
+    for name in headers:
+        if name in RESERVED or not re.fullmatch(r"[a-z0-9_.-]+", name):
+            raise InvalidDeclaration(
+                f"The extra headers of connection {found.conn_id!r} has {name!r}: a header's name has small letters, "
+                f"digits, '_', '.' and '-', and is none of {', '.join(sorted(RESERVED))}."
+            )
+    return "".join(f";{name}={quote(str(value), safe='')}" for name, value in headers.items())
 
 
 def _truth(value: object) -> bool:

@@ -2,20 +2,24 @@
 
 import logging
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 
+import grpc
 import pytest
 from pyspark import __version__ as client
+from pyspark.sql.connect.proto import base_pb2
 
 from airflow_provider_backpressure.airflow_compat import AIRFLOW
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.support.composed import Composed, close_runners
 from tests.support.postgres import run
-from tests.support.wire import Answer, other_python, relay, unknown, version
+from tests.support.wire import Answer, Forward, other_python, relay, unknown, version
 
-pytestmark = [pytest.mark.integration, pytest.mark.statement("V3")]
+pytestmark = [pytest.mark.integration]
+METHODS = [each.name for each in base_pb2.DESCRIPTOR.services_by_name["SparkConnectService"].methods]
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -38,6 +42,7 @@ def refused(declared: Composed, answers: dict[str, Answer]) -> tuple[str, str]:
     return remote, str(raised.value)
 
 
+@pytest.mark.statement("V3")
 def test_spark_3_over_connect_is_refused(declared: Composed) -> None:
     """V3: with both versions and the way out. Spark 3.5 has no call to clone or release a session."""
     old = {"AnalyzePlan": version("3.5.9"), "CloneSession": unknown, "ReleaseSession": unknown}
@@ -48,6 +53,7 @@ def test_spark_3_over_connect_is_refused(declared: Composed) -> None:
     )
 
 
+@pytest.mark.statement("V3")
 def test_another_python_over_connect_is_refused(declared: Composed) -> None:
     """V3: with both versions and the ways out."""
     _, sentence = refused(declared, {"ExecutePlan": other_python("3.99", PYTHON)})
@@ -58,6 +64,7 @@ def test_another_python_over_connect_is_refused(declared: Composed) -> None:
     )
 
 
+@pytest.mark.statement("V3")
 def test_versions_that_nobody_tried_are_a_warning(declared: Composed, caplog: pytest.LogCaptureFixture) -> None:
     """V3: the plan is made all the same. What was tried is planned without a word."""
     caplog.set_level(logging.WARNING, "airflow_provider_backpressure")
@@ -72,3 +79,23 @@ def test_versions_that_nobody_tried_are_a_warning(declared: Composed, caplog: py
     caplog.clear()
     assert replace(declared, target="raw.u").plan().ranges == 1
     assert caplog.messages == []
+
+
+def test_headers_of_the_connection_come_with_each_call(declared: Composed) -> None:
+    """As a service in front of the server needs them, to find the cluster or to let the call in."""
+    seen: dict[str, set[str | bytes | None]] = {}
+
+    def note(method: str) -> Answer:
+        def answer(request: bytes, context: grpc.ServicerContext, forward: Forward) -> Iterator[bytes]:
+            seen.setdefault(method, set()).add(dict(context.invocation_metadata()).get("x-cluster"))
+            return forward()
+
+        return answer
+
+    with relay(declared.remote, {method: note(method) for method in METHODS}) as remote:
+        through = replace(declared, remote=f"{remote}/;x-cluster=blue%3B1")
+        through.plan()
+        assert through.run().committed == 1
+        close_runners()
+    assert {"AnalyzePlan", "ExecutePlan", "CloneSession"} <= seen.keys() <= set(METHODS)
+    assert set().union(*seen.values()) == {"blue;1"}

@@ -151,12 +151,32 @@ def test_a_ledger_that_cannot_be_meant_is_refused(connect, values, sentence):
             "sc://spark/;token=a%3Bb%2Fc;use_ssl=true",
         ),
         ({"host": "spark", "extra": {"use_ssl": "false"}}, "sc://spark/"),
+        (
+            {"host": "spark", "extra": {"use_ssl": True, "headers": {"x-databricks-cluster-id": "0123-abc;d"}}},
+            "sc://spark/;use_ssl=true;x-databricks-cluster-id=0123-abc%3Bd",
+        ),
     ],
 )
 def test_the_address_of_spark_connect(connect, values, address):
     connect("spark", conn_type="spark_connect", **values)
     found = connection("spark", "spark_connect")
     assert remote(found, found.extra_dejson) == address
+
+
+@pytest.mark.parametrize(
+    ("headers", "sentence"),
+    [
+        ("a=b", "must be an object of texts"),
+        ({"token": "canary"}, "has 'token'"),
+        ({"X-Cluster": "canary"}, "small letters"),
+        ({"a;token": "canary"}, "has 'a;token'"),
+    ],
+)
+def test_headers_that_cannot_be_sent_are_refused_without_their_values(connect, headers, sentence):
+    connect("spark", conn_type="spark_connect", host="spark", extra={"headers": headers})
+    with pytest.raises(InvalidDeclaration, match=sentence) as raised:
+        open_runner("spark", endpoints={})
+    assert "canary" not in str(raised.value)
 
 
 def test_spark_connect_without_a_host_is_refused(connect):
