@@ -31,9 +31,11 @@ from airflow_provider_backpressure.core.push.hub import Push, Switch, is_on, tur
 from airflow_provider_backpressure.core.push.metrics import HISTOGRAMS, merge_recorded, quantile
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.core.transitions import still_owned
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, get_recorded_plan
+from airflow_provider_backpressure.settings import environment
 
 ON, OFF = "on", "off"
 NESTED = ("json", "yaml")
@@ -123,6 +125,31 @@ def history(args: Namespace) -> None:
             for act in acts
         ],
     )
+
+
+@command
+def change_owner(args: Namespace) -> None:
+    """Let a DAG own what another DAG has hydrated: all of it, or one hydration."""
+    with open_ledger(args) as ledger:
+        own = [one for one in ledger.hydrations() if (one.owner, one.environment) == (args.old_dag_id, environment())]
+        if args.hydration is not None:
+            wanted = find_hydration(ledger, args.hydration).id
+            own = [one for one in own if one.id == wanted]
+        if not own:
+            raise InvalidDeclaration(f"{args.old_dag_id} owns no such hydration: `status` lists those there are.")
+        for one in own:
+            if one.holder is not None and _is_running(one.owner, one.holder):
+                raise still_owned(one.sink_identity, one.owner, f"its run {one.holder} is running")
+        for one in own:
+            ledger.change_owner(one.id, args.new_dag_id, who=getuser(), why=args.why)
+            print(f"{one.sink_identity} belongs to {args.new_dag_id}; its next run continues.")
+
+
+def _is_running(dag_id: str, run_id: str) -> bool:
+    """Whether Airflow has this run running; asked of its database: a command has no API of a running task."""
+    from airflow.models.dagrun import DagRun  # noqa: TID251
+
+    return any(run.state == "running" for run in DagRun.find(dag_id=dag_id, run_id=run_id))
 
 
 def _as_text(values: Mapping[str, Any]) -> str:

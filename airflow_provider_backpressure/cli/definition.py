@@ -124,6 +124,9 @@ SAMPLE_ROWS = _argument("--range-rows", type=int, help="rows of a range (default
 LAST = _argument("--last", action="store_true", help="show the latest result; nothing is copied")
 SEQ = _argument("seq", type=int, nargs="+", help="number of a range, as `ranges` and `verify` show it")
 DAG = Completed("dag_id", names=dags, help="id of the DAG")
+OLD_DAG = Completed("old_dag_id", names=dags, help="id of the DAG that owns them")
+NEW_DAG = _argument("new_dag_id", help="id of the DAG that shall own them")
+ONE_HYDRATION = Completed("--hydration", names=hydrations, help="only this one (default: all of the old DAG)")
 GROUP = _argument("--task-group", help="only the hydration of this task group")
 ACCEPT = _argument(
     "--accept",
@@ -240,6 +243,17 @@ def get_commands() -> list[CLICommand]:
                     SEQ,
                     REASON,
                     LEDGER,
+                    module="control",
+                ),
+                _action(
+                    "change-owner",
+                    "Let a renamed DAG own its hydrations",
+                    OLD_DAG,
+                    NEW_DAG,
+                    ONE_HYDRATION,
+                    WHY,
+                    LEDGER,
+                    function="change_owner",
                     module="control",
                 ),
                 _action(

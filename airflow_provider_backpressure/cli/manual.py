@@ -113,6 +113,13 @@ Skips planned or failed ranges permanently: the target refuses them from then on
 and the hydration is complete without them.""",
         examples=('skip-range raw.orders 17 --why "rows of a test"',),
     ),
+    "change-owner": Page(
+        about="""\
+Lets a DAG own what another DAG has hydrated, as after the DAG was renamed. The new
+DAG continues from what is committed, and runs of the old one are refused. Refused
+while a run of the old DAG works on it. History keeps who did it, when and why.""",
+        examples=('change-owner shop shop_v2 --why "renamed"', "change-owner shop orders --hydration raw.orders"),
+    ),
     "prune": Page(
         about="""\
 Deletes old data that no run needs from the ledger: ranges of earlier plans,

@@ -40,7 +40,9 @@ def declaration_of(hydration: Hydration, backpressure_conn_id: str = DEFAULT_CON
     plan = get_recorded_plan(hydration)
     if hydration.declaration is not None:
         kept: Declaration = from_plain(json.loads(hydration.declaration))
-        return replace(kept, spark_conn_id=hydration.cluster, backpressure_conn_id=backpressure_conn_id)
+        # Its owner and its cluster may be others since.
+        owner, cluster = hydration.owner, hydration.cluster
+        return replace(kept, owner=owner, spark_conn_id=cluster, backpressure_conn_id=backpressure_conn_id)
     source, sink = SOURCES.get(plan.read.kind.removesuffix(SUFFIX)), SINKS.get(plan.write.kind)
     if source is None or sink is None:
         raise LedgerRefused(f"This version cannot open a {plan.read.kind} source with a {plan.write.kind} sink.")

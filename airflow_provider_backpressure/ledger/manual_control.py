@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from airflow_provider_backpressure.core import transitions as refusals
 from airflow_provider_backpressure.core.gate.gate_event import Diff
 from airflow_provider_backpressure.core.gate.queue import (
     STAND_BY_SECONDS,
@@ -99,6 +100,23 @@ class SqlSteering:
             turns.set_limit(connection, kind, name, most, who=who)
             values = {"kind": kind.value, "name": name, "most": most}
             controls.add(connection, hydration_id="", who=who, action="share", why=why, values=values)
+
+    @repeatable
+    def change_owner(self, hydration_id: str, owner: str, *, who: str, why: str | None = None) -> None:
+        with self._write() as (connection, told):
+            figures = hydrations.lock(connection, hydration_id)
+            before = hydrations.by_id(connection, hydration_id)
+            leased = ranges.count_leased(connection, hydration_id)
+            if leased:
+                raise refusals.still_owned(before.sink_identity, before.owner, f"{leased} of its ranges are in flight")
+            if turns.is_leased(connection, hydration_id):
+                raise refusals.still_owned(
+                    before.sink_identity, before.owner, "it has or waits for its cluster's token"
+                )
+            hydrations.save(connection, told.add(figures, figures))
+            hydrations.change(connection, hydration_id, owner=owner, holder=None)
+            values = {"owner": owner, "before": before.owner}
+            controls.add(connection, hydration_id=hydration_id, who=who, action="change-owner", why=why, values=values)
 
     @repeatable
     def stand_by(self, hydration_id: str, *, lease_seconds: float = STAND_BY_SECONDS) -> None:

@@ -46,7 +46,7 @@ FACES = {
 TABLES = "control flow hydration limit phase push queue range sample source_statistics upstream"
 COMMANDS = (
     "plan reindex rehydrate status sources ranges pause resume set queue push history retry-range skip-range prune "
-    "forget uninstall verify probe doctor setup grants"
+    "change-owner forget uninstall verify probe doctor setup grants"
 )
 
 

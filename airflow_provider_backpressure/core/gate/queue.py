@@ -220,6 +220,13 @@ class Steering(Protocol):
         """Limit what several hydrations share; what runs above a lowered limit continues to its end."""
         ...
 
+    def change_owner(self, hydration_id: str, owner: str, *, who: str, why: str | None = None) -> None:
+        """Let another DAG own a hydration: the old one's runs are refused from then on, and no run has it.
+
+        ``LedgerRefused`` while a range of it, or its place in the queue, has a lease.
+        """
+        ...
+
     def get_shared(self, kind: Shared, name: str) -> int | None:
         """Return a limit as it holds now; ``None`` where there is none."""
         ...

@@ -26,7 +26,16 @@ def without_plan(hydration_id: str) -> LedgerRefused:
 def ownership_error(*, source_identity: str, sink_identity: str, owner: str, asking: str) -> LedgerRefused:
     """Return the error for a second owner."""
     return LedgerRefused(
-        f"The hydration of {source_identity} into {sink_identity} is owned by {owner}: {asking} may not run it as well."
+        f"The hydration of {source_identity} into {sink_identity} is owned by {owner}: {asking} may not run it as "
+        f"well. If {owner} was renamed, run `airflow backpressure change-owner {owner} {asking}`."
+    )
+
+
+def still_owned(sink_identity: str, owner: str, reason: str) -> LedgerRefused:
+    """Return the error for a hydration on which its owner still works."""
+    return LedgerRefused(
+        f"{sink_identity} stays with {owner}: {reason}. Pause that DAG and let its run end, or mark the run failed, "
+        "and try again."
     )
 
 

@@ -107,6 +107,16 @@ def leave(connection: Connection, hydration_id: str) -> None:
     connection.execute(ended.values(started_at=None, lease_until=utc_now()), {"id": hydration_id})
 
 
+def is_leased(connection: Connection, hydration_id: str) -> bool:
+    """Whether it has a token or a place in the queue, with a sign of life."""
+    return (
+        connection.execute(
+            sa.select(queue.c.hydration_id).where(_MINE, queue.c.lease_until > utc_now()), {"id": hydration_id}
+        ).first()
+        is not None
+    )
+
+
 def forget(connection: Connection, hydration_id: str) -> None:
     """Remove a place: there is nothing to wait for any more."""
     connection.execute(sa.delete(queue).where(_MINE), {"id": hydration_id})

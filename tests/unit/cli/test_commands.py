@@ -9,10 +9,12 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks import recorded_declaration as recorded
 from airflow_provider_backpressure.ledger.migration import TABLES
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
@@ -367,6 +369,45 @@ def test_forget_removes_a_hydration_and_drops_the_log_that_is_kept_for_it(world,
     assert (code, err, dropped) == (0, "", [hydration.id])
     assert "its rows stay" in out
     assert world.ledger.hydrations() == []
+
+
+def test_a_renamed_dag_owns_its_hydrations_by_a_command(world, airflow, monkeypatch):
+    """L6, its part about ownership: with who, when and why; not while the old one works."""
+    running: set[tuple[str, str]] = set()
+    monkeypatch.setattr("airflow_provider_backpressure.cli.control._is_running", lambda *run: run in running)
+    before, old = world.hydration, world.hydration.owner
+
+    def register(owner: str) -> Hydration:
+        names = {name: getattr(before, name) for name in ("environment", "source_identity", "sink_identity", "cluster")}
+        return world.ledger.register(**names, owner=owner, credits=3)
+
+    with pytest.raises(LedgerRefused, match=f"owned by {old}: new .*`airflow backpressure change-owner {old} new`"):
+        register("new")
+    change = ("change-owner", old, "new", "--why", "renamed")
+
+    def refused(reason: str) -> None:
+        code, _, err = airflow(*change)
+        assert (code, reason in err, world.hydration.owner) == (1, True, old), err
+
+    world.ledger.hold(before.id, run="run")
+    running.add((old, "run"))
+    refused("its run run is running")
+    running.clear()
+    world.ledger.admit(before.id, lane="lane", session_id="s", lease_seconds=60)
+    refused("1 of its ranges are in flight")
+    world.ledger.release(before.plan.plan_id, 0, attempt=1, error="x")
+    world.ledger.enqueue(before.id, run="run")
+    refused("it has or waits for its cluster's token")
+    world.ledger.leave(before.id)
+    code, out, err = airflow(*change)
+    assert (code, err, "belongs to new" in out) == (0, "", True)
+    after = world.hydration
+    assert (after.owner, after.holder, after.plan) == ("new", None, before.plan)
+    assert register("new").id == before.id
+    (act, *_) = world.ledger.controls(before.id)
+    assert (act.action, act.why, dict(act.values)) == ("change-owner", "renamed", {"owner": "new", "before": old})
+    code, _, err = airflow(*change)
+    assert (code, f"{old} owns no such hydration" in err) == (2, True)
 
 
 @pytest.mark.statement("P8", "P10")

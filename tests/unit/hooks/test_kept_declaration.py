@@ -4,6 +4,7 @@ import json
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,7 +12,13 @@ from airflow_provider_backpressure.core.config import Budget, Consistency, Mode,
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
-from airflow_provider_backpressure.hooks.recorded_declaration import check_transform, from_plain, text, to_json
+from airflow_provider_backpressure.hooks.recorded_declaration import (
+    check_transform,
+    declaration_of,
+    from_plain,
+    text,
+    to_json,
+)
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, LandedSource, MySQLSource, PostgresSource
 from tests.support.world import MemoryTable
@@ -103,3 +110,10 @@ def test_a_transform_is_kept_by_its_name_where_it_can_be_imported():
         assert again.function is None
         with pytest.raises(LedgerRefused, match=r"raw\.orders cannot be imported outside of its DAG"):
             check_transform(again)
+
+
+def test_owner_and_cluster_are_those_of_now():
+    """They may have changed since the declaration was kept: the DAG was renamed."""
+    hydration = Mock(plan=Mock(), declaration=to_json(DECLARED), owner="renamed", cluster="other")
+    found = declaration_of(hydration, "ledger")
+    assert found == replace(DECLARED, owner="renamed", spark_conn_id="other")
