@@ -21,12 +21,14 @@ from airflow_provider_backpressure.core.gate.queue import (
     Change,
     QueueEntry,
     Shared,
+    Work,
+    estimate_seconds,
     estimate_starts,
     in_order,
 )
 from airflow_provider_backpressure.core.planning.repair import repair, skip
 from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
-from airflow_provider_backpressure.core.progress.samples import duration, eta, total_progress
+from airflow_provider_backpressure.core.progress.samples import duration, total_progress
 from airflow_provider_backpressure.core.push.hub import Push, Switch, is_on, turn
 from airflow_provider_backpressure.core.push.metrics import HISTOGRAMS, merge_recorded, quantile
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -183,8 +185,8 @@ def rows(ledger: Ledger, cluster: str | None) -> list[dict[str, Any]]:
         own = [entry for entry in entries if entry.cluster == name]
         most = ledger.get_shared(Shared.HYDRATIONS, name)
         concurrency = CONCURRENCY if most is None else most
-        left = {entry.hydration_id: _left(ledger, entry) for entry in own if entry.running}
-        starts = estimate_starts(own, left, concurrency=concurrency)
+        works = {entry.hydration_id: _work(ledger, entry) for entry in own}
+        starts = estimate_starts(own, estimate_seconds(own, works), concurrency=concurrency)
         places = {entry.hydration_id: number for number, entry in enumerate(in_order(own), start=1)}
         lines += [_line(ledger, entry, concurrency, places, starts) for entry in own]
     return lines
@@ -211,10 +213,9 @@ def _line(
     }
 
 
-def _left(ledger: Ledger, entry: QueueEntry) -> float | None:
-    speed = ledger.rate(entry.hydration_id)
-    left = eta(total_progress(ledger.statistics(entry.hydration_id)), speed, ())
-    return left.seconds if left else None
+def _work(ledger: Ledger, entry: QueueEntry) -> Work:
+    progress = total_progress(ledger.statistics(entry.hydration_id))
+    return Work(left=progress.left, rate=ledger.rate(entry.hydration_id) if entry.running else None)
 
 
 @command

@@ -15,10 +15,14 @@ from airflow_provider_backpressure.core.ports.ledger import LedgerReader
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict
 from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.push.metrics import NAMES, merge_recorded, quantile
+from airflow_provider_backpressure.core.stage_metrics import Stage, State, unify_stages
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.hooks.endpoints import BUILDERS, connection
 
 PREFIX = "backpressure"
+FLOW_SECONDS = 60.0
+"""How far back the shares of the stages' time look."""
 MEMORY_SECONDS = 60.0
 """How old a reading of the executors' memory may be."""
 
@@ -55,7 +59,30 @@ def figures(ledger: LedgerReader, hydration: Hydration, course: Course | None) -
         "credits": gate.credits,
         "memory_used": memory.memory_used if memory else None,
         "memory_limit": memory.memory_limit if memory else None,
+        **_flow(ledger, hydration.id),
+        "queue_position": gate.place.position,
+        **_push(ledger),
     }
+
+
+def _flow(ledger: LedgerReader, hydration_id: str) -> dict[str, float | None]:
+    """Return each stage's shares of its time in the last minute; unknown of a stage that did nothing then."""
+    found = unify_stages(ledger.flow(hydration_id, seconds=FLOW_SECONDS))
+    read = found.get(Stage.READ_AND_TRANSFORM) or found.get(Stage.READ)
+    stages = {Stage.ADMIT: found.get(Stage.ADMIT), Stage.READ: read, Stage.SINK: found.get(Stage.SINK)}
+    return {
+        f"{stage.value}_{state.value}": spent.share(state) if spent is not None and spent.seconds else None
+        for stage, spent in stages.items()
+        for state in State
+    }
+
+
+def _push(ledger: LedgerReader) -> dict[str, float | None]:
+    """Return what the channels of all processes together have done within the last hour; unknown without push."""
+    counts = ledger.push_counts()
+    merged = merge_recorded(counts)
+    known = {f"push_{name}": merged[name] if counts else None for name in NAMES}
+    return {**known, "push_observed_p99": quantile(merged["observed"], 0.99)}
 
 
 def _target(hydration: Hydration) -> str:

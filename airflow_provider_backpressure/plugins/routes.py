@@ -10,6 +10,8 @@ from airflow_provider_backpressure.core.gate.queue import (
     Change,
     QueueEntry,
     Shared,
+    Work,
+    estimate_seconds,
     estimate_starts,
     in_order,
 )
@@ -127,13 +129,17 @@ def queues(ledger: Ledger, user: User) -> answers.Queues:
     acts = [act for act in ledger.controls("", limit=READ_ACTS) if act.values.get("kind") == Shared.HYDRATIONS]
     found = ledger.glances(ids=[entry.hydration_id for entry in entries], limit=max(1, len(entries)))
     by_id = {one.hydration.id: one for one in found if one.hydration.owner in shown}
-    left = {one.hydration.id: one.eta.seconds if one.eta else None for one in found}
+    running = {entry.hydration_id for entry in entries if entry.running}
+    works = {
+        one.hydration.id: Work(left=one.progress.left, rate=one.speed if one.hydration.id in running else None)
+        for one in found
+    }
     told = []
     for name in sorted(clusters):
         own = [entry for entry in entries if entry.cluster == name]
         if own or clusters[name] & shown:
             most = ledger.get_shared(Shared.HYDRATIONS, name)
-            queue = _queue(name, own, by_id, left, CONCURRENCY if most is None else most)
+            queue = _queue(name, own, by_id, works, CONCURRENCY if most is None else most)
             queue.may_steer = clusters[name] <= shown and clusters[name] <= steerable(user, clusters[name])
             queue.acts = [answers.Act.from_value(act) for act in acts if act.values.get("name") == name][:SHOWN_ACTS]
             told.append(queue)
@@ -144,11 +150,11 @@ def _queue(
     name: str,
     own: Sequence[QueueEntry],
     shown: Mapping[str, HydrationSummary],
-    left: Mapping[str, float | None],
+    works: Mapping[str, Work],
     most: int,
 ) -> answers.ClusterQueue:
-    here = {entry.hydration_id: left[entry.hydration_id] for entry in own if entry.hydration_id in left}
-    starts = estimate_starts(own, here, concurrency=most)
+    here = {entry.hydration_id: works[entry.hydration_id] for entry in own if entry.hydration_id in works}
+    starts = estimate_starts(own, estimate_seconds(own, here), concurrency=most)
     places = {entry.hydration_id: number for number, entry in enumerate(in_order(own), start=1)}
     turns = [
         answers.Turn(

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from airflow_provider_backpressure.core.capacity.saturation_curve import format_suffix
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.health_signals import Figure, Watched
-from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow
+from airflow_provider_backpressure.core.ports.sink import Activity, Marker, PlanRow
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, check_marked
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -195,6 +195,9 @@ class MemorySink:
         return 0
 
     def rows_in_flight(self, plan_id: str) -> dict[str, int]:
+        return {}
+
+    def activities(self, plan_id: str) -> dict[str, Activity]:
         return {}
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:

@@ -23,7 +23,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ports.sink import Sink
+from airflow_provider_backpressure.core.ports.sink import Activity, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, fingerprint
@@ -891,6 +891,11 @@ def test_rows_in_flight_are_seen_by_slice(
                 return (set(flying) == {"0.0", "7.0"} and flying["0.0"] > 40_000 and flying["7.0"] > 10_000) or None
 
             assert PollPolicy().until(seen, timeout=20, clock=SystemClock()), sink.rows_in_flight(plan.plan_id)
+            # Nothing is written now, so the server waits for rows.
+            waiting = {"0.0": Activity.WAITING, "7.0": Activity.WAITING}
+            assert PollPolicy().until(
+                lambda: sink.activities(plan.plan_id) == waiting or None, timeout=20, clock=SystemClock()
+            ), sink.activities(plan.plan_id)
             for _ in out:
                 pass
         assert sink.rows_in_flight(plan.plan_id) == {}

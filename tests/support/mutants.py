@@ -129,8 +129,8 @@ MUTANTS = (
     Mutant(
         name="expected starts are 1,000 s off",
         module="core/gate/queue.py",
-        right="ends[before] if known else None",
-        wrong="ends[before] + 1000 if known else None",
+        right="start if math.isfinite(start) else None",
+        wrong="start + 1000 if math.isfinite(start) else None",
         test="unit/core/gate/test_queue.py::test_each_end_lets_the_next_one_in",
     ),
     Mutant(

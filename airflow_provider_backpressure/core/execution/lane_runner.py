@@ -18,6 +18,7 @@ from airflow_provider_backpressure.core.execution.lane_result import (
     release_log,
     spec_for,
 )
+from airflow_provider_backpressure.core.execution.stage_sampler import StageSampler, count_rows
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.gate.hydration import Refusal
 from airflow_provider_backpressure.core.planning.repair import RangeSplitter, parts_for
@@ -30,7 +31,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import check_marked
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
-from airflow_provider_backpressure.core.stage_metrics import Stage, StageClock, StageTime, State, total
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageClock, State, total
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LedgerRefused,
@@ -42,15 +43,14 @@ from airflow_provider_backpressure.exceptions import (
     SnapshotLost,
     SourceUnavailable,
     Terminal,
-    Transient,
     WorkerLost,
 )
 
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-READ_INTERVAL = 5.0
-"""Seconds between two looks at the rows that are on their way (part of the statistics, not of the gate)."""
+READ_INTERVAL = 4.0
+"""Seconds between two looks at what is on its way, rows and stages; figures are to be at most 5 s old."""
 
 
 @dataclass(kw_only=True)
@@ -89,11 +89,12 @@ class Hydrator:
     _next_renewal: float = 0.0
     _next_read: float = 0.0
     _admitting: StageClock = field(init=False)
-    _flow: dict[Stage, StageTime] = field(default_factory=dict)
+    _stages: StageSampler = field(init=False)
 
     def __post_init__(self) -> None:
         """Clock the gate by the lane's own clock, and wait by it."""
         self._admitting = StageClock(clock=self.clock.monotonic)
+        self._stages = StageSampler(before=Stage.READ_AND_TRANSFORM if self.plan.transform else Stage.READ)
         self.waiting = Sleeping(clock=self.clock)
         if self.push is not None:
             self.waiting = Parked(push=self.push, hydration_id=self.hydration_id, ledger=self.ledger, clock=self.clock)
@@ -320,8 +321,7 @@ class Hydrator:
         except LedgerRefused as conflict:
             error = conflict
         del self._jobs[future]
-        if error is None:
-            self._flow = total(self._flow, future.result().flow)
+        self._stages.settle(record.slice_id, future.result().flow if error is None else None)
         if marker is not None:
             self._commit(record, marker, memory)
             return None
@@ -417,9 +417,8 @@ class Hydrator:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=error)
 
     def _record_flow(self) -> None:
-        times = total({Stage.ADMIT: self._admitting.take()}, self._flow)
+        times = total({Stage.ADMIT: self._admitting.take()}, self._stages.take())
         self.ledger.record_flow(self.hydration_id, worker=self.lane, times=times)
-        self._flow = {}
 
     def _renew(self) -> None:
         now = self.clock.monotonic()
@@ -429,6 +428,8 @@ class Hydrator:
 
     def _observe(self) -> None:
         now = self.clock.monotonic()
+        mine = {job.record.slice_id: job.began for job in self._jobs.values()}
+        self._stages.look(self.sink, self.plan.plan_id, mine, now=now)
         if now < self._next_read:
             return
         self._next_read = now + READ_INTERVAL
@@ -440,10 +441,6 @@ class Hydrator:
         # A reading without a figure too: a sample says that nothing was seen then.
         if self.limiter.reading is not None:
             self.ledger.record_memory(self.hydration_id, self.limiter.reading)
-        try:
-            rows = self.sink.rows_in_flight(self.plan.plan_id)
-        except Transient as error:
-            log.warning("Rows on their way are not known: %s", error)
-            return
-        mine = sum(rows.get(job.record.slice_id, 0) for job in self._jobs.values())
-        self.ledger.record_read(self.hydration_id, worker=self.lane, in_flight_rows=mine)
+        rows = count_rows(self.sink, self.plan.plan_id, mine)
+        if rows is not None:
+            self.ledger.record_read(self.hydration_id, worker=self.lane, in_flight_rows=rows)

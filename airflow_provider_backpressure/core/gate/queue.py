@@ -3,10 +3,12 @@
 Only a hydration or a rehydration needs a **token** of its cluster; increments and repaired ranges pass without one.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from heapq import heappop, heappush
 from typing import Any, Protocol
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -88,23 +90,57 @@ def may_start(place: QueuePlace) -> bool:
     return place.granted or place.position <= place.concurrency - place.running
 
 
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a hydration of a cluster still has to do."""
+
+    left: float | None
+    """In its own unit, rows or offsets; ``None`` where unknown."""
+    rate: float | None = None
+    """Per second; ``None`` for one that waits, or has shown none yet."""
+
+
+def estimate_seconds(entries: Iterable[QueueEntry], works: Mapping[str, Work]) -> dict[str, float | None]:
+    """Return how long each hydration takes from its start or from now on, by its id; ``None`` where unknown.
+
+    One that has shown no rate is taken to be as fast as those that run on its cluster are in the mean.
+    """
+    known = [work.rate for work in works.values() if work.rate]
+    mean = sum(known) / len(known) if known else None
+    seconds: dict[str, float | None] = {}
+    for entry in entries:
+        work = works.get(entry.hydration_id, Work(left=None))
+        rate = work.rate or mean
+        seconds[entry.hydration_id] = None if work.left is None or not rate else work.left / rate
+    return seconds
+
+
 def estimate_starts(
     entries: Sequence[QueueEntry], seconds_left: Mapping[str, float | None], *, concurrency: int
 ) -> dict[str, float | None]:
     """Return seconds until each waiting hydration starts, by its id; ``None`` where unknown.
 
-    ``seconds_left``: until each running one is complete. Each end lets the next one in, after those that have to end
-    without a successor because fewer are wanted than run.
+    ``seconds_left``: until each running one is complete, and how long each waiting one takes once it has started. Each
+    end lets the next one in, after those that have to end without a successor because fewer are wanted than run.
     """
-    lefts = (seconds_left.get(entry.hydration_id) for entry in entries if entry.running)
-    ends = sorted(left for left in lefts if left is not None)
-    running = sum(entry.running for entry in entries)
+    running = [entry.hydration_id for entry in entries if entry.running]
+    # An end that is not known comes after all others.
+    ends = sorted(_seconds(seconds_left, each) for each in running)[max(0, len(running) - concurrency) :]
+    free = max(0, concurrency - len(running))
     starts: dict[str, float | None] = {}
-    for index, entry in enumerate(in_order(entries)):
-        before = index - (concurrency - running)
-        known = before < len(ends)
-        starts[entry.hydration_id] = 0.0 if before < 0 else ends[before] if known else None
+    for entry in in_order(entries):
+        if free:
+            start, free = 0.0, free - 1
+        else:
+            start = heappop(ends) if ends else math.inf
+        heappush(ends, start + _seconds(seconds_left, entry.hydration_id))
+        starts[entry.hydration_id] = start if math.isfinite(start) else None
     return starts
+
+
+def _seconds(seconds_left: Mapping[str, float | None], hydration_id: str) -> float:
+    seconds = seconds_left.get(hydration_id)
+    return math.inf if seconds is None else seconds
 
 
 class Queue(Protocol):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Protocol
 
 from airflow_provider_backpressure.core.config import Mode
@@ -57,6 +58,17 @@ class PlanRow:
     """The whole of it, but for its epoch; ``None`` where an earlier release has begun it."""
     committed: int
     """Slices of the plan that have a marker, revoked ones not counted."""
+
+
+class Activity(StrEnum):
+    """What a target does with an attempt."""
+
+    WAITING = "waiting"
+    """For rows, or for the next statement."""
+    LOADING = "loading"
+    """It takes rows."""
+    ENDING = "ending"
+    """It has all rows, and brings them to their place."""
 
 
 class Sink(Protocol):
@@ -123,6 +135,10 @@ class Sink(Protocol):
 
     def rows_in_flight(self, plan_id: str) -> dict[str, int]:
         """Return rows that running attempts have handed to the sink and not committed yet, by slice id."""
+        ...
+
+    def activities(self, plan_id: str) -> dict[str, Activity]:
+        """Return what the target does now with each running attempt of the plan, by slice id; empty: not known."""
         ...
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:

@@ -56,6 +56,11 @@ class Progress:
     offset_committed: int | None = None
 
     @property
+    def left(self) -> int | None:
+        """What is not committed yet; ``None`` while the total is unknown."""
+        return None if self.total is None else max(0, self.total - self.committed)
+
+    @property
     def percent(self) -> float | None:
         """Committed share, a lower bound, 0 to 100; ``None`` while the total is unknown."""
         if self.total is None:
@@ -151,9 +156,9 @@ def recent_rates(samples: Sequence[Sample]) -> list[float]:
 
 def eta(progress: Progress, rate: float | None, recent: Sequence[float]) -> Eta | None:
     """Return when the total is committed, at ``rate`` rows per second; ``None`` where unknown."""
-    if progress.total is None or not rate or rate <= 0:
+    left = progress.left
+    if left is None or not rate or rate <= 0:
         return None
-    left = max(0, progress.total - progress.committed)
     if len(recent) < LEAST_STEPS:
         return Eta(seconds=left / rate)
     mean = sum(recent) / len(recent)

@@ -1,5 +1,6 @@
 """Metrics as they leave the process: caught by a real socket, as StatsD would."""
 
+import json
 import socket
 from contextlib import closing
 from datetime import timedelta
@@ -10,6 +11,8 @@ from airflow_provider_backpressure.airflow_compat import initialize_metrics
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
+from airflow_provider_backpressure.core.push.metrics import PushCounts
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State
 from airflow_provider_backpressure.hooks import metrics
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
 from tests.support.world import World, context
@@ -63,12 +66,21 @@ def test_every_figure_leaves_under_its_documented_name(world, statsd):
         sight = Sight(at=at, unit=Unit.OFFSETS, known={0: 100 * step}, committed={0: 10 * step}, working=True)
         course = known.record_sight(world.hydration.id, sight, least_seconds=5)
     known.record_memory(world.hydration.id, MemoryReading(used_bytes=600, limit_bytes=1000, age_seconds=0))
+    known.record_flow(world.hydration.id, worker="lane", times={Stage.SINK: StageTime(busy=3.0, idle=1.0)})
+    known.keep_push("process", json.dumps(PushCounts().values()))
     metrics.send(known, world.hydration, course)
-    after = received(statsd, "airflow.backpressure.sink.memory_limit")
+    after = received(statsd, "airflow.backpressure.sink.push_lost")
     names = {name.removeprefix("airflow.backpressure.sink.") for name in after}
-    assert names == set(metrics.figures(known, world.hydration, course)) - {"catch_up_seconds"}, "never is no number"
+    unknown = {
+        "catch_up_seconds",
+        "push_observed_p99",
+        *(f"{each}_{state}" for each in ("admit", "read") for state in State),
+    }
+    assert names == set(metrics.figures(known, world.hydration, course)) - unknown, "never is no number"
     values = {name.rpartition(".")[2]: value for name, value in after.items()}
     assert (values["upstream_rate"], values["process_rate"], values["lag"]) == ("10.0|g", "1.0|g", "270|g")
+    assert (values["sink_busy"], values["sink_idle"], values["queue_position"]) == ("0.75|g", "0.25|g", "1|g")
+    assert values["push_published"] == "0|g"
     assert (values["not_keeping_up"], values["memory_used"]) == ("1.0|g", "600|g")
 
 

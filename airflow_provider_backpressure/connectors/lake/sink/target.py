@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
-from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow, ScratchSink
+from airflow_provider_backpressure.core.ports.sink import Activity, Marker, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -182,6 +182,10 @@ class LakeTarget:
 
     def rows_in_flight(self, plan_id: str) -> dict[str, int]:
         """See :meth:`..core.ports.Sink.rows_in_flight`: not known of files that grow."""
+        return {}
+
+    def activities(self, plan_id: str) -> dict[str, Activity]:
+        """See :meth:`..core.ports.Sink.activities`: not known of files that grow."""
         return {}
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:

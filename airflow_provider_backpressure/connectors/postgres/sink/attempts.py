@@ -11,6 +11,7 @@ from airflow_provider_backpressure.connectors.postgres.connect import Connection
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy
+from airflow_provider_backpressure.core.ports.sink import Activity
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import SinkUnavailable
 
@@ -54,6 +55,12 @@ def rows_in_flight(session: Session, prefix: str) -> dict[str, int]:
     return dict(session.rows(_IN_FLIGHT, {"prefix": prefix}, seconds=LOOK_SECONDS))
 
 
+def read_activities(session: Session, prefix: str) -> dict[str, Activity]:
+    """Return what the server does for the attempts under such a tag, by slice id."""
+    rows = session.rows(_ACTIVITIES, {"prefix": prefix}, seconds=LOOK_SECONDS)
+    return {slice_id: Activity(found) for slice_id, found in rows}
+
+
 # pg_terminate_backend only sends a signal: a pid that is listed is still there.
 _TERMINATE = sql.SQL(
     """
@@ -68,6 +75,20 @@ _IN_FLIGHT = sql.SQL(
     FROM pg_stat_progress_copy p
     JOIN pg_stat_activity a ON a.pid = p.pid
     WHERE starts_with(a.application_name, %(prefix)s) AND p.command = 'COPY FROM' AND p.datname = current_database()
+    GROUP BY 1
+    """
+)
+# A source of the same database has sessions under the same tag. Queries of our own role are shown to it.
+_ACTIVITIES = sql.SQL(
+    """
+    SELECT split_part(a.application_name, ':', 3),
+        (ARRAY['loading', 'ending', 'waiting'])[min(
+            CASE WHEN a.state <> 'active' OR a.wait_event = 'ClientRead' THEN 3
+                 WHEN a.query ~* '^\\s*copy\\y.*\\yfrom\\s+stdin' THEN 1
+                 ELSE 2 END)]
+    FROM pg_stat_activity a
+    WHERE starts_with(a.application_name, %(prefix)s) AND a.usename = session_user AND a.datname = current_database()
+        AND a.query !~* '\\yto\\s+stdout'
     GROUP BY 1
     """
 )

@@ -17,6 +17,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
     LOCK_WAIT,
     end_connections,
     plan_prefix,
+    read_activities,
     rows_in_flight,
     slice_prefix,
 )
@@ -69,7 +70,7 @@ from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
-from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow, ScratchSink
+from airflow_provider_backpressure.core.ports.sink import Activity, Marker, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -216,26 +217,20 @@ class PostgresTarget:
         query = sql.SQL("UPDATE {} SET epoch = epoch + 1 WHERE target = %s AND plan_id = %s RETURNING epoch").format(
             sql.SQL(self._plans.name.sql)
         )
-
-        def mint(connection: Connection) -> int | None:
-            if not has_table(connection, self._plans.name):
-                return None
-            row = connection.execute(query, (self._fence, plan_id)).fetchone()
-            return row[0] if row else None
-
-        return self._session.transaction(mint)
+        return self._find_epoch(query, plan_id)
 
     def epoch(self, plan_id: str) -> int | None:
         """See :meth:`..core.ports.Sink.epoch`. A target whose plan table is gone holds no plan."""
         query = sql.SQL("SELECT epoch FROM {} WHERE target = %s AND plan_id = %s").format(sql.SQL(self._plans.name.sql))
+        return self._find_epoch(query, plan_id)
 
-        def look(connection: Connection) -> int | None:
-            if not has_table(connection, self._plans.name):
-                return None
-            row = connection.execute(query, (self._fence, plan_id)).fetchone()
+    def _find_epoch(self, query: sql.Composed, plan_id: str) -> int | None:
+        def find(connection: Connection) -> int | None:
+            there = has_table(connection, self._plans.name)
+            row = connection.execute(query, (self._fence, plan_id)).fetchone() if there else None
             return row[0] if row else None
 
-        return self._session.transaction(look)
+        return self._session.transaction(find)
 
     def held(self) -> PlanRow | None:
         return self._session.transaction(
@@ -260,6 +255,9 @@ class PostgresTarget:
 
     def rows_in_flight(self, plan_id: str) -> dict[str, int]:
         return rows_in_flight(self._session, plan_prefix(plan_id))
+
+    def activities(self, plan_id: str) -> dict[str, Activity]:
+        return read_activities(self._session, plan_prefix(plan_id))
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
         """See :meth:`..core.ports.Sink.slice_query`.

@@ -1,11 +1,12 @@
 """When each source in the queue is expected to start."""
 
+import random
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.queue import QueueEntry, estimate_starts
+from airflow_provider_backpressure.core.gate.queue import QueueEntry, Work, estimate_seconds, estimate_starts
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
@@ -41,3 +42,30 @@ def test_each_end_lets_the_next_one_in(
 ) -> None:
     """H9: in seconds from now; whoever ends this moment lets one in too."""
     assert estimate_starts(queue(running, "xyz"), left, concurrency=concurrency) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+def test_the_starts_of_five_queued_hydrations_are_foreseen(seed: int, concurrency: int) -> None:
+    """L9, H9: within 20 %, by a simulation in which each one's speed is near that of the others but not the same."""
+    chance = random.Random(seed)
+    entries = queue("abcd"[:concurrency], "vwxyz")
+    rows = {entry.hydration_id: chance.uniform(5e5, 5e6) for entry in entries}
+    rates = {name: 20_000 * chance.uniform(0.9, 1.1) for name in rows}
+    works = {
+        entry.hydration_id: Work(
+            left=rows[entry.hydration_id], rate=rates[entry.hydration_id] if entry.running else None
+        )
+        for entry in entries
+    }
+    foreseen = estimate_starts(entries, estimate_seconds(entries, works), concurrency=concurrency)
+    ends = sorted(rows[name] / rates[name] for name in "abcd"[:concurrency])
+    for name in "vwxyz":
+        start = ends.pop(0)
+        ends = sorted([*ends, start + rows[name] / rates[name]])
+        assert foreseen[name] == pytest.approx(start, rel=0.2)
+
+
+def test_without_any_rate_nothing_is_foreseen() -> None:
+    entries = queue("a", "x")
+    assert estimate_seconds(entries, {"a": Work(left=10.0), "x": Work(left=None)}) == {"a": None, "x": None}
