@@ -40,6 +40,8 @@ class Mode(StrEnum):
     """A row replaces the one with its key; the target has a unique key."""
     REPLACE = "replace"
     """All rows go into a shadow table, which takes the target's place at once when it is complete and verified."""
+    MIRROR = "mirror"
+    """Each run makes the target equal to the source, range by range, and writes only the rows that differ."""
 
 
 class Consistency(StrEnum):
@@ -107,6 +109,8 @@ class Budget:
     """Seconds from a range's submission after which its attempt is ended and the next one begins; ``None``: never."""
     signal_deadline: float = 15.0
     """Seconds after which a polled signal that was not seen closes the gate."""
+    max_deletes: float = 0.2
+    """Most rows that one run may delete under ``mirror``, as a share of the rows in the target; 1: all."""
     law: Law = Law.GRADED
     signals: tuple[Watched, ...] = ()
     """What else is watched: the health of source and sink, and queries."""
@@ -133,6 +137,8 @@ class Budget:
             raise InvalidDeclaration(
                 f"Budget needs 0 < executor_memory_low < executor_memory <= 1, not {low!r} and {high!r}."
             )
+        if not isinstance(self.max_deletes, int | float) or not 0 <= self.max_deletes <= 1:
+            raise InvalidDeclaration(f"Budget.max_deletes must be a share from 0 to 1, not {self.max_deletes!r}.")
         object.__setattr__(self, "law", Law(self.law))
         if not isinstance(self.signals, tuple | list):
             raise InvalidDeclaration(f"Budget.signals must be a tuple of signals, not {type(self.signals).__name__}.")

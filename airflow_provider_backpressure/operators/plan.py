@@ -20,7 +20,7 @@ from airflow_provider_backpressure.operators.hydrate import check_one_task
 MAX_TASKS = 1024
 """Most ranges that become tasks; Airflow's own limit of a mapped task."""
 OPEN = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)
-RESTART, FORETELL = "restart", "plan"
+RESTART, FORETELL, ALLOW_DELETES = "restart", "plan", "allow_deletes"
 """What a run may be triggered for by its ``backpressure``."""
 READ_ONCE = "it is read once, and refresh='each_run' would read it again"
 
@@ -30,14 +30,15 @@ class PlanSnapshotOperator(TransformTask):
 
     A run triggered with ``{"backpressure": "restart"}`` makes a new plan, once: clearing or retrying it resumes that
     plan. One triggered with ``{"backpressure": "plan"}`` writes down what a plan would be, for the page, and skips: no
-    plan is made, and nothing is written into the target.
+    plan is made, and nothing is written into the target. ``{"backpressure": "allow_deletes"}`` lets a run under
+    ``mirror`` delete any number of rows.
 
     Returns ``{"hydration_id", "plan_id", "ranges"}``, or with ``each_range`` the open ranges' numbers, for ``expand``;
     the ids are pushed under their own keys too.
 
     Where a source that was declared static holds another number of rows than was committed, the task warns and skips.
 
-    :param mode: how rows enter the target: ``append``, ``upsert`` or ``replace``
+    :param mode: how rows enter the target: ``append``, ``upsert``, ``replace`` or ``mirror``
     :param consistency: what the ranges have in common, of what the source offers; its own default where not given
     :param on_new_column: what becomes of a column that was added to the source and may be NULL: ``stop`` or ``add``
     :param refresh: whether each run that finds everything committed reads the whole again (``each_run``) or not
@@ -85,6 +86,7 @@ class PlanSnapshotOperator(TransformTask):
                 self._foretell(opened)
             hydration = planner.register()
             self.take_turn(context, opened, hydration.id)
+            planner = replace(planner, allow_deletes=wish == ALLOW_DELETES)
             planned = planner.plan(restart=wish == RESTART)
             opened.ledger.keep_declaration(hydration.id, to_json(opened.declaration))
             if planned.verdict is Verdict.RESUMED:
@@ -140,8 +142,10 @@ def _run(context: Context) -> str:
 def _wish(context: Context) -> str | None:
     """Return what the run was triggered for, beyond continuing."""
     wish = (context["dag_run"].conf or {}).get("backpressure")
-    if wish not in (None, RESTART, FORETELL):
-        raise InvalidDeclaration(f'The run\'s "backpressure" may only be "{RESTART}" or "{FORETELL}", not {wish!r}.')
+    if wish not in (None, RESTART, FORETELL, ALLOW_DELETES):
+        raise InvalidDeclaration(
+            f'The run\'s "backpressure" may only be "{RESTART}", "{FORETELL}" or "{ALLOW_DELETES}", not {wish!r}.'
+        )
     return wish
 
 
@@ -170,9 +174,14 @@ def continues(source: SourceDeclaration, consistency: str | None) -> bool:
 def as_refresh(refresh: str | None, *, continues: bool, mode: Mode) -> Refresh:
     """Return the refresh of that name; :class:`InvalidDeclaration` lists those there are, and says where none fits."""
     try:
-        wanted = Refresh(refresh or Refresh.ONCE)
+        wanted = Refresh(refresh or (Refresh.EACH_RUN if mode is Mode.MIRROR else Refresh.ONCE))
     except ValueError as error:
         raise InvalidDeclaration(f"refresh must be one of {', '.join(Refresh)}, not {refresh!r}.") from error
+    if mode is Mode.MIRROR and (continues or wanted is Refresh.ONCE):
+        raise InvalidDeclaration(
+            "mode='mirror' compares the whole table in each run: leave refresh='once', increment_column= and "
+            "consistency='catch_up' out, and use mode='upsert' for a topic."
+        )
     if wanted is Refresh.EACH_RUN and continues:
         raise InvalidDeclaration(
             "refresh='each_run' reads the whole source again, but later runs of this one read only what is new: "
@@ -180,7 +189,7 @@ def as_refresh(refresh: str | None, *, continues: bool, mode: Mode) -> Refresh:
         )
     if wanted is Refresh.EACH_RUN and mode is Mode.APPEND:
         raise InvalidDeclaration(
-            "refresh='each_run' with mode='append' would add every row again: use mode='replace' or mode='upsert'."
+            "refresh='each_run' with mode='append' would add every row again: use mode='replace', 'upsert' or 'mirror'."
         )
     return wanted
 

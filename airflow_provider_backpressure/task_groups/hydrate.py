@@ -99,8 +99,8 @@ ONE_BY_ONE = (
 BY_KEY = "consistency='catch_up' changes and deletes rows by their key: it needs mode='upsert', and no transform."
 READ_ONCE = (
     "DAG {} has a schedule, but what it hydrates is read once, and later runs do nothing: use refresh='each_run' with "
-    "mode='replace' or mode='upsert' to read it again, increment_column= or consistency='catch_up' to read what is "
-    "new, or refresh='once' if one copy is meant."
+    "mode='replace' or mode='upsert' to read it again, mode='mirror' to write only what differs, increment_column= or "
+    "consistency='catch_up' to read what is new, or refresh='once' if one copy is meant."
 )
 DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 """What a DAG's ``default_args`` may change: a hydration is made to be retried."""
@@ -135,7 +135,8 @@ def hydrate(
     :param consistency: ``snapshot`` (a PostgreSQL source's default): every range as the table was at one moment, from
         one task that keeps the moment; ``static``: the table stands still while it is read; ``catch_up``: each range
         at its own time, then what the source's log says was changed, also in later runs
-    :param mode: ``append``, ``upsert`` or ``replace``
+    :param mode: ``append``, ``upsert``, ``replace``, or ``mirror``, which makes the target equal to the source in each
+        run and writes only the rows that differ
     :param transform: a SELECT over the view ``source``, or a callable that takes and gives a DataFrame
     :param on_new_column: what becomes of a column that was added to the source and may be NULL: ``stop``, or ``add`` it
         to the target with the next plan
@@ -194,7 +195,9 @@ def _each_range(options: HydrationOptions) -> Any:
 
 def _warn_if_read_once(options: HydrationOptions, group: TaskGroup) -> None:
     schedule: Any = group.dag.schedule
-    chosen = options.refresh is not None or continues(options.source, options.consistency)
+    chosen = (
+        options.refresh is not None or options.mode == Mode.MIRROR or continues(options.source, options.consistency)
+    )
     if not chosen and schedule not in (None, "@once"):
         warnings.warn(READ_ONCE.format(group.dag.dag_id), UserWarning, stacklevel=4)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
@@ -83,7 +83,11 @@ class MemoryRunner:
 
     def _copy(self, spec: RangeSpec, piece: Slice) -> SliceResult:
         sink = self.sink.beside.get(spec.write.fence, self.sink)
-        marker = sink.commit(spec, piece, self.source.read(piece.query))
+        keys = self.source.read(piece.query)
+        found = SliceResult(slice_id=piece.slice_id, rows=len(keys), bytes=8 * len(keys), checksum=checksum_of(keys))
+        if spec.is_unchanged(found):
+            return replace(found, unchanged=True)
+        marker = sink.commit(spec, piece, keys)
         return SliceResult(
             slice_id=piece.slice_id,
             rows=marker.rows,

@@ -94,6 +94,10 @@ class MemorySink:
     """Slices whose attempts were ended, in order."""
     figures: dict[str, float | BackpressureError] = field(default_factory=dict)
     """What a look at its health sees, by the signal's name."""
+    files: str = "file"
+    """Names what holds the rows."""
+    confirmed: dict[str, int] = field(default_factory=dict)
+    """Rows of ranges that did not change, by plan."""
     name: str = "rows"
     beside: dict[str, "MemoryScratch"] = field(default_factory=dict)
     """Targets of probes that are there, by name."""
@@ -168,6 +172,9 @@ class MemorySink:
                     raise PlanSuperseded(f"Slice {piece.slice_id} of plan {spec.plan_id} was revoked.")
                 check_marked(known.bounds, piece.bounds, slice_id=piece.slice_id, plan_id=spec.plan_id)
                 return known
+            if spec.write.mode == Mode.MIRROR:
+                gone = set(select_keys(sorted(self._written), piece.query))
+                self._written[:] = [key for key in self._written if key not in gone]
             self._written.extend(keys)
             marker = Marker(
                 plan_id=spec.plan_id,
@@ -213,6 +220,7 @@ class MemorySink:
             return ""
         held = len(self._written)
         written = sum(marker.rows for marker in self.markers(plan.plan_id).values())
+        written += self.confirmed.get(plan.plan_id, 0)
         way = "remove the others, or empty the table and plan again"
         return f"{self.name} holds {held} rows, and the plan wrote {written} of them: {way}" if held > written else ""
 
@@ -231,6 +239,9 @@ class MemorySink:
             number = sum(key in gone for key in self._written)
             self._written[:] = [key for key in self._written if key not in gone]
             self._markers.pop((plan.plan_id, slice_id), None)
+            if plan.mode is Mode.MIRROR:
+                kept = {key: each for key, each in self._markers.items() if not each.has_bounds(bounds)}
+                self._markers = kept
             return number
 
     def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
@@ -277,6 +288,9 @@ class MemorySink:
         name, identity = self.name + format_suffix(digits), self.identity + format_suffix(digits)
         return self.beside.get(name) or MemoryScratch(identity=identity, name=name, of=self)
 
+    def mirror(self) -> "MemoryMirror":
+        return MemoryMirror(sink=self)
+
     def traces(self) -> tuple[str, ...]:
         beside = [f"{name}: filled by a probe of {self.name}" for name in self.beside]
         return (*([f"the plan of {self.name}"] if self.plan is not None else ()), *beside)
@@ -314,6 +328,34 @@ class MemoryScratch(MemorySink):
         if self.plan is not None and self.plan.plan_id != plan_id:
             raise SinkRefused(f"{self.name} is held by plan {self.plan.plan_id}: it is not dropped.")
         self.of.beside.pop(self.name, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryMirror:
+    """Implements ``MirrorTarget``."""
+
+    sink: MemorySink
+
+    def check(self, write: WriteSpec, split: Sequence[str]) -> None:
+        """See ``MirrorTarget.check``: integers are ordered alike."""
+
+    def rows(self) -> int:
+        return len(self.sink.rows)
+
+    def files(self) -> str:
+        return self.sink.files
+
+    def writes(self, since: int) -> list[Marker]:
+        found: dict[str, Marker] = {}
+        for marker in self.sink._markers.values():
+            if marker.epoch >= since and not marker.revoked:
+                found[json.dumps(dict(marker.bounds))] = marker
+        return list(found.values())
+
+    def confirm(self, plan: Plan, *, rows: int) -> None:
+        if plan.files != self.sink.files:
+            raise SinkRefused(f"The rows of {self.sink.name} lie in other files than when the plan was made.")
+        self.sink.confirmed[plan.plan_id] = rows
 
 
 class ManualClock:

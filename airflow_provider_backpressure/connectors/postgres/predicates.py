@@ -41,14 +41,15 @@ def _double(found: re.Match[str]) -> str:
     return found[0].replace("%", "%%") if found[0].startswith('"') else found[0]
 
 
-def condition(bounds: KeyBounds | NullBounds, casts: Sequence[str]) -> list[sql.Composable]:
+def condition(bounds: KeyBounds | NullBounds, casts: Sequence[str], table: str | None = None) -> list[sql.Composable]:
     """Return the comparisons, none to two, that keep exactly the rows of these bounds; ``casts``: one for each column.
 
+    ``table``: the name of the table in the statement, where its columns are not the only ones of their names.
     Several columns are compared as a row, which an index on them serves.
     """
     if isinstance(bounds, NullBounds):
-        return [sql.SQL("{} IS NULL").format(sql.Identifier(bounds.column))]
-    key = _row([sql.Identifier(column) for column in bounds.columns])
+        return [sql.SQL("{} IS NULL").format(_column(bounds.column, table))]
+    key = _row([_column(column, table) for column in bounds.columns])
     ends = ((sql.SQL(">="), bounds.start), (sql.SQL("<"), bounds.end))
     return [
         sql.SQL("{} {} {}").format(key, operator, _row([_value(*each) for each in zip(values, casts, strict=True)]))
@@ -79,6 +80,10 @@ def within_offsets(bounds: OffsetBounds) -> sql.Composable:
         for piece in bounds.pieces
     ]
     return sql.SQL("({})").format(sql.SQL(" OR ").join(pieces))
+
+
+def _column(name: str, table: str | None) -> sql.Identifier:
+    return sql.Identifier(name) if table is None else sql.Identifier(table, name)
 
 
 def _row(parts: list[sql.Composable]) -> sql.Composable:

@@ -124,6 +124,7 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
             coarse=tuple(column.name for column in columns if column.is_coarse),
             defaults=tuple(column.name for column in columns if column.has_default),
             position=position,
+            filtered=self._where is not None,
         )
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:

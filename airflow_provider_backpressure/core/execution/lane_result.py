@@ -12,10 +12,16 @@ from airflow_provider_backpressure.core.planning.change_windows import find_rele
 from airflow_provider_backpressure.core.ports import Keeper, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
+from airflow_provider_backpressure.core.snapshot.messages import LastWrite, RangeSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
-from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SnapshotLost
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    OutOfMemory,
+    PlanSuperseded,
+    SnapshotLost,
+    WorkerLost,
+)
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +59,13 @@ class Job(NamedTuple):
     """When it was submitted, by the lane's clock."""
 
 
-def spec_for(plan: Plan, record: RangeRecord, source: Source, snapshot: str | None = None) -> RangeSpec:
+def spec_for(
+    plan: Plan,
+    record: RangeRecord,
+    source: Source,
+    snapshot: str | None = None,
+    last_write: LastWrite | None = None,
+) -> RangeSpec:
     """Return the message for the latest attempt of a range, which is read in ``snapshot``."""
     return RangeSpec(
         hydration_id=record.hydration_id,
@@ -67,7 +79,19 @@ def spec_for(plan: Plan, record: RangeRecord, source: Source, snapshot: str | No
         write=plan.write,
         slices=(source.slice(plan.read, record.bounds, record.slice_id),),
         transform=plan.transform,
+        last_write=last_write,
     )
+
+
+def is_too_large(record: RangeRecord, error: Exception, lost: set[int]) -> bool:
+    """Whether an attempt failed for its memory: it said so, or its process ended without a word for the second time.
+
+    ``lost``: ranges whose process has ended so before; this one is added.
+    """
+    again = isinstance(error, WorkerLost) and record.seq in lost
+    if isinstance(error, WorkerLost):
+        lost.add(record.seq)
+    return again or isinstance(error, OutOfMemory)
 
 
 class SnapshotCount:

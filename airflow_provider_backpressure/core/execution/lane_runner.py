@@ -15,6 +15,7 @@ from airflow_provider_backpressure.core.execution.lane_result import (
     SnapshotCount,
     check_snapshot,
     fence_earlier_snapshots,
+    is_too_large,
     release_log,
     spec_for,
 )
@@ -27,6 +28,7 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.push.waiting import Parked, Sleeping, Waiting
+from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.bounds import check_marked
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -36,14 +38,12 @@ from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LedgerRefused,
     LedgerUnavailable,
-    OutOfMemory,
     PlanSuperseded,
     RangeFailed,
     SinkUnavailable,
     SnapshotLost,
     SourceUnavailable,
     Terminal,
-    WorkerLost,
 )
 
 log = logging.getLogger(__name__)
@@ -80,6 +80,7 @@ class Hydrator:
     waiting: Waiting = field(init=False)
     _keeper: Keeper | None = None
     _counting: SnapshotCount | None = None
+    _writes: LastWrites = field(init=False)
     _jobs: dict["Future[RangeResult]", Job] = field(default_factory=dict)
     _failures: dict[int, int] = field(default_factory=dict)
     _lost: set[int] = field(default_factory=set)
@@ -95,6 +96,7 @@ class Hydrator:
         """Clock the gate by the lane's own clock, and wait by it."""
         self._admitting = StageClock(clock=self.clock.monotonic)
         self._stages = StageSampler(before=Stage.READ_AND_TRANSFORM if self.plan.transform else Stage.READ)
+        self._writes = LastWrites(self.plan, self.sink)
         self.waiting = Sleeping(clock=self.clock)
         if self.push is not None:
             self.waiting = Parked(push=self.push, hydration_id=self.hydration_id, ledger=self.ledger, clock=self.clock)
@@ -216,13 +218,6 @@ class Hydrator:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
             raise
 
-    def _too_large(self, record: RangeRecord, error: Exception) -> bool:
-        lost = isinstance(error, WorkerLost)
-        again = lost and record.seq in self._lost
-        if lost:
-            self._lost.add(record.seq)
-        return again or isinstance(error, OutOfMemory)
-
     def _halve(self, record: RangeRecord) -> bool:
         """Cut a range whose attempt has failed, where that can be done now: otherwise it counts as any failure."""
         try:
@@ -239,7 +234,7 @@ class Hydrator:
         if record.plan_id != self.plan.plan_id:
             self._step_aside(record)
         try:
-            spec = spec_for(self.plan, record, self.source, self._snapshot())
+            spec = spec_for(self.plan, record, self.source, self._snapshot(), self._writes.find(record.bounds))
         except BackpressureError as error:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
             raise
@@ -322,6 +317,8 @@ class Hydrator:
             error = conflict
         del self._jobs[future]
         self._stages.settle(record.slice_id, future.result().flow if error is None else None)
+        if error is None:
+            marker = marker or self._writes.confirm(record, future.result())
         if marker is not None:
             self._commit(record, marker, memory)
             return None
@@ -329,7 +326,7 @@ class Hydrator:
             error = RangeFailed(f"Range {record.seq} ended without a commit in the sink.")
         if not isinstance(error, Exception):
             raise error
-        if self._too_large(record, error) and self._halve(record):
+        if is_too_large(record, error, self._lost) and self._halve(record):
             log.warning("Range %s took too much memory and was cut in two: %s", record.seq, error)
             return None
         self._failures[record.seq] = self._failures.get(record.seq, 0) + 1

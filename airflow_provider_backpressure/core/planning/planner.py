@@ -4,8 +4,9 @@ import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
-from airflow_provider_backpressure.core.config import Consistency, NewColumn, Refresh
+from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts
 from airflow_provider_backpressure.core.planning.change_windows import (
     find_compared_end,
@@ -15,6 +16,7 @@ from airflow_provider_backpressure.core.planning.change_windows import (
     stand,
     with_storage,
 )
+from airflow_provider_backpressure.core.planning.mirroring import list_ranges, with_brake, with_chain
 from airflow_provider_backpressure.core.planning.preconditions import (
     check_consistency,
     check_empty,
@@ -33,6 +35,7 @@ from airflow_provider_backpressure.core.snapshot.messages import keep_zone
 from airflow_provider_backpressure.core.snapshot.offsets import in_order
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
+    Snapshot,
     check_increment,
     check_order,
     fingerprint,
@@ -54,6 +57,8 @@ class Planner(Previewer):
     run: str = ""
     """Name of the run that plans: it gets one new plan, however often it asks."""
     refresh: Refresh = Refresh.ONCE
+    allow_deletes: bool = False
+    """Whether this run may delete any number of rows under ``mirror``."""
     choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
     """What of the snapshot's ranges is planned: all, but for a probe's sample."""
 
@@ -71,6 +76,9 @@ class Planner(Previewer):
         if (plan := hydration.plan) is not None and not (refreshes and asks and self._is_complete(hydration)):
             check_consistency(planner.consistency, plan)
             planner = replace(planner, transform=keep_zone(planner.transform, plan.transform))
+            if self.allow_deletes and plan.write.most_deleted is not None:
+                plan = replace(plan, write=replace(plan.write, most_deleted=None))
+                self.ledger.take_over(hydration.id, plan)
             return planner._go_on(hydration, plan)
         if plan is not None and self.on_new_column is NewColumn.ADD:
             planner._widen(plan, after=None)
@@ -172,8 +180,13 @@ class Planner(Previewer):
             hydration_id=hydration.id if catches_up else "",
         )
         rows = next_rows(self.budget, snapshot.row_bytes, measure_plan(self.ledger, hydration, self.runner))
+        ranges_of = partial(self.source.ranges, snapshot)
+        if self.mode is Mode.MIRROR:
+            before = hydration.plan if self._is_complete(hydration) and not clears else None
+            draft = self._with_mirror(draft, before, snapshot)
+            ranges_of = partial(list_ranges, draft, before, snapshot, ledger=self.ledger, source=self.source)
         try:
-            cut = self.choose(self.source.ranges(snapshot, rows=rows, bytes=self.budget.range_bytes))
+            cut = self.choose(ranges_of(rows=rows, bytes=self.budget.range_bytes))
             ranges = self.ledger.save_plan(hydration.id, draft, in_order(cut) if draft.write.ordered else cut)
         except BackpressureError as error:
             # Where the ledger did not answer it may have the plan all the same.
@@ -189,6 +202,11 @@ class Planner(Previewer):
             ranges=ranges,
             note=f"{ranges} ranges of at most {rows:,} rows by the {plan.path} path",
         )
+
+    def _with_mirror(self, draft: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
+        target = self.sink.mirror()
+        braked = with_brake(draft, snapshot, target, self.budget, allowed=self.allow_deletes)
+        return with_chain(braked, before, self.sink.held(), target.files())
 
     def _with_holder(self, draft: Plan) -> Plan:
         """Return the plan with the one that holds the target now: it takes the target from that one only."""
@@ -212,7 +230,8 @@ class Planner(Previewer):
             check_followed(plan, self.sink)
         self.sink.prepare(plan.write)
         check_empty(plan, self.sink)
-        plan = replace(plan, ranges=self.ledger.counts(plan.plan_id).total)
+        files = plan.files or (self.sink.mirror().files() if plan.mode is Mode.MIRROR else "")
+        plan = replace(plan, ranges=self.ledger.counts(plan.plan_id).total, files=files)
         plan = replace(plan, epoch=self.sink.begin(plan, clear=plan.clears))
         # Until the fence was set, a late attempt of the earlier plan may have committed.
         check_empty(plan, self.sink)

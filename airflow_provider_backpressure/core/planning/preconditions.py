@@ -72,11 +72,17 @@ def check_modules(found: ExecutorEnvironment, cluster: str, substitutes: Iterabl
 
 
 def check_mode(mode: Mode, source: Source, sink: Sink) -> None:
-    """Raise where only new rows would take the place of all rows."""
-    if mode is Mode.REPLACE and source.increments:
-        others = " or ".join(each.value for each in sink.modes if each is not Mode.REPLACE)
+    """Raise where only new rows would take the place of all rows, and where the sink cannot exchange a range's rows."""
+    whole = (Mode.REPLACE, Mode.MIRROR)
+    if mode is Mode.MIRROR and mode not in sink.modes:
+        raise SinkRefused(
+            f"{sink.identity} cannot be mirrored: it does not exchange the rows of a range in one transaction. Use "
+            "PostgresSink, or copy with mode='replace' where the sink has that."
+        )
+    if mode in whole and source.increments:
+        others = " or ".join(each.value for each in sink.modes if each not in whole)
         raise InvalidDeclaration(
-            "mode='replace' takes all rows again each time, and this source brings only new rows: "
+            f"mode={mode.value!r} takes all rows again each time, and this source brings only new rows: "
             f"use {others}, or leave increment_column out where that is what asks for it."
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.change_windows import check_replayable, server_of
+from airflow_provider_backpressure.core.planning.mirroring import check_mirrored
 from airflow_provider_backpressure.core.planning.preconditions import (
     NEEDED_MODULES,
     check_key,
@@ -70,6 +71,8 @@ class Previewer:
             write = order_by_log(write)
         if self.mode is Mode.UPSERT:
             check_key(snapshot, columns, write, increments=self.source.increments)
+        if self.mode is Mode.MIRROR:
+            check_mirrored(snapshot, columns, write, self.sink)
         if catches_up:
             check_replayable(snapshot, write, mode=self.mode, transformed=self.transform is not None)
         return Preview(

@@ -71,6 +71,33 @@ class Activity(StrEnum):
     """It has all rows, and brings them to their place."""
 
 
+class MirrorTarget(Protocol):
+    """A target of which each transaction can exchange a range's rows. Errors: ``SinkRefused``, ``SinkUnavailable``."""
+
+    def check(self, write: WriteSpec, split: Sequence[str]) -> None:
+        """Raise ``SinkRefused`` where ranges of these columns may hold other rows in the target than in the source."""
+        ...
+
+    def rows(self) -> int:
+        """Return how many rows the target holds, of a very large one the server's estimate."""
+        ...
+
+    def files(self) -> str:
+        """Name the files that hold the target's rows: others do where they were exchanged. Empty without a target."""
+        ...
+
+    def writes(self, since: int) -> list[Marker]:
+        """Return the latest marker of each bounds that were written under this epoch or a later one."""
+        ...
+
+    def confirm(self, plan: Plan, *, rows: int) -> None:
+        """Write one marker that confirms the ranges of a plan that did not change, with their rows. Idempotent.
+
+        ``SinkRefused`` where the target's rows lie in other files than when the plan was made.
+        """
+        ...
+
+
 class Sink(Protocol):
     """A downstream target, opened. Errors: ``SinkRefused``, ``SinkUnavailable``."""
 
@@ -215,6 +242,10 @@ class Sink(Protocol):
         ``digits``: eight hexadecimal ones, the end of its name. ``indexes``: whether it has those of the target.
         ``SinkRefused`` where a sink has no such targets.
         """
+        ...
+
+    def mirror(self) -> MirrorTarget:
+        """Return what ``mirror`` asks of the target; only for a sink that has this mode."""
         ...
 
     def traces(self) -> tuple[str, ...]:

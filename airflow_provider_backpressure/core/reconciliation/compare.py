@@ -41,6 +41,8 @@ class Comparison:
     """The sink's."""
     unsettled: int = 0
     """Slices of the sink's plan that are committed there, by attempts that the ledger has not settled yet."""
+    confirmed: int = 0
+    """Ranges of the ledger that did not change under ``mirror``: an earlier plan's markers prove them."""
     unknown: bool = False
     """Whether the sink has a marker of the plan that is of no range in the ledger: none of that number and bounds."""
     source_identity: str
@@ -79,18 +81,19 @@ class Comparison:
         return Finding(standing=Standing.AGREED)
 
     def _of_one_plan(self, plan: Plan, row: PlanRow) -> Finding:
-        ahead = row.committed - self.counts.committed
+        committed = self.counts.committed - self.confirmed
+        ahead = row.committed - committed
         # What a late attempt has brought in since does not stand for what was lost.
         settled = row.committed - self.unsettled
-        if row.epoch < plan.epoch or settled < self.counts.committed:
+        if row.epoch < plan.epoch or settled < committed:
             return self._stop(
-                f"{self.target} has {settled} of the {self.counts.committed} ranges that the ledger has as "
+                f"{self.target} has {settled} of the {committed} ranges that the ledger has as "
                 f"committed, under epoch {row.epoch} of {plan.epoch}",
                 "it was restored from an older backup",
             )
-        behind = settled > self.counts.committed and ahead > self.counts.admitted + self.counts.failed
+        behind = settled > committed and ahead > self.counts.admitted + self.counts.failed
         if row.epoch > plan.epoch or behind or self.unknown:
-            return self._follow(row, f"and the ledger {self.counts.committed}: the ledger was restored")
+            return self._follow(row, f"and the ledger {committed}: the ledger was restored")
         return Finding(standing=Standing.AGREED)
 
     def _of_two_plans(self, plan: Plan, row: PlanRow) -> Finding:

@@ -12,6 +12,7 @@ from airflow_provider_backpressure.core.ports import ChangeLog, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased, every_range
 from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow, Sink
 from airflow_provider_backpressure.core.reconciliation.compare import Comparison, Finding, Standing
+from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.bounds import (
     Bounds,
     KeyBounds,
@@ -285,17 +286,21 @@ class Reindexer:
         plan = hydration.plan
         counts = self.ledger.counts(plan.plan_id) if plan else RangeCounts()
         row, unsettled, unknown = self.sink.held(), 0, False
+        mirrored = plan is not None and plan.mirrored_since and row is not None and row.plan_id == plan.plan_id
+        confirmed = self._count_confirmed(plan) if plan is not None and mirrored else 0
         if plan is not None and row is not None and row.plan_id == plan.plan_id and counts.open:
             # Asked for in this order: whatever is committed meanwhile makes the row's number larger, and no other one.
             unsettled = self._count_unsettled(plan)
             row = self.sink.held()
-            unknown = row is not None and row.committed > counts.committed + unsettled and self._unknown(plan)
+            most = counts.committed - confirmed + unsettled
+            unknown = row is not None and row.committed > most and self._unknown(plan)
         comparison = Comparison(
             target=self.sink.identity,
             plan=plan,
             counts=counts,
             row=row,
             unsettled=unsettled,
+            confirmed=confirmed,
             unknown=unknown,
             source_identity=self.source.identity,
             environment=self.environment,
@@ -307,6 +312,13 @@ class Reindexer:
         tried = {record.slice_id: record for record in every_range(self.ledger, plan.plan_id, OPEN) if record.attempt}
         found = self.sink.markers(plan.plan_id, list(tried)) if tried else {}
         return sum(not marker.revoked and marker.has_bounds(tried[each].bounds) for each, marker in found.items())
+
+    def _count_confirmed(self, plan: Plan) -> int:
+        """Count the ranges that the ledger has as committed because they did not change."""
+        writes = LastWrites(plan, self.sink)
+        records = {each.slice_id: each for each in every_range(self.ledger, plan.plan_id, [RangeState.COMMITTED])}
+        markers = self.sink.markers(plan.plan_id)
+        return sum(name not in markers and writes.proves(each) is not None for name, each in records.items())
 
     def _unknown(self, plan: Plan) -> bool:
         """Whether a marker is of no range in the ledger. It has each range before anything of it can be committed."""
@@ -357,7 +369,8 @@ class Reindexer:
         epoch = self.sink.renew(row.plan_id)
         if epoch is None:
             raise PlanSuperseded(f"Another plan has just taken {self.sink.identity}: ask again.")
-        plan = replace(row.plan, epoch=epoch, sink_identity=self.sink.identity)
+        # Ranges that did not change have no marker of the plan: they are staged, since nobody knows their bounds now.
+        plan = replace(row.plan, epoch=epoch, sink_identity=self.sink.identity, mirrored_since=0)
         if snapshot is not None:
             # Connections may bear other names by now.
             plan = replace(plan, read=replace(plan.read, conn_id=self.source.read_spec(snapshot).conn_id))

@@ -148,6 +148,8 @@ class WriteSpec:
     sink that has no such place."""
     ordered: bool = False
     """Whether later rows win over earlier ones: ranges go in one after another, and a tombstone deletes."""
+    most_deleted: int | None = None
+    """Most rows of the target that the plan may delete under ``mirror``; ``None``: any number."""
 
 
 ZONE = "UTC"
@@ -175,6 +177,16 @@ def keep_zone(transform: Transform | None, before: Transform | None) -> Transfor
 
 
 @dataclass(frozen=True, kw_only=True)
+class LastWrite:
+    """What a mirrored range held when it was written last: nothing is written while the source still holds that."""
+
+    rows: int
+    checksum: str
+    staged: bool
+    """Whether the range changed in the run before: then its rows are staged without being hashed first."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RangeSpec:
     """One attempt of one range, as it is submitted."""
 
@@ -190,6 +202,13 @@ class RangeSpec:
     write: WriteSpec
     slices: tuple[Slice, ...]
     transform: Transform | None = None
+    last_write: LastWrite | None = None
+    """Under ``mirror``; ``None`` where no write proves what the target holds."""
+
+    def is_unchanged(self, result: "SliceResult") -> bool:
+        """Whether the rows of a result are those that the target holds already."""
+        last = self.last_write
+        return last is not None and (last.rows, last.checksum) == (result.rows, result.checksum)
 
     def to_json(self) -> str:
         """Return the message with its version."""
@@ -246,6 +265,10 @@ class SliceResult:
     """Seconds that reader, transform and sink were busy, idle and held back, by stage; empty: nothing was copied."""
     peak_memory_bytes: int = 0
     """Peak resident memory of the task's own process."""
+    unchanged: bool = False
+    """Whether the target holds these rows already, so that nothing was written: there is no marker."""
+    deleted: int = 0
+    """Rows of the target that were deleted under ``mirror``."""
 
 
 @dataclass(frozen=True, kw_only=True)

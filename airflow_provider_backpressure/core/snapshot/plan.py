@@ -63,6 +63,8 @@ class Snapshot:
     """Columns that distinguish several rows of one key, which come in no order; empty where each key comes once."""
     version: str = ""
     """Identifies the rows that the source holds, where it has versions of its content; empty where it has none."""
+    filtered: bool = False
+    """Whether a condition leaves rows of the table out."""
 
 
 def fingerprint(columns: tuple[Column, ...]) -> str:
@@ -119,6 +121,11 @@ class Plan:
     """Run that asked for a new plan last; plans that follow keep it. Empty also in plans of earlier releases."""
     versions: tuple[str, ...] = ()
     """The snapshot's; in the plan row of a lake also those of the rows that were there before."""
+    mirrored_since: int = 0
+    """Under ``mirror`` the epoch of the first of the plans that have followed each other with the same bounds or parts
+    of them, so that a write since then proves what the target holds. 0: every range is staged."""
+    files: str = ""
+    """Under ``mirror`` the files that held the target's rows when the plan was made."""
 
     @property
     def unit(self) -> str:

@@ -8,11 +8,13 @@ import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 
-from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range
 from airflow_provider_backpressure.core.ports.sink import Sink
+from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.bounds import (
     BlockBounds,
     Bounds,
@@ -136,8 +138,14 @@ class Completion:
     ledger: LedgerReader
     sink: Sink
 
+    @cached_property
+    def _writes(self) -> LastWrites:
+        return LastWrites(self.plan, self.sink)
+
     def check(self) -> None:
-        """Raise ``VerificationFailed`` with cause and remedy where anything is missing, doubled or of other bounds.
+        """Confirm under ``mirror`` the ranges that did not change, once everything agrees.
+
+        Raise ``VerificationFailed`` with cause and remedy where anything is missing, doubled or of other bounds.
 
         ``LedgerUnavailable`` while another run has ranges in flight. It never closes the plan.
         """
@@ -153,6 +161,8 @@ class Completion:
         self._check_cover(coverage, found)
         self._check_surplus(found)
         self._check_total(found)
+        if self.plan.mode is Mode.MIRROR:
+            self.sink.mirror().confirm(self.plan, rows=found.confirmed_rows)
 
     def _check_states(self) -> None:
         counts = self.ledger.counts(self.plan.plan_id)
@@ -168,6 +178,10 @@ class Completion:
         markers = self.sink.markers(self.plan.plan_id, [record.slice_id for record in records]) if records else {}
         for record in records:
             marker = markers.get(record.slice_id)
+            if marker is None and (earlier := self._writes.proves(record)) is not None:
+                marker = earlier
+                found.confirmed += 1
+                found.confirmed_rows += marker.rows
             if marker is None or marker.revoked:
                 raise self._failure(
                     f"the target has no marker of range {record.seq}, which the ledger has as committed"
@@ -193,7 +207,7 @@ class Completion:
         row = self.sink.held()
         if row is None or row.plan_id != self.plan.plan_id:
             raise self._failure("the target is no longer held by it")
-        if row.committed != found.committed:
+        if row.committed != found.committed - found.confirmed:
             raise self._failure(
                 f"the target has {row.committed} committed ranges of it, and the ledger {found.committed}"
             )
@@ -228,6 +242,9 @@ class _Found:
     """Ranges with a number that the planner gave out, whatever became of them."""
     committed: int = 0
     skipped: int = 0
+    confirmed: int = 0
+    """Ranges that did not change, and have a marker of an earlier plan."""
+    confirmed_rows: int = 0
     rows: int = 0
     on_lines: bool = False
     """Whether ranges follow one another by a key or a log, so that their bounds alone show a gap."""
@@ -249,6 +266,8 @@ def exact_total(plan: Plan) -> int | None:
     the snapshot in which the ranges were read.
     """
     if plan.total is None or not plan.total_exact or plan.transform is not None:
+        return None
+    if plan.mode is Mode.MIRROR and plan.consistency is Consistency.STATIC:
         return None
     match plan.consistency:
         case Consistency.SNAPSHOT:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
+from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import (
     COPY,
@@ -97,6 +98,10 @@ class Verifier:
             raise InvalidDeclaration(SOURCE_MOVED)
         self.sink.check_history()
         markers = {key: mark for key, mark in self.sink.markers(self.plan.plan_id).items() if not mark.revoked}
+        if self.plan.mirrored_since:
+            ranges, writes = list(ranges), LastWrites(self.plan, self.sink)
+            found = {record.slice_id: writes.proves(record) for record in ranges if record.slice_id not in markers}
+            markers |= {key: mark for key, mark in found.items() if mark is not None}
         ranges = (record for record in ranges if record.state is not RangeState.REVOKED)
         if self.plan.write.ordered:
             return self._in_order(ranges, markers)

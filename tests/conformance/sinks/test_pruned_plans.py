@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres.sink.plan_row import MIRROR, prune_markers
+from airflow_provider_backpressure.connectors.postgres.sink.plan_row import prune_markers
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import commit_table
+from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
 from tests.conformance.sinks.cases import Case, ParquetCase, PostgresCase, opened
 from tests.conformance.sinks.support import Begun, begin, expected
@@ -70,9 +71,7 @@ def test_a_mirror_keeps_the_newest_marker_of_each_range(case: Case) -> None:
         plans.append(begin(case))
         for seq in seqs:
             plans[-1].write(seq)
-    current: Any = SimpleNamespace(
-        plan_id=plans[-1].plan.plan_id, held_by=uuid.uuid4().hex, mode=SimpleNamespace(value=MIRROR)
-    )
+    current: Any = SimpleNamespace(plan_id=plans[-1].plan.plan_id, held_by=uuid.uuid4().hex, mode=Mode.MIRROR)
     plan = plans[-1].plan
     with connected(case.endpoint) as connection:
         commits = commit_table("raw")

@@ -83,7 +83,7 @@ def test_a_plan_for_a_task_per_range_is_refused_at_parse_too(consistency, senten
         ({"lanes": 2}, "A snapshot lives in the one task that keeps it, so several lanes"),
         ({"task_per_range": True}, "need consistency='static'"),
         ({"verify": "full"}, "which may have moved on since its snapshot"),
-        ({"mode": "merge"}, "mode must be one of append, upsert, replace, not 'merge'"),
+        ({"mode": "merge"}, "mode must be one of append, upsert, replace, mirror, not 'merge'"),
         ({"verify": "twice"}, "verify must be one of none, target, full, not 'twice'"),
         ({"lanes": 0, "consistency": "static"}, "lanes must be a whole number from 1"),
         ({"lanes": 5, "consistency": "static"}, r"budget's credits \(4\), not 5"),

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
-from airflow_provider_backpressure.core.ports.sink import Activity, Marker, PlanRow, ScratchSink
+from airflow_provider_backpressure.core.ports.sink import Activity, Marker, MirrorTarget, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -296,6 +296,9 @@ class LakeTarget:
             f"A table of files has no server whose {watched[0].kind} could be watched: leave {watched[0].name} out, or "
             "watch a database by its conn_id."
         )
+
+    def mirror(self) -> MirrorTarget:
+        raise SinkRefused(f"{self._table.name} cannot be mirrored: a commit does not exchange the rows of a range.")
 
     def traces(self) -> tuple[str, ...]:
         """See :meth:`..core.ports.Sink.traces`. The table of what was put aside is one, however many rows it has."""

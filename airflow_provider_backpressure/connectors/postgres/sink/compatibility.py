@@ -163,6 +163,8 @@ _VIEWS = sql.SQL(
 
 log = logging.getLogger(__name__)
 
+KEYED = (Mode.UPSERT, Mode.MIRROR)
+"""Modes by which rows take each other's place by key."""
 MINIMUM_VERSION = 140000
 """From it on COPY shows its progress, and arrays of a user's own types can be received from another cluster."""
 
@@ -240,7 +242,8 @@ def _against(session: Session, fitting: Fitting, table: Relation) -> list[str]:
             ", and a range fails where one of them changes rows of the table itself" if fitting.replayed else "",
         )
     against = [*_against_columns(fitting, table), *_against_rights(session, fitting, table)]
-    replaying = _against_replaying(session, fitting, table) if fitting.replayed else []
+    changes = fitting.replayed or fitting.mode is Mode.MIRROR
+    replaying = _against_replaying(session, fitting, table) if changes else []
     return [*against, *_against_key(fitting, table), *replaying]
 
 
@@ -283,7 +286,7 @@ def _against_rights(session: Session, fitting: Fitting, table: Relation) -> list
     user, names = session.endpoint.user, [column.name for column in fitting.columns]
     if not table.schema_usable:
         return [f"{user} has no USAGE right on schema {join_names([table.name.schema])}"]
-    needed = ("INSERT", "SELECT", "UPDATE") if fitting.mode is Mode.UPSERT else ("INSERT", "SELECT")
+    needed = ("INSERT", "SELECT", "UPDATE") if fitting.mode in KEYED else ("INSERT", "SELECT")
     lacking = [right for right in needed if table.find_lacking(right, names)]
     against = [f"{user} has no {' and no '.join(lacking)} right on it"] if lacking else []
     if table.row_security:
@@ -292,12 +295,14 @@ def _against_rights(session: Session, fitting: Fitting, table: Relation) -> list
 
 
 def _against_key(fitting: Fitting, table: Relation) -> list[str]:
-    if fitting.mode is not Mode.UPSERT:
+    if fitting.mode not in KEYED:
         return []
     wanted = set(fitting.key)
     found = [unique for unique in table.keys if set(unique.columns) == wanted and unique.immediate]
     if not found:
-        return [f"key {join_names(fitting.key)} is not unique there: upsert needs a unique index on exactly that"]
+        return [
+            f"key {join_names(fitting.key)} is not unique there: {fitting.mode} needs a unique index on exactly that"
+        ]
     may_be_null = [
         column.name for column in table.columns if column.name in _nullable(fitting) & wanted and not column.demanded
     ]
@@ -318,16 +323,19 @@ def _against_replaying(session: Session, fitting: Fitting, table: Relation) -> l
     row = session.rows(_REPLAYED, {"table": table.oid, "key": list(fitting.key)})[0]
     others, foreign, may_delete, triggers, rules, loose = row
     against = []
+    mirrored = fitting.mode is Mode.MIRROR
+    until = "while ranges are of different times" if mirrored else "until the log has been replayed"
+    drop, what = "drop it, or use mode='replace'" if mirrored else "drop it", "mirrored" if mirrored else "replayed"
     if others:
-        against.append(f"its unique index {join_names(others)} may be broken until the log has been replayed: drop it")
+        against.append(f"its unique index {join_names(others)} may be broken {until}: {drop}")
     if foreign:
-        against.append(f"its foreign key {join_names(foreign)} may be broken until the log has been replayed: drop it")
+        against.append(f"its foreign key {join_names(foreign)} may be broken {until}: {drop}")
     if triggers:
         against.append(
-            f"its trigger {join_names(triggers)} may change or drop rows that are replayed: drop or disable it"
+            f"its trigger {join_names(triggers)} may change or drop rows that are {what}: drop or disable it"
         )
     if rules:
-        against.append(f"its rule {join_names(rules)} replaces statements that are replayed: drop or disable it")
+        against.append(f"its rule {join_names(rules)} replaces statements that are {what}: drop or disable it")
     if loose:
         against.append(f"the collation of key {join_names(loose)} takes different texts for equal: give it another")
     if not may_delete:
@@ -361,8 +369,8 @@ def _against_system(session: Session, fitting: Fitting) -> list[str]:
 
 
 def _against_staging(session: Session, fitting: Fitting) -> list[str]:
-    """Upserted rows go through a temporary table."""
-    if fitting.mode is not Mode.UPSERT or session.value(_MAY_STAGE):
+    """Rows that are compared with the target's go through a temporary table."""
+    if fitting.mode not in KEYED or session.value(_MAY_STAGE):
         return []
     return [f"{session.endpoint.user} has no TEMPORARY right on database {join_names([session.endpoint.database])}"]
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import LiteralString
 
 from psycopg import sql
 
@@ -11,6 +12,7 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import (
 )
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import (
     SystemTable,
+    has_table,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH
 from airflow_provider_backpressure.core.config import Consistency, Mode
@@ -20,15 +22,20 @@ from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWind
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
 
 PLAN, TABLES = "plan", "tables"
-MIRROR = "mirror"
+CONFIRMED = "confirmed"
+"""The slice of the marker that confirms all ranges of a plan that did not change."""
+OWN = (PUBLISH, CONFIRMED)
+"""Slices of markers that are of no range."""
 
 
-def upgrade(connection: Connection, plans: SystemTable) -> None:
-    """Add the columns that the table of an earlier release lacks, where it is our role's to change."""
-    for name in plans.later:
-        if not _has_column(connection, plans, name) and _is_owned(connection, plans):
-            table, type_ = sql.SQL(plans.name.sql), sql.SQL(plans.columns[name])
-            connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(table, sql.Identifier(name), type_))
+def upgrade(connection: Connection, *tables: SystemTable) -> None:
+    """Add the columns that the tables of an earlier release lack, where they are our role's to change."""
+    for each in tables:
+        for name in each.later:
+            if not _has_column(connection, each, name) and _is_owned(connection, each):
+                table, type_ = sql.SQL(each.name.sql), sql.SQL(each.columns[name])
+                added = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(table, sql.Identifier(name), type_)
+                connection.execute(added)
 
 
 def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan, target: QualifiedName) -> None:
@@ -109,6 +116,24 @@ def _numbers(connection: Connection, plans: SystemTable, target: QualifiedName) 
     return f"{row[0]}/{row[1]}"
 
 
+def raise_epoch(connection: Connection, plans: SystemTable, target: str, plan_id: str) -> int | None:
+    """Raise the epoch under which a plan holds a target, and return it; ``None`` where it holds none."""
+    statement = "UPDATE {} SET epoch = epoch + 1 WHERE target = %s AND plan_id = %s RETURNING epoch"
+    return _epoch(connection, plans, statement, (target, plan_id))
+
+
+def find_epoch(connection: Connection, plans: SystemTable, target: str, plan_id: str) -> int | None:
+    """Return the epoch under which a plan holds a target; ``None`` where it holds none."""
+    return _epoch(connection, plans, "SELECT epoch FROM {} WHERE target = %s AND plan_id = %s", (target, plan_id))
+
+
+def _epoch(connection: Connection, plans: SystemTable, statement: LiteralString, values: tuple[str, str]) -> int | None:
+    if not has_table(connection, plans.name):
+        return None
+    row = connection.execute(sql.SQL(statement).format(sql.SQL(plans.name.sql)), values).fetchone()
+    return row[0] if row else None
+
+
 def hold_target(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan) -> None:
     """Keep every other plan from the target until the transaction ends; ``PlanSuperseded`` where one has it."""
     lock = sql.SQL("SELECT FROM {} WHERE target = %s AND plan_id = %s FOR SHARE").format(sql.SQL(plans.name.sql))
@@ -116,13 +141,27 @@ def hold_target(connection: Connection, plans: SystemTable, *, fence: str, plan:
         raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {fence}.")
 
 
+def mark_consistent(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan) -> None:
+    """Say in the row of a plan that its target has the source's rows of one moment."""
+    query = sql.SQL("UPDATE {} SET consistent = true WHERE target = %s AND plan_id = %s")
+    connection.execute(query.format(sql.SQL(plans.name.sql)), (fence, plan.plan_id))
+
+
 def prune_markers(
     connection: Connection, commits: SystemTable, *, fence: str, plan: Plan, plan_ids: Sequence[str]
 ) -> int:
     """Delete markers of earlier plans, as far as no later plan needs them, and return how many there were."""
-    query = sql.SQL(PRUNE_MIRRORED if plan.mode.value == MIRROR else PRUNE_MARKERS)
+    query = sql.SQL(PRUNE_MIRRORED if plan.mode is Mode.MIRROR else PRUNE_MARKERS)
     values = {"target": fence, "kept": [plan.plan_id, plan.held_by or ""], "plans": list(plan_ids)}
     return connection.execute(query.format(commits=sql.SQL(commits.name.sql)), values).rowcount
+
+
+def describe_missing(connection: Connection, table: SystemTable, column: str) -> str:
+    """Say that a table of an earlier release lacks a column that our role may not add; empty where it does not."""
+    there = connection.execute("SELECT to_regclass(%s)", (table.name.sql,)).fetchone() or (None,)
+    if there[0] is None or _has_column(connection, table, column) or _is_owned(connection, table):
+        return ""
+    return f"{table.name} has no column {column}, and belongs to another role"
 
 
 def find_rows(connection: Connection, quarantine: SystemTable, plan_id: str, slice_id: str) -> tuple[str, ...]:
@@ -138,7 +177,7 @@ def plan_row(connection: Connection, plans: SystemTable, commits: SystemTable, *
     if None in (connection.execute(there.format(*names)).fetchone() or (None,)):
         return None
     query = sql.SQL(_ROW).format(plans=sql.SQL(plans.name.sql), commits=sql.SQL(commits.name.sql))
-    row = connection.execute(query, {"target": fence, "publish": PUBLISH}).fetchone()
+    row = connection.execute(query, {"target": fence, "own": list(OWN)}).fetchone()
     if row is None:
         return None
     plan_id, epoch, source_identity, whole, committed = row
@@ -209,7 +248,7 @@ _OWNED = sql.SQL(
 _ROW = """
     SELECT p.plan_id, p.epoch, p.source_identity, to_jsonb(p) ->> 'plan',
            (SELECT count(*) FROM {commits} c
-            WHERE c.plan_id = p.plan_id AND c.slice_id <> %(publish)s AND NOT c.revoked)
+            WHERE c.plan_id = p.plan_id AND NOT c.slice_id = ANY (%(own)s) AND NOT c.revoked)
     FROM {plans} p
     WHERE p.target = %(target)s
 """
@@ -242,7 +281,7 @@ READ_MARKERS = """
     SELECT plan_id, slice_id, epoch, attempt, bounds, rows, bytes, checksum, committed_at, revoked, quarantined,
            read_at
     FROM {}
-    WHERE plan_id = %(plan_id)s AND slice_id <> %(publish)s
+    WHERE plan_id = %(plan_id)s AND NOT slice_id = ANY (%(own)s)
       AND (%(wanted)s::text[] IS NULL OR slice_id = ANY (%(wanted)s))
 """
 

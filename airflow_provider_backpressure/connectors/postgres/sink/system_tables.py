@@ -58,6 +58,7 @@ COMMIT_COLUMNS = {
     "quarantined": "bigint NOT NULL DEFAULT 0",
     "read_at": "text NOT NULL DEFAULT ''",
     "revoked": "boolean NOT NULL DEFAULT false",
+    "deleted": "bigint NOT NULL DEFAULT 0",
     "commit_seq": "bigint GENERATED ALWAYS AS IDENTITY",
     "committed_at": "timestamptz NOT NULL DEFAULT clock_timestamp()",
 }
@@ -109,6 +110,7 @@ def commit_table(schema: str) -> SystemTable:
         columns=COMMIT_COLUMNS,
         rights=("SELECT", "INSERT"),
         primary_key=("plan_id", "slice_id"),
+        later=("deleted",),
     )
 
 
@@ -132,6 +134,13 @@ def definition(column: Column) -> sql.Composed:
     """Return a column's definition; its type is text that PostgreSQL itself printed."""
     line = sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
     return line if column.nullable else line + sql.SQL(" NOT NULL")
+
+
+def create_schemas(connection: Connection, *names: str) -> None:
+    """Create the schemas that are missing."""
+    for schema in dict.fromkeys(names):
+        if connection.execute(SCHEMA_EXISTS, (schema,)).fetchone() is None:
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
 
 
 def create_table(name: QualifiedName, lines: list[sql.Composed], primary_key: tuple[str, ...]) -> Query:

@@ -21,24 +21,34 @@ from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
     rows_in_flight,
     slice_prefix,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.compatibility import Fitting, check_fit, find_undurable
+from airflow_provider_backpressure.connectors.postgres.sink.compatibility import (
+    KEYED,
+    Fitting,
+    check_fit,
+    find_undurable,
+)
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
     Traces,
     count_rows,
     delete_rows,
     remove_rows,
 )
+from airflow_provider_backpressure.connectors.postgres.sink.mirror_target import PostgresMirror, forget_writes
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
+    OWN,
     READ_MARKERS,
     REVOKE_SLICE,
     begin_plan,
     check_other_schemas,
+    find_epoch,
     find_rows,
     hold_target,
     is_another_table,
     keep_plan,
+    mark_consistent,
     plan_row,
     prune_markers,
+    raise_epoch,
     upgrade,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions
@@ -50,10 +60,10 @@ from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import 
     shadow_of,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import (
-    SCHEMA_EXISTS,
     SystemTable,
     add_columns,
     commit_table,
+    create_schemas,
     create_table,
     definition,
     frontier_table,
@@ -120,9 +130,9 @@ class PostgresTarget:
     def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
         """See :meth:`..core.ports.Sink.fit`. Under ``upsert`` the sink's own key goes before the source's."""
         wanted = Mode(mode)
-        by = tuple(self._declared.key or key) if wanted is Mode.UPSERT else ()
-        if wanted is Mode.UPSERT and not by:
-            raise SinkRefused(f"{self._name} cannot be upserted without a key.")
+        by = tuple(self._declared.key or key) if wanted in KEYED else ()
+        if wanted in KEYED and not by:
+            raise SinkRefused(f"{self._name} cannot be upserted or mirrored without a key.")
         fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system, replayed=replayed)
         check_fit(self._session, fitting)
         self._session.transaction(self._check_schema)
@@ -158,15 +168,13 @@ class PostgresTarget:
 
         def create(connection: Connection) -> None:
             connection.execute(sql.SQL("SELECT pg_advisory_xact_lock({})").format(sql.Literal(PREPARING)))
-            for schema in dict.fromkeys((self._name.schema, self._plans.name.schema)):
-                if connection.execute(SCHEMA_EXISTS, (schema,)).fetchone() is None:
-                    connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+            create_schemas(connection, self._name.schema, self._plans.name.schema)
             if write.mode != Mode.REPLACE and not has_table(connection, self._name):
                 self._create(connection, write)
             for table in (*self._system, *([self._frontiers] if write.ordered else [])):
                 if not has_table(connection, table.name):
                     connection.execute(table.create())
-            upgrade(connection, self._plans)
+            upgrade(connection, self._plans, self._commits)
 
         self._session.transaction(create)
 
@@ -214,23 +222,11 @@ class PostgresTarget:
         A target whose plan table is gone holds no plan.
         """
         self._end(plan_prefix(plan_id))
-        query = sql.SQL("UPDATE {} SET epoch = epoch + 1 WHERE target = %s AND plan_id = %s RETURNING epoch").format(
-            sql.SQL(self._plans.name.sql)
-        )
-        return self._find_epoch(query, plan_id)
+        return self._session.transaction(lambda connection: raise_epoch(connection, self._plans, self._fence, plan_id))
 
     def epoch(self, plan_id: str) -> int | None:
         """See :meth:`..core.ports.Sink.epoch`. A target whose plan table is gone holds no plan."""
-        query = sql.SQL("SELECT epoch FROM {} WHERE target = %s AND plan_id = %s").format(sql.SQL(self._plans.name.sql))
-        return self._find_epoch(query, plan_id)
-
-    def _find_epoch(self, query: sql.Composed, plan_id: str) -> int | None:
-        def find(connection: Connection) -> int | None:
-            there = has_table(connection, self._plans.name)
-            row = connection.execute(query, (self._fence, plan_id)).fetchone() if there else None
-            return row[0] if row else None
-
-        return self._session.transaction(find)
+        return self._session.transaction(lambda connection: find_epoch(connection, self._plans, self._fence, plan_id))
 
     def held(self) -> PlanRow | None:
         return self._session.transaction(
@@ -241,7 +237,7 @@ class PostgresTarget:
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
         """See :meth:`..core.ports.Sink.markers`. Revoked ones are among them, marked as such; the swap's own is not."""
         query = sql.SQL(READ_MARKERS).format(sql.SQL(self._commits.name.sql))
-        values = {"plan_id": plan_id, "wanted": None if slice_ids is None else list(slice_ids), "publish": PUBLISH}
+        values = {"plan_id": plan_id, "wanted": None if slice_ids is None else list(slice_ids), "own": list(OWN)}
 
         def read(connection: Connection) -> list[Marker]:
             with connection.cursor(row_factory=class_row(Marker)) as cursor:
@@ -325,11 +321,10 @@ class PostgresTarget:
         def remove(connection: Connection) -> int:
             self._hold(connection, plan)
             for table in (self._commits, *((self._quarantine,) if self._quarantine else ())):
-                connection.execute(
-                    sql.SQL("DELETE FROM {} WHERE plan_id = %s AND slice_id = %s").format(sql.SQL(table.name.sql)),
-                    (plan.plan_id, slice_id),
-                )
-            return 0 if plan.mode is Mode.UPSERT else delete_rows(connection, self._name, kept)
+                gone = sql.SQL("DELETE FROM {} WHERE plan_id = %s AND slice_id = %s").format(sql.SQL(table.name.sql))
+                connection.execute(gone, (plan.plan_id, slice_id))
+            forget_writes(connection, self._commits, plan, bounds)
+            return 0 if plan.mode in KEYED else delete_rows(connection, self._name, kept)
 
         return self._session.transaction(remove)
 
@@ -365,9 +360,7 @@ class PostgresTarget:
             columns = [column.name for column in plan.write.columns]
             self._session.transaction(lambda connection: advance(connection, self._name, columns, shown=self._name))
         if plan.consistency is Consistency.CATCH_UP:
-            query = sql.SQL("UPDATE {} SET consistent = true WHERE target = %s AND plan_id = %s")
-            consistent, values = query.format(sql.SQL(self._plans.name.sql)), (self._fence, plan.plan_id)
-            self._session.transaction(lambda connection: connection.execute(consistent, values))
+            self._session.transaction(lambda each: mark_consistent(each, self._plans, fence=self._fence, plan=plan))
 
     def publish(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.publish`. An earlier try that is still at it is ended."""
@@ -382,6 +375,9 @@ class PostgresTarget:
 
     def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
         return PostgresHealth(self._endpoint, watched, errors=ERRORS, seconds=seconds)
+
+    def mirror(self) -> PostgresMirror:
+        return PostgresMirror(self._session, self._name, self._plans, self._commits, self._conditions)
 
     def traces(self) -> tuple[str, ...]:
         return self._session.transaction(self._left.found)
@@ -413,8 +409,7 @@ class PostgresTarget:
 
     @property
     def _left(self) -> Traces:
-        quarantine = quarantine_table(self._plans.name.schema)
-        tables = (self._plans, self._commits, self._frontiers, quarantine)
+        tables = (self._plans, self._commits, self._frontiers, quarantine_table(self._plans.name.schema))
         return Traces(target=self._name, tables=[table.name for table in tables])
 
     @contextmanager

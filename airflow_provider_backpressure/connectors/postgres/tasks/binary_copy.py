@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import END, HEADER, SIGNATURE, names
-from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
 from airflow_provider_backpressure.spark.types import PLAIN
@@ -35,6 +35,7 @@ _PLAIN = {
     1184: "timestamp with time zone",
 }  # fmt: skip
 """Types that take whatever their carrier holds, by their number; 114 is json, which keeps its text."""
+_NAMES = {**_PLAIN, 114: "json", _VARCHAR: "character varying"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,24 @@ def targets(connection: psycopg.Connection, write: WriteSpec) -> list[Target] | 
     found = [_target(result.ftype(number), result.fmod(number)) for number in range(result.nfields)]
     known = [target for target in found if target is not None]
     return known if len(known) == len(found) else None
+
+
+def read_targets(columns: Sequence[Column]) -> list[Target] | None:
+    """Return the columns of a target by the names of its types, without asking it; ``None`` as for :func:`targets`."""
+    found = [_read_target(column.type) for column in columns]
+    known = [target for target in found if target is not None]
+    return known if len(known) == len(found) else None
+
+
+def _read_target(type_: str) -> Target | None:
+    name, _, rest = type_.partition("(")
+    if not rest:
+        return next((_target(oid, -1) for oid, plain in _NAMES.items() if plain == type_), None)
+    oid = {"character": _BPCHAR, "character varying": _VARCHAR, "numeric": _NUMERIC}.get(name)
+    if oid is None:
+        return None
+    numbers = [int(number) for number in rest.removesuffix(")").split(",")]
+    return _target(oid, (numbers[0] << 16 | numbers[1] if oid == _NUMERIC else numbers[0]) + 4)
 
 
 def _target(oid: int, modifier: int) -> Target | None:

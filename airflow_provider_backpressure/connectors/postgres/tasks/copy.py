@@ -11,9 +11,12 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out, own_types
+from airflow_provider_backpressure.connectors.postgres.tasks.mirror import mirror_stage
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
+    MIRROR,
     STAGE,
+    STAGED,
     RowSum,
     hash_stage,
     make_stage,
@@ -37,7 +40,14 @@ def run_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -
 
 
 def copy_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
-    """Copy a slice exactly once and return what its marker says; errors as in :meth:`SliceCommit.run`."""
+    """Copy a slice exactly once and return what its marker says; errors as in :meth:`SliceCommit.run`.
+
+    Under ``mirror`` the rows are only hashed where the target holds them already.
+    """
+    if spec.last_write is not None and not spec.last_write.staged:
+        found = _hash(spec, piece, source)
+        if spec.is_unchanged(found):
+            return replace(found, unchanged=True)
     return SliceCommit(spec=spec, piece=piece).run(sink, partial(_fill, spec, piece, source))
 
 
@@ -50,16 +60,28 @@ def _fill(spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.C
     write = spec.write
     target = sql.SQL("SELECT {} FROM {}").format(names(write.columns), sql.SQL(write.target)).as_string(connection)
     own = any(own_types(connection, target).values())
-    staged = own or write.mode == "upsert"
+    staged = own or write.mode in STAGED
     if staged:
         make_stage(connection, write)
     copied = _copy(spec, piece, source, connection, STAGE if staged else sql.SQL(write.target))
     if own:
         total, checksum = hash_stage(connection, write)
         copied = replace(copied, bytes=total.bytes, checksum=checksum)
+    if write.mode == MIRROR:
+        return mirror_stage(connection, spec, piece, copied)
     if staged:
         move_stage(connection, write, alone=spec.read.tells_position)
     return copied
+
+
+def _hash(spec: RangeSpec, piece: Slice, source: Endpoint) -> SliceResult:
+    total = RowSum()
+    reading = Reading.from_slice(spec.read, piece, attempt_tag(spec.plan_id, piece.slice_id, spec.attempt))
+    with time_open(open_copy_out(source, replace(reading, compared=True))) as rows:
+        for messages in time_handovers(SOURCE.translate_blocks(rows, source)):
+            total.update(messages)
+    checksum = total.finish(rows.rows)
+    return SliceResult(slice_id=piece.slice_id, rows=total.rows, bytes=total.bytes, checksum=checksum)
 
 
 def _copy(

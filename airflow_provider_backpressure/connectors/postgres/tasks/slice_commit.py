@@ -14,7 +14,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.connections import 
     end_attempts,
     set_local,
 )
-from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import STAGE, move_stage
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import MIRROR, STAGE, move_stage
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import check_marked
@@ -79,6 +79,10 @@ _ADVANCE = """
 """
 
 
+_MARKED = (
+    *("plan_id", "slice_id", "target", "epoch", "attempt", "bounds", "rows", "bytes", "checksum", "quarantined"),
+    "read_at",
+)
 Fill = Callable[[psycopg.Connection], SliceResult]
 
 
@@ -96,7 +100,8 @@ class SliceCommit:
     def run(self, sink: Endpoint, fill: Fill) -> SliceResult:
         """Let ``fill`` write the rows, add the marker and commit; return what the marker says.
 
-        Does nothing where the marker is there already, and rolls everything back where another attempt commits first.
+        Does nothing where the marker is there already, and rolls everything back where another attempt commits first,
+        or where ``fill`` found that the target holds these rows.
         Raises ``LedgerRefused`` where the marker has other bounds, ``PlanSuperseded`` for a plan that no longer holds
         the target, ``SinkRefused`` for rows the target cannot take, ``SinkUnavailable`` and ``RangeFailed``.
         """
@@ -106,6 +111,9 @@ class SliceCommit:
                 return found
             with connection.transaction() as transaction:
                 result = fill(connection)
+                marked = False
+                if result.unchanged:
+                    raise psycopg.Rollback(transaction)
                 set_local(connection, "lock_timeout", f"{MARKER_WAIT}s")
                 self._check_fence(connection, lock=True)
                 if self.spec.write.ordered:
@@ -116,6 +124,7 @@ class SliceCommit:
                 reach(Step.BEFORE_SINK_COMMIT, self._name)
             if marked:
                 reach(Step.AFTER_SINK_COMMIT, self._name)
+            if marked or result.unchanged:
                 return result
             found = self._find_marker(connection)
         if found is None:
@@ -175,9 +184,11 @@ class SliceCommit:
             return self._insert_marker(connection, result)
 
     def _insert_marker(self, connection: psycopg.Connection, result: SliceResult) -> bool:
-        query = sql.SQL(
-            "INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds, rows, bytes, checksum, quarantined,"
-            " read_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (plan_id, slice_id) DO NOTHING"
+        names = [*_MARKED, *(["deleted"] if self.spec.write.mode == MIRROR else [])]
+        query = sql.SQL("INSERT INTO {} ({}) VALUES ({}) ON CONFLICT (plan_id, slice_id) DO NOTHING").format(
+            sql.SQL(self.spec.write.commit_table),
+            sql.SQL(", ").join(map(sql.Identifier, names)),
+            sql.SQL(", ").join([sql.Placeholder()] * len(names)),
         )
         values = (
             self.spec.plan_id,
@@ -191,5 +202,6 @@ class SliceCommit:
             result.checksum,
             result.quarantined,
             result.read_at,
+            result.deleted,
         )
-        return connection.execute(query.format(sql.SQL(self.spec.write.commit_table)), values).rowcount == 1
+        return connection.execute(query, values[: len(names)]).rowcount == 1

@@ -100,6 +100,9 @@ def without_header(message: Buffer) -> Buffer:
     return message[HEADER.size + extension :]
 
 
+MIRROR = "mirror"
+STAGED = frozenset({"upsert", MIRROR})
+"""Modes under which rows are compared with those of the target."""
 STAGE = sql.Identifier("pg_temp", "backpressure_stage")
 
 

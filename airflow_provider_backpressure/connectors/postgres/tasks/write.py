@@ -16,10 +16,13 @@ from airflow_provider_backpressure.connectors.postgres.errors import words
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy as binary
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
+from airflow_provider_backpressure.connectors.postgres.tasks.mirror import mirror_stage
 from airflow_provider_backpressure.connectors.postgres.tasks.quarantine import BadRowIsolator
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit, move_in_order
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
+    MIRROR,
     STAGE,
+    STAGED,
     RowSum,
     hash_stage,
     make_stage,
@@ -50,6 +53,8 @@ def write(
 
     def fill(connection: psycopg.Connection) -> SliceResult:
         written = _fill(spec, piece.slice_id, batches, connection)
+        if spec.write.mode == MIRROR:
+            return mirror_stage(connection, spec, piece, written)
         return written if read_at is None else replace(written, read_at=read_at())
 
     return SliceCommit(spec=spec, piece=piece).run(sink, fill)
@@ -81,7 +86,7 @@ def _fill(
     first = next(rows)
     if columns is not None and spec.write.ordered:
         columns = [*columns, binary.Target(type=pyarrow.bool_())]
-    if columns is not None and binary.fits(_arrange(spec, first)[0].schema, columns):
+    if columns is not None and binary.fits(arrange(spec, first)[0].schema, columns):
         fill = partial(_write_encoded, columns=columns)
     else:
         load = _isolate if spec.attempt > 1 else _at_once
@@ -99,7 +104,7 @@ def _fill(
 Rows = Iterable[pyarrow.RecordBatch]
 
 
-def _arrange(
+def arrange(
     spec: RangeSpec, batch: pyarrow.RecordBatch
 ) -> tuple[pyarrow.RecordBatch, list[tuple[dict[str, Any], str]]]:
     """Return the rows of a batch with the columns of the stage, and the records that could not be taken apart.
@@ -126,7 +131,7 @@ def _write_encoded(
 ) -> tuple[RowSum, str, int]:
     """Send rows as the target has them, hashed on the way: straight into it, but where they are merged by key."""
     write, total = spec.write, RowSum()
-    staged = write.ordered or write.mode == "upsert"
+    staged = write.ordered or write.mode in STAGED
     if staged:
         make_stage(connection, write)
 
@@ -161,7 +166,7 @@ def _write_staged(
 def _move(connection: psycopg.Connection, spec: RangeSpec) -> None:
     if spec.write.ordered:
         move_in_order(connection, spec.write)
-    else:
+    elif spec.write.mode != MIRROR:
         move_stage(connection, spec.write, alone=spec.read.tells_position)
 
 
@@ -190,7 +195,7 @@ def _copy_rows(
         with open_copy_in(connection, table, stage_columns(spec.write), form.options) as copy:
             copy.put(form.beginning)
             for batch in rows:
-                good, bad = _arrange(spec, batch)
+                good, bad = arrange(spec, batch)
                 if good.num_rows:
                     copy.put(form.encoded(good))
                 aside += bad
@@ -217,7 +222,7 @@ def _isolate(connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsola
             copy.put(to_csv(batch))
 
     for batch in rows:
-        good, bad = _arrange(spec, batch)
+        good, bad = arrange(spec, batch)
         for row, reason in bad:
             sieve.refuse(row, reason)
         if good.num_rows:

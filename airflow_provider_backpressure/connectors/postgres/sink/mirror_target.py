@@ -1,0 +1,149 @@
+"""A target that is mirrored: what has to hold before rows are deleted by bounds, and what its markers prove."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from airflow_provider_backpressure.connectors.postgres.catalog import find
+from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
+from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
+from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
+    CONFIRMED,
+    OWN,
+    describe_missing,
+    hold_target,
+)
+from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions
+from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
+from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS
+from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.ports.sink import Marker
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.exceptions import SinkRefused
+
+_ORDERED_TEXT = frozenset({"text", "bpchar"})
+
+
+@dataclass(frozen=True)
+class PostgresMirror:
+    """Implements :class:`..core.ports.sink.MirrorTarget`."""
+
+    session: Session
+    name: QualifiedName
+    plans: SystemTable
+    commits: SystemTable
+    conditions: RangeConditions
+
+    def check(self, write: WriteSpec, split: Sequence[str]) -> None:
+        """See :meth:`..core.ports.sink.MirrorTarget.check`. Text has to be of one collation on both sides."""
+        lacking = self.session.transaction(lambda each: describe_missing(each, self.commits, "deleted"))
+        if lacking:
+            raise SinkRefused(
+                f"{self.name} cannot be mirrored: {lacking}. Let its owner run ALTER TABLE {self.commits.name} "
+                "ADD COLUMN deleted bigint NOT NULL DEFAULT 0."
+            )
+        columns = {column.name: column for column in write.columns}
+        text = [name for name in split if key_cast(columns[name].type) in _ORDERED_TEXT]
+        unknown = [name for name in text if columns[name].collation is None]
+        if find(self.session, self.name) is None:
+            if text:
+                raise SinkRefused(
+                    f"{self.name} cannot be mirrored: it is not there yet, so the order of {join_names(text)} in it is "
+                    "not known. Create it with the source's collation first."
+                )
+            return
+        if unknown:
+            raise SinkRefused(
+                f"{self.name} cannot be mirrored: whether text in {join_names(unknown)} is ordered as in the source is "
+                "not known. Leave the transform out, or use mode='replace'."
+            )
+        try:
+            self.conditions.within(write, KeyBounds(columns=tuple(split), start=None, end=None))
+        except SinkRefused as error:
+            raise SinkRefused(
+                f"{self.name} cannot be mirrored: its ranges may hold other rows than the source's. {error} Use "
+                "mode='replace'."
+            ) from error
+
+    def rows(self) -> int:
+        if find(self.session, self.name) is None:
+            return 0
+        estimated = int(self.session.rows(_ESTIMATE, {"table": self.name.sql})[0][0])
+        if estimated > COUNTABLE_ROWS:
+            return estimated
+        counted: int = self.session.value(sql.SQL("SELECT count(*) FROM {}").format(sql.SQL(self.name.sql)))
+        return counted
+
+    def files(self) -> str:
+        found = self.session.rows(_FILES, {"table": self.name.sql})
+        return str(found[0][0] or "") if found else ""
+
+    def writes(self, since: int) -> list[Marker]:
+        query = sql.SQL(_WRITES).format(sql.SQL(self.commits.name.sql))
+        values = {"target": str(self.name), "since": since, "own": list(OWN)}
+
+        def read(connection: Connection) -> list[Marker]:
+            with connection.cursor(row_factory=class_row(Marker)) as cursor:
+                return cursor.execute(query, values).fetchall()
+
+        return self.session.transaction(read)
+
+    def confirm(self, plan: Plan, *, rows: int) -> None:
+        """See :meth:`..core.ports.sink.MirrorTarget.confirm`. Under the plan's lock."""
+
+        def write(connection: Connection) -> None:
+            hold_target(connection, self.plans, fence=str(self.name), plan=plan)
+            found = connection.execute(_FILES, {"table": self.name.sql}).fetchone()
+            if found is None or found[0] != plan.files:
+                raise SinkRefused(
+                    f"The rows of {self.name} lie in other files than when plan {plan.plan_id} was made (TRUNCATE, "
+                    "VACUUM FULL, CLUSTER or another table): ranges that did not change may be missing. Trigger the "
+                    'DAG with {"backpressure": "restart"}, which compares every range.'
+                )
+            values = (plan.plan_id, CONFIRMED, str(self.name), plan.epoch, Jsonb({"kind": CONFIRMED}), rows)
+            connection.execute(sql.SQL(_CONFIRM).format(sql.SQL(self.commits.name.sql)), values)
+
+        self.session.transaction(write)
+
+
+def forget_writes(connection: Connection, commits: SystemTable, plan: Plan, bounds: Bounds) -> None:
+    """Delete under ``mirror`` every marker of these bounds, so that nothing proves what the target holds there."""
+    if plan.mode is not Mode.MIRROR:
+        return
+    query = sql.SQL("DELETE FROM {} WHERE target = %s AND bounds = %s").format(sql.SQL(commits.name.sql))
+    connection.execute(query, (plan.write.fence, Jsonb(bounds.to_json())))
+
+
+_FILES = sql.SQL(
+    """
+    SELECT string_agg(c.oid::text || '/' || coalesce(pg_relation_filenode(c.oid), 0)::text, ' ' ORDER BY c.oid)
+    FROM pg_class c
+    WHERE c.oid IN (SELECT to_regclass(%(table)s)::oid
+                    UNION SELECT relid FROM pg_partition_tree(to_regclass(%(table)s)))
+    """
+)
+_ESTIMATE = sql.SQL(
+    """
+    SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint
+    FROM pg_class c
+    WHERE c.relkind = 'r' AND c.oid IN (SELECT to_regclass(%(table)s)::oid
+                                        UNION SELECT relid FROM pg_partition_tree(to_regclass(%(table)s)))
+    """
+)
+_WRITES = """
+    SELECT DISTINCT ON (bounds) plan_id, slice_id, epoch, attempt, bounds, rows, bytes, checksum, committed_at, revoked,
+           quarantined, read_at
+    FROM {}
+    WHERE target = %(target)s AND epoch >= %(since)s AND NOT revoked AND NOT slice_id = ANY (%(own)s)
+    ORDER BY bounds, commit_seq DESC
+"""
+_CONFIRM = """
+    INSERT INTO {} (plan_id, slice_id, target, epoch, attempt, bounds, rows) VALUES (%s, %s, %s, %s, 0, %s, %s)
+    ON CONFLICT DO NOTHING
+"""

@@ -1,0 +1,152 @@
+"""A staged range takes the place of the target's rows within its bounds, as far as they differ."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import psycopg
+import pyarrow
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
+from airflow_provider_backpressure.connectors.postgres.predicates import condition
+from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy as binary
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import STAGE, RowSum, names
+from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
+from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
+from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete
+
+
+def hash_batches(spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult | None:
+    """Hash rows as the target has them, without asking it; ``None`` where only the server can make its types of them.
+
+    It is also ``None`` where a row cannot go into the target: writing it says so.
+    """
+    columns, total = binary.read_targets(spec.write.columns), RowSum()
+    if columns is None:
+        return None
+    for batch in complete(batches):
+        rows, bad = apart(batch, keep_bad=False)
+        check_names(rows, spec.write)
+        if bad or not binary.fits(rows.schema, columns):
+            return None
+        if not rows.num_rows:
+            continue
+        try:
+            total.add(binary.rows(rows, columns).to_pylist())
+        except RangeFailed:
+            return None
+    piece = spec.slices[0]
+    return SliceResult(slice_id=piece.slice_id, rows=total.rows, bytes=total.bytes, checksum=str(total))
+
+
+def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, staged: SliceResult) -> SliceResult:
+    """Make the target's rows within the slice's bounds those of the stage, and return the result with what was deleted.
+
+    Nothing is done where they are known to be the same. ``SinkRefused`` where rows of the stage lie outside the bounds,
+    or more rows would be deleted than the plan may delete.
+    """
+    if spec.is_unchanged(staged) and not staged.quarantined:
+        return replace(staged, unchanged=True)
+    write, bounds = spec.write, bounds_from_json(dict(piece.bounds))
+    if not isinstance(bounds, KeyBounds | NullBounds):
+        raise SinkRefused(f"Range {bounds} cannot be mirrored: it is not cut by a key.")
+    within = _list_conditions(write, bounds)
+    connection.execute(sql.SQL("ANALYZE {}").format(STAGE))
+    _check_bounds(connection, write, bounds, within)
+    columns = [column.name for column in write.columns]
+    parts = {
+        "target": sql.SQL(write.target),
+        "range": sql.SQL("SELECT * FROM {} WHERE {}").format(sql.SQL(write.target), _join_conditions(within)),
+        "bounded": _join_conditions(_list_conditions(write, bounds, table="t")),
+        "stage": STAGE,
+        "every": names(write.columns),
+        "changes": sql.SQL(", ").join(sql.SQL("{0} = s.{0}").format(sql.Identifier(name)) for name in columns),
+        "key": sql.SQL(" AND ").join(sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in write.key),
+        "old": sql.SQL(", ").join(sql.SQL("t.{}").format(sql.Identifier(name)) for name in columns),
+        "new": sql.SQL(", ").join(sql.SQL("s.{}").format(sql.Identifier(name)) for name in columns),
+    }
+    execute_alone(connection, write, sql.SQL(_UPDATE).format(**parts))
+    execute_alone(connection, write, sql.SQL(_INSERT).format(**parts))
+    return replace(staged, deleted=_delete(connection, spec, parts))
+
+
+def _delete(connection: psycopg.Connection, spec: RangeSpec, parts: Mapping[str, sql.Composable]) -> int:
+    """Delete the target's rows that are not staged and return their number, where the plan may delete so many."""
+    write = spec.write
+    gone = _read_number(connection, sql.SQL(_COUNT_GONE).format(**parts))
+    if not gone:
+        return 0
+    if write.most_deleted is not None:
+        # From here to the commit one range at a time, so that all of them together stay within the limit.
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (write.fence, DELETING))
+        before = sql.SQL("SELECT coalesce(sum(deleted), 0)::bigint FROM {} WHERE plan_id = {}").format(
+            sql.SQL(write.commit_table), sql.Literal(spec.plan_id)
+        )
+        total = _read_number(connection, before) + gone
+        if total > write.most_deleted:
+            raise SinkRefused(
+                f"Range {spec.seq} would delete {gone} rows of {write.fence}, with which its run would delete {total}, "
+                f"more than Budget(max_deletes=...) allows ({write.most_deleted}): trigger the DAG with "
+                '{"backpressure": "allow_deletes"} if they are to go.'
+            )
+    execute_alone(connection, write, sql.SQL(_DELETE).format(**parts))
+    return gone
+
+
+def _list_conditions(
+    write: WriteSpec, bounds: KeyBounds | NullBounds, table: str | None = None
+) -> list[sql.Composable]:
+    """Return the comparisons that keep the target's rows of these bounds; ``table``: what the columns are named by."""
+    by = bounds.columns if isinstance(bounds, KeyBounds) else (bounds.column,)
+    types = {column.name: column.type for column in write.columns}
+    casts = [key_cast(types.get(name, "")) for name in by]
+    known = [cast for cast in casts if cast is not None]
+    if len(known) < len(casts):
+        raise SinkRefused(f"Range {bounds} cannot be mirrored: {write.fence} has no such key.")
+    return condition(bounds, known, table)
+
+
+def _join_conditions(within: Sequence[sql.Composable]) -> sql.Composable:
+    return sql.SQL(" AND ").join(within) if within else sql.SQL("true")
+
+
+def _check_bounds(
+    connection: psycopg.Connection, write: WriteSpec, bounds: KeyBounds | NullBounds, within: Sequence[sql.Composable]
+) -> None:
+    """Raise ``SinkRefused`` where staged rows belong to another range: rows of this one would be deleted for them."""
+    if not within:
+        return
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE ({}) IS NOT TRUE)::int").format(
+        STAGE, _join_conditions(within)
+    )
+    if _read_number(connection, query):
+        raise SinkRefused(
+            f"Rows of the range {bounds} lie outside of it in {write.fence}: a transform has changed the key, or it is "
+            "ordered otherwise there. Let the transform keep the key, or use mode='replace'."
+        )
+
+
+def _read_number(connection: psycopg.Connection, query: sql.Composed) -> int:
+    row = connection.execute(query).fetchone()
+    assert row is not None, "one value is asked for"
+    return int(row[0])
+
+
+DELETING = 0x6270_6465_6C65
+"""Advisory lock of ranges that delete, beside the target's name."""
+# Compared is what is stored: values that are equal, such as 1.0 and 1.00, are different rows to a checksum, and some
+# types have no equality.
+_UPDATE = """
+    UPDATE {target} AS t SET {changes} FROM {stage} AS s
+    WHERE {key} AND ROW({old})::record *<> ROW({new})::record AND {bounded}
+"""
+_INSERT = """
+    INSERT INTO {target} ({every}) OVERRIDING SYSTEM VALUE
+    SELECT {new} FROM {stage} AS s WHERE NOT EXISTS (SELECT FROM ({range}) AS t WHERE {key})
+"""
+_COUNT_GONE = "SELECT count(*) FROM ({range}) AS t WHERE NOT EXISTS (SELECT FROM {stage} AS s WHERE {key})"
+_DELETE = """
+    DELETE FROM {target} AS t WHERE {bounded} AND NOT EXISTS (SELECT FROM {stage} AS s WHERE {key})
+"""

@@ -1,0 +1,303 @@
+"""A target that is made equal to its source by each run, which writes only what differs."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget, Refresh
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.planning.results import Planned
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.exceptions import BackpressureError, SinkRefused, SourceRefused
+from tests.support import mysql as on_mysql
+from tests.support.composed import Composed, difference
+from tests.support.postgres import run
+
+pytestmark = pytest.mark.integration
+
+ROWS = 3000
+CHANGES = (
+    "UPDATE t SET code = 'changed' WHERE id % 7 = 0 AND id <= 1000",
+    "DELETE FROM t WHERE id <= 50",
+    "INSERT INTO t SELECT i, 'new', 1.0 FROM generate_series(-20, 0) i",
+)
+
+
+@pytest.fixture
+def composed(database: Endpoint, hydration: Composed) -> Composed:
+    """3,000 rows in three ranges."""
+    run(
+        database,
+        f"CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code, i::numeric AS price "
+        f"FROM generate_series(1::bigint, {ROWS}) i",
+        "ALTER TABLE t ADD PRIMARY KEY (id)",
+        "ANALYZE t",
+        "CREATE SCHEMA raw",
+    )
+    return replace(hydration, mode="mirror", budget=Budget(credits=2, range_rows=1000))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one run has done."""
+
+    planned: Planned
+    records: list[RangeRecord]
+    markers: dict[str, Any]
+
+
+def mirror(composed: Composed, name: str, *, allow_deletes: bool = False) -> Run:
+    """Let one run plan, drain its ranges, verify and end."""
+    with composed.open() as ports:
+        planner = replace(ports.planner(), run=name, refresh=Refresh.EACH_RUN, allow_deletes=allow_deletes)
+        planned = planner.plan()
+        ports.hydrator().run()
+        plan_id = planned.plan.plan_id
+        found = Run(planned=planned, records=ports.ledger.ranges(plan_id), markers=ports.sink.markers(plan_id))
+    composed.finish()
+    return found
+
+
+def written(database: Endpoint) -> tuple[int, ...]:
+    """Return what was ever written into the target, by the server's own count, and its size in blocks."""
+    (found,) = run(
+        database,
+        "SELECT pg_stat_force_next_flush()",
+        "SELECT n_tup_ins, n_tup_upd, n_tup_del, pg_relation_size(relid) FROM pg_stat_user_tables "
+        "WHERE relid = 'raw.t'::regclass",
+    )
+    return tuple(found)
+
+
+@pytest.mark.parametrize("consistency", ["static", "snapshot"])
+def test_each_run_writes_only_the_ranges_that_differ(consistency: str, database: Endpoint, composed: Composed) -> None:
+    """The second of three ranges never has a marker again, and the target's own counters do not move for it."""
+    composed = replace(composed, consistency=consistency)
+    first = mirror(composed, "first")
+    assert len(first.markers) == len(first.records) == 3
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+    before = written(database)
+    second = mirror(composed, "second")
+    assert (len(second.records), second.markers, written(database)) == (3, {}, before)
+    run(database, *CHANGES)
+    third = mirror(composed, "third")
+    assert set(third.markers) == {"0.0"}
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+    inserted, updated, deleted, _ = (now - then for now, then in zip(written(database), before, strict=True))
+    assert (inserted, deleted) == (21, 50)
+    assert updated == len([i for i in range(51, 1001) if i % 7 == 0])
+    assert mirror(composed, "fourth").markers == {}
+    confirmed = run(database, "SELECT plan_id, rows FROM raw.backpressure_commit WHERE slice_id = 'confirmed'")
+    assert len(confirmed) == 4
+    assert dict(confirmed)[second.planned.plan.plan_id] == ROWS
+
+
+def test_a_value_that_is_equal_but_stored_otherwise_is_written(database: Endpoint, composed: Composed) -> None:
+    mirror(composed, "first")
+    run(database, "UPDATE t SET price = 5.000 WHERE id = 5", "UPDATE t SET price = NULL WHERE id = 6")
+    mirror(composed, "second")
+    assert run(database, "SELECT price::text FROM raw.t WHERE id IN (5, 6) ORDER BY id") == [("5.000",), (None,)]
+
+
+def test_rows_behind_the_last_bounds_are_cut_into_new_ranges(database: Endpoint, composed: Composed) -> None:
+    mirror(composed, "first")
+    run(database, "INSERT INTO t SELECT i, 'new', 1 FROM generate_series(3001, 8000) i", "ANALYZE t")
+    grown = mirror(composed, "second")
+    assert len(grown.records) == 8
+    assert {"0.0", "1.0"}.isdisjoint(grown.markers)
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+    assert mirror(composed, "third").markers == {}
+
+
+@pytest.mark.parametrize("how", ["TRUNCATE raw.t", "VACUUM FULL raw.t"])
+def test_a_target_whose_files_were_exchanged_is_staged_as_a_whole(
+    how: str, database: Endpoint, composed: Composed
+) -> None:
+    mirror(composed, "first")
+    run(database, how)
+    assert len(mirror(composed, "second").markers) == 3
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+def test_a_truncation_while_ranges_are_compared_is_found_at_the_end(database: Endpoint, composed: Composed) -> None:
+    mirror(composed, "first")
+    with composed.open() as ports:
+        replace(ports.planner(), run="second", refresh=Refresh.EACH_RUN).plan()
+        ports.hydrator().run()
+    run(database, "TRUNCATE raw.t")
+    with pytest.raises(SinkRefused, match="lie in other files than when plan"):
+        composed.finish()
+    with composed.open() as ports:
+        ports.planner().plan(restart=True)
+        ports.hydrator().run()
+    composed.finish()
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+def test_a_write_of_another_mode_proves_nothing(database: Endpoint, composed: Composed) -> None:
+    """The plan between leaves other rows in the target; the next mirror stages all."""
+    mirror(composed, "first")
+    run(database, "UPDATE t SET code = 'between' WHERE id = 1500")
+    upserted = replace(composed, mode="upsert")
+    with upserted.open() as ports:
+        ports.planner().plan(restart=True)
+        ports.hydrator().run()
+    upserted.finish()
+    run(database, "UPDATE t SET code = md5('1500') WHERE id = 1500")
+    assert len(mirror(composed, "second").markers) == 3
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+KEYS: dict[str, Callable[[int], str]] = {
+    "smallint": str,
+    "numeric": lambda i: f"{i}.5",
+    "uuid": lambda i: f"'{i:08x}-0000-0000-0000-000000000000'",
+    "date": lambda i: f"date '2020-01-01' + {i}",
+    "timestamptz": lambda i: f"timestamptz '2020-01-01' + interval '{i} s'",
+    "bytea": lambda i: f"'\\x{i:06x}'",
+    'text COLLATE "C"': lambda i: f"'k{i}'",
+    "char(6)": lambda i: f"'k{i}'",
+}
+
+
+@pytest.mark.parametrize("type_", KEYS)
+def test_random_changes_arrive_whatever_the_key(type_: str, database: Endpoint, composed: Composed) -> None:
+    value, chance = KEYS[type_], random.Random(type_)
+    run(database, "DROP TABLE t", f"CREATE TABLE t (id {type_} PRIMARY KEY, code text)")
+    run(database, f"CREATE TABLE raw.t (id {type_} PRIMARY KEY, code text)")
+    run(database, "INSERT INTO t VALUES " + ", ".join(f"({value(i)}, 'old')" for i in range(0, 900, 3)))
+    composed = replace(composed, budget=Budget(credits=2, range_rows=60))
+    for number in range(3):
+        mirror(composed, f"run {number}")
+        assert difference(database, "t", database, "raw.t") == (0, 0)
+        for i in chance.sample(range(900), 60):
+            run(
+                database,
+                f"DELETE FROM t WHERE id = {value(i)}" if i % 2 else f"UPDATE t SET code = '{i}' WHERE id = {value(i)}",
+                f"INSERT INTO t VALUES ({value(i)}, 'new') ON CONFLICT DO NOTHING" if i % 5 == 0 else "SELECT 1",
+            )
+
+
+@pytest.mark.parametrize(
+    ("statements", "error", "words"),
+    [
+        (("CREATE TABLE raw.t (LIKE t INCLUDING ALL, UNIQUE (code))",), SinkRefused, "unique index t_code_key may be"),
+        (
+            (
+                "CREATE TABLE raw.t (LIKE t INCLUDING ALL)",
+                "CREATE TABLE raw.of (id bigint REFERENCES raw.t (id))",
+            ),
+            SinkRefused,
+            "foreign key .* may be broken while ranges are of different times: drop it, or use mode='replace'",
+        ),
+        (
+            (
+                "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (code)",
+                'CREATE TABLE raw.t (id bigint NOT NULL, code text COLLATE "und-x-icu" PRIMARY KEY, price numeric)',
+            ),
+            SinkRefused,
+            r"its ranges may hold other rows than the source's\. Text in code is ordered by icu",
+        ),
+        (("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (code)",), SinkRefused, "it is not there yet"),
+        (("CREATE TABLE raw.t (LIKE t)",), SinkRefused, "mirror needs a unique index on exactly that"),
+    ],
+    ids=["unique", "foreign key", "collation", "text key", "no key"],
+)
+def test_a_target_that_cannot_be_mirrored_is_refused_at_plan(
+    statements: tuple[str, ...], error: type[BackpressureError], words: str, database: Endpoint, composed: Composed
+) -> None:
+    run(database, *statements)
+    with pytest.raises(error, match=words):
+        composed.plan()
+
+
+def test_rows_of_others_are_not_deleted(database: Endpoint, composed: Composed) -> None:
+    """A target of another hydration, and one that holds rows from before where the source has a condition."""
+    mirror(composed, "first")
+    with pytest.raises(SinkRefused, match=r"is held by plan .* mirror would delete its rows"):
+        replace(composed, reading={"columns": ("id", "code", "price")}).plan()
+    run(database, "CREATE TABLE raw.u (LIKE t INCLUDING ALL)", "INSERT INTO raw.u VALUES (5, 'mine', 1)")
+    part = replace(composed, target="raw.u", reading={"where": "id > 10"})
+    with pytest.raises(SinkRefused, match="may hold rows that the source's condition"):
+        part.plan()
+    run(database, "TRUNCATE raw.u")
+    mirror(part, "first")
+    run(database, "UPDATE t SET code = 'changed' WHERE id = 11")
+    mirror(part, "second")
+    assert difference(database, "(SELECT * FROM t WHERE id > 10)", database, "raw.u") == (0, 0)
+
+
+def test_a_run_that_would_delete_too_much_stops_before_its_first_delete(database: Endpoint, composed: Composed) -> None:
+    """A source that has shrunk or is empty; the run's flag allows it."""
+    mirror(composed, "first")
+    run(database, "DELETE FROM t WHERE id <= 1000")
+    with pytest.raises(SourceRefused, match=r"would delete at least 1000, more than Budget\(max_deletes=0.2\) allows"):
+        mirror(composed, "second")
+    assert run(database, "SELECT count(*) FROM raw.t") == [(ROWS,)]
+    mirror(composed, "second", allow_deletes=True)
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+    run(database, "TRUNCATE t")
+    with pytest.raises(SourceRefused, match="is empty, and mirror would delete all 2000 rows"):
+        mirror(composed, "third")
+    mirror(composed, "third", allow_deletes=True)
+    assert run(database, "SELECT count(*) FROM raw.t") == [(0,)]
+
+
+def test_rows_that_were_all_exchanged_stop_the_range_that_passes_the_limit(
+    database: Endpoint, composed: Composed
+) -> None:
+    """Their number is the same, so only the ranges show it; the next run with the flag ends the plan."""
+    mirror(composed, "first")
+    run(database, "UPDATE t SET id = id + 100000")
+    with pytest.raises(SinkRefused, match=r"would delete .* more than Budget"):
+        mirror(composed, "second")
+    (held,) = run(database, "SELECT count(*) FROM raw.t WHERE id <= 3000")[0]
+    assert held >= ROWS * 0.8
+    with composed.open() as ports:
+        ports.ledger.retry_failed(ports.plan.plan_id)
+    mirror(composed, "third", allow_deletes=True)
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+def test_a_transform_may_filter_and_not_move_the_key(database: Endpoint, composed: Composed) -> None:
+    kept = replace(composed, transform="SELECT id, code, price FROM source WHERE id % 2 = 0")
+    mirror(kept, "first")
+    run(database, *CHANGES)
+    mirror(kept, "second")
+    assert difference(database, "(SELECT * FROM t WHERE id % 2 = 0)", database, "raw.t") == (0, 0)
+    moved = replace(composed, target="raw.moved", transform="SELECT id + 1500 AS id, code, price FROM source")
+    with pytest.raises(SinkRefused, match="lie outside of it"):
+        mirror(moved, "first")
+
+
+def test_a_table_of_mysql_is_mirrored_by_the_form_that_its_rows_have_in_the_target(
+    mysql_database: Endpoint, database: Endpoint, hydration: Composed
+) -> None:
+    """Its rows are hashed in the target's form; only the range that differs is staged."""
+    numbers = "WITH RECURSIVE g (g) AS (SELECT 1 UNION ALL SELECT g + 1 FROM g WHERE g < 900) SELECT"
+    on_mysql.run(
+        mysql_database,
+        "CREATE TABLE t (id int PRIMARY KEY, code varchar(20), price decimal(10,2), at datetime, note text)",
+        f"INSERT INTO t {numbers} g, CONCAT('c', g), g / 3, '2024-01-01', NULL FROM g",
+    )
+    composed = replace(
+        hydration, source=mysql_database, kind="mysql", table="t", mode="mirror", budget=Budget(range_rows=300)
+    )
+    assert len(mirror(composed, "first").markers) == 3
+    assert mirror(composed, "second").markers == {}
+    on_mysql.run(
+        mysql_database,
+        "UPDATE t SET price = 9.99 WHERE id = 301",
+        "DELETE FROM t WHERE id = 310",
+        "INSERT INTO t (id) VALUES (0)",
+    )
+    assert set(mirror(composed, "third").markers) == {"0.0", "1.0"}
+    found = run(database, "SELECT count(*), sum(price), min(id) FROM raw.t")
+    assert on_mysql.run(mysql_database, "SELECT COUNT(*), SUM(price), MIN(id) FROM t") == found
+    on_mysql.run(mysql_database, "CREATE TABLE u (name varchar(20) COLLATE utf8mb4_bin PRIMARY KEY)")
+    run(database, "CREATE TABLE raw.u (name varchar(20) PRIMARY KEY)")
+    with pytest.raises(SinkRefused, match="Text in name is ordered by"):
+        replace(composed, table="u", target="raw.u").plan()
