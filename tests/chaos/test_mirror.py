@@ -1,0 +1,42 @@
+"""A mirror is killed while a range is compared with rows that differ, and the next life ends it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_backpressure.core.failpoints import Action, Step
+from tests.chaos import oracle
+from tests.chaos.lives import living
+from tests.chaos.matrix import Case, Victim
+from tests.chaos.stage import Stage
+from tests.chaos.test_kills import strike
+from tests.support.postgres import run
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+CASES = (
+    Case(victim=Victim.LANE, step=Step.BEFORE_SINK_COMMIT, seed=0),
+    Case(victim=Victim.WORKER, step=Step.AFTER_SINK_COMMIT, seed=0),
+    Case(victim=Victim.SINK, step=Step.IN_COPY, seed=0),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_mirror_that_is_killed_ends_equal(stage: Stage, case: Case, folder: Path) -> None:
+    """Before, the target holds changed, surplus and missing rows; afterwards it is the source, each range once."""
+    composed = replace(stage.hydration(case.draw), mode="mirror")
+    rows = case.draw.rows
+    run(
+        stage.sink,
+        "CREATE SCHEMA IF NOT EXISTS raw",
+        f"CREATE TABLE {composed.target} (id bigint PRIMARY KEY, body text NOT NULL)",
+        f"INSERT INTO {composed.target} SELECT i, CASE WHEN i % 5 = 0 THEN 'other' ELSE repeat(md5(i::text), 3) END "
+        f"FROM generate_series(-50, {rows + 50}) i WHERE i % 7 <> 0",
+    )
+    planned = stage.plan(composed)
+    stage.arm(case.step, Action.WAIT, case.draw.number)
+    with living(stage, composed, folder) as lives:
+        flying = strike(case, lives)
+        lives.to_the_end()
+        oracle.check(stage, composed, planned, flying=flying)
