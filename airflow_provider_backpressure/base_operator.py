@@ -1,6 +1,6 @@
 """What operators and sensors have in common: their parameters, how these are templated, how errors leave them."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -17,6 +17,7 @@ from airflow_provider_backpressure.airflow_compat import (
 )
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.snapshot.messages import ZONE, Transform
 from airflow_provider_backpressure.core.snapshot.ranges import lane
@@ -32,7 +33,7 @@ from airflow_provider_backpressure.hooks.recorded_declaration import text
 from airflow_provider_backpressure.hooks.spark import memory_url
 from airflow_provider_backpressure.links import HydrationLink
 from airflow_provider_backpressure.openlineage import Lineage
-from airflow_provider_backpressure.triggers import AdmissionTrigger, TurnTrigger
+from airflow_provider_backpressure.triggers import AdmissionsTrigger, AdmissionTrigger, TurnTrigger
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def airflow_errors() -> Iterator[None]:
         raise AirflowFailException(str(error)) from error
 
 
-def _may_retry(instance: Any) -> bool:
+def may_retry(instance: Any) -> bool:
     """Whether Airflow tries the task again."""
     return bool(getattr(instance, "try_number", 1) <= getattr(instance, "max_tries", 0))
 
@@ -86,8 +87,6 @@ class HydrationTask(BaseOperator):
     """Whether a failure before it is over once it has its turn; a sensor only waits."""
     _waited = False
     """Whether it has waited at the gate and continues: a range that failed meanwhile stays failed."""
-    lineage: Lineage | None = None
-    """What it moved; empty where OpenLineage is not installed."""
 
     def __init__(
         self,
@@ -105,6 +104,8 @@ class HydrationTask(BaseOperator):
         self.spark_conn_id = spark_conn_id
         self.budget = budget or Budget()
         self.backpressure_conn_id = backpressure_conn_id
+        self.lineages: dict[str, Lineage] = {}
+        """What it moved, by hydration; empty where OpenLineage is not installed."""
 
     def render_template(
         self, content: Any, context: Context, jinja_env: Any = None, seen_oids: set[int] | None = None
@@ -156,20 +157,38 @@ class HydrationTask(BaseOperator):
         """
         self.log.info("The gate is closed: %s. The task gives its worker slot back.", "; ".join(reasons) or "no credit")
         with airflow_errors():
-            trigger = AdmissionTrigger(
+            trigger = self.make_trigger(
                 hydration_id=hydration_id,
-                backpressure_conn_id=self.backpressure_conn_id,
-                budget=budget.to_json(),
-                watch=watch.value,
-                memory_url=memory_url(self.spark_conn_id),
+                budget=budget,
+                watch=watch,
+                source=self.source,
                 plan_id=plan_id,
                 seq=seq,
                 lane=lane,
-                poll_interval=settings.poll_policy().maximum,
                 remind_after=remind_after,
-                source=text(self.source),
             )
         self.defer(trigger=trigger, method_name="resume", timeout=timeout)
+
+    def make_trigger(
+        self, *, hydration_id: str, budget: Budget, watch: Watch, source: SourceDeclaration, **more: Any
+    ) -> AdmissionTrigger:
+        """Return what waits at the gate of one hydration."""
+        return AdmissionTrigger(
+            hydration_id=hydration_id,
+            backpressure_conn_id=self.backpressure_conn_id,
+            budget=budget.to_json(),
+            watch=watch.value,
+            memory_url=memory_url(self.spark_conn_id),
+            poll_interval=settings.poll_policy().maximum,
+            source=text(source),
+            **more,
+        )
+
+    def wait_deferred_for(self, waits: Sequence[AdmissionTrigger]) -> NoReturn:
+        """Free the worker slot until one of these triggers fires; the task then begins again."""
+        self.log.info("%s hydrations wait at their gates. The task gives its worker slot back.", len(waits))
+        self.defer(trigger=AdmissionsTrigger(waits=[trigger.serialize()[1] for trigger in waits]), method_name="resume")
+        raise AssertionError("a deferral ends the method")
 
     def take_turn(self, context: Context, opened: HydrationSession, hydration_id: str) -> None:
         """Take the hydration for this run alone, or defer until the run that has it is over or has released it."""
@@ -182,6 +201,10 @@ class HydrationTask(BaseOperator):
             if self.begins_work and not self._waited:
                 opened.ledger.keep_failure(hydration_id, None)
             return
+        self.await_run(hydration_id, holder, instance)
+
+    def await_run(self, hydration_id: str, holder: str, instance: Any) -> NoReturn:
+        """Defer until the run that has the hydration is over or has released it."""
         self.log.info("Run %s has this hydration: this run waits its turn, and gives its worker slot back.", holder)
         trigger = TurnTrigger(
             hydration_id=hydration_id,
@@ -190,10 +213,19 @@ class HydrationTask(BaseOperator):
             run_id=holder,
         )
         self.defer(trigger=trigger, method_name="resume")
+        raise AssertionError("a deferral ends the method")
+
+    def await_runs(self, hydrations: Iterable[Hydration], instance: Any) -> frozenset[str]:
+        """Return the other runs that have some of these, all of which are over; defer while one of them is running."""
+        held = {found.holder: found.id for found in hydrations if found.holder not in (None, instance.run_id)}
+        for holder, hydration_id in held.items():
+            if is_running(instance.dag_id, str(holder)):
+                self.await_run(hydration_id, str(holder), instance)
+        return frozenset(map(str, held))
 
     def _keep_failure(self, instance: Any, opened: HydrationSession, error: BaseException) -> None:
         """Keep why this task has failed for good, where its run still has the hydration."""
-        again = not isinstance(error, Terminal | AirflowFailException) and _may_retry(instance)
+        again = not isinstance(error, Terminal | AirflowFailException) and may_retry(instance)
         if again or not self.hydration_id:
             return
         with nobodys_error("Why the task has failed is not kept"):
@@ -208,7 +240,7 @@ class HydrationTask(BaseOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the facets for OpenLineage of a task that has ended, well or not; ``None`` where it moved nothing."""
-        return openlineage.operator_lineage(self.lineage) if self.lineage is not None else None
+        return openlineage.operator_lineage([*self.lineages.values()]) if self.lineages else None
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Continue after a deferral. The trigger's event is only logged: everything is read again."""

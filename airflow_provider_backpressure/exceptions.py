@@ -20,6 +20,7 @@
         ├── RunnerUnavailable
         ├── LedgerUnavailable
         ├── SnapshotLost          the snapshot that ranges are read in is gone: a retry plans again
+        ├── TablesFailed          some of a task's tables have failed, and a retry may help one of them
         └── RangeFailed           one attempt of one range; carries its cause
             ├── OutOfMemory       it took more than the executor had: a smaller range may go
             └── WorkerLost        its process ended without a word: killed, by whomever
@@ -101,6 +102,10 @@ class LedgerUnavailable(Transient):
 
 class SnapshotLost(Transient):
     """The snapshot that ranges are read in is gone: what was read is not mixed with another one."""
+
+
+class TablesFailed(Transient):
+    """Some tables of a task have failed, each with its own cause; the others are done."""
 
 
 class RangeFailed(Transient):

@@ -4,6 +4,7 @@ Nothing here is imported, and nothing asked of the ledger, where it is not.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -115,13 +116,14 @@ def is_installed() -> bool:
         return False
 
 
-def operator_lineage(lineage: Lineage) -> Any:
-    """Return the lineage as Airflow's provider takes it."""
+def operator_lineage(lineages: Sequence[Lineage]) -> Any:
+    """Return the lineage of a task's hydrations as Airflow's provider takes it."""
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    if lineage.moved:
-        return OperatorLineage(inputs=[_input(lineage)], outputs=[_output(lineage)])
-    return OperatorLineage(inputs=[_describe_sink(lineage)])
+    return OperatorLineage(
+        inputs=[_input(each) if each.moved else _describe_sink(each) for each in lineages],
+        outputs=[_output(each) for each in lineages if each.moved],
+    )
 
 
 def _input(lineage: Lineage) -> Any:

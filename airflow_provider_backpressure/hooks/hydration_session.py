@@ -1,6 +1,6 @@
 """The composition root: from what a DAG declares and Airflow's connections to opened ports, and back to closed ones."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -83,6 +83,8 @@ class Declaration:
     owner: str
     task_id: str = ""
     """Of the task that declares it."""
+    run: str = ""
+    """The run that has planned it with other tables of its task, and not found it up to date."""
 
     def load_function(self) -> Callable[..., Any] | None:
         """Return the Python transform; ``None`` where there is none, or none that can be imported here."""
@@ -97,6 +99,12 @@ class Declaration:
     @contextmanager
     def open(self) -> Iterator["HydrationSession"]:
         """Resolve every connection, open the ports, and close them all in the end."""
+        with self.open_shared() as shared, shared.open(self) as session:
+            yield session
+
+    @contextmanager
+    def open_shared(self) -> Iterator["SharedPorts"]:
+        """Open what hydrations between the same connections share, and close it in the end."""
         with ExitStack() as stack:
             ledger, push = BackpressureHook(self.backpressure_conn_id).open_ledger_and_push()
             stack.enter_context(closing(ledger))
@@ -105,20 +113,38 @@ class Declaration:
                 stack.callback(push.flush, ledger)
             sides = (self.source, self.sink)
             endpoints = {side.conn_id: endpoint(side.conn_id, *side.conn_types) for side in sides if side.conn_id}
-            upstream = endpoint_of(endpoints, self.source.conn_id)
-            source = stack.enter_context(closing(self.source.open(upstream)))
-            sink = stack.enter_context(closing(self.sink.open(endpoint_of(endpoints, self.sink.conn_id))))
             runner = open_runner(self.spark_conn_id, endpoints=endpoints, transform=self.load_function())
             stack.enter_context(closing(runner))
+            yield SharedPorts(ledger=ledger, push=push, runner=runner, endpoints=endpoints)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPorts:
+    """What hydrations between the same connections share: the ledger, the logins, one Spark session."""
+
+    ledger: Ledger
+    push: Push | None
+    """This process's end of the ledger's channel, if it has one."""
+    runner: Runner
+    endpoints: Mapping[str, Endpoint]
+    """Where the connections of source and sink lead to, by their ids."""
+
+    @contextmanager
+    def open(self, declared: Declaration) -> Iterator["HydrationSession"]:
+        """Open source and sink of one hydration, and close them in the end. Threads may do so at once."""
+        with ExitStack() as stack:
+            upstream = endpoint_of(self.endpoints, declared.source.conn_id)
+            source = stack.enter_context(closing(declared.source.open(upstream)))
+            sink = stack.enter_context(closing(declared.sink.open(endpoint_of(self.endpoints, declared.sink.conn_id))))
             opened = HydrationSession(
-                declaration=self,
+                declaration=declared,
                 environment=settings.environment(),
-                ledger=ledger,
+                ledger=self.ledger,
                 source=source,
                 sink=sink,
-                runner=runner,
+                runner=self.runner,
                 endpoint=upstream,
-                push=push,
+                push=self.push,
             )
             stack.callback(opened.health.close_and_wait)
             yield opened

@@ -31,9 +31,9 @@ class SqlReader:
         with self._database.read() as connection:
             return hydrations.by_identity(connection, digest)
 
-    def hydrations(self) -> list[Hydration]:
+    def hydrations(self, *, owner: str | None = None) -> list[Hydration]:
         with self._database.read() as connection:
-            return hydrations.latest_first(connection)
+            return hydrations.latest_first(connection, owner)
 
     def gate(self, hydration_id: str) -> GateState:
         with self._database.read() as connection:

@@ -3,22 +3,21 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
 from airflow_provider_backpressure import openlineage, settings
-from airflow_provider_backpressure.base_operator import TransformTask, airflow_errors, lane_name
-from airflow_provider_backpressure.connectors.postgres.identifiers import quote_if_needed
+from airflow_provider_backpressure.base_operator import TransformTask, airflow_errors, lane_name, may_retry
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.progress.alerts import Kind, event
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
-from airflow_provider_backpressure.core.table_selection import TableName, in_files, placeholder, targets
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull, SnapshotLost, SourceRefused
+from airflow_provider_backpressure.core.table_selection import placeholder
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull, SnapshotLost
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.openlineage import Lineage
@@ -30,6 +29,8 @@ from airflow_provider_backpressure.operators.lane_progress import (
     Teller,
     as_listeners,
 )
+from airflow_provider_backpressure.operators.table_lane import TableLane
+from airflow_provider_backpressure.operators.table_set import PlannedTables, find_pairs, is_several, open_tables
 
 SNAPSHOTS = 3
 """How many snapshots one try of the task may take, one after the other."""
@@ -45,6 +46,17 @@ def check_one_task(consistency: Consistency, *, what: str) -> None:
         raise InvalidDeclaration(IN_ORDER.format(what))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How a lane drains one hydration."""
+
+    clock: LaneClock
+    share: int
+    """Most ranges that it keeps in flight."""
+    inline_wait: float = field(default_factory=settings.inline_wait)
+    """Seconds to wait at a closed gate."""
+
+
 class HydrateOperator(TransformTask):
     """Drains the planned ranges through the gate, several at once, until none is left.
 
@@ -56,64 +68,106 @@ class HydrateOperator(TransformTask):
 
     Under ``catch_up`` it replays the source's log behind the ranges, until the target has caught up.
 
+    Of several tables it drains as many at once as the cluster's queue has tokens. A table that fails stops alone and
+    fails the task at its end; a retry continues with what is open.
+
     :param lanes: how many such tasks share the hydration's credits
     :param lane_index: which of them this is, from 0; for ``expand``
+    :param tables: of a source with several tables what was planned of them: ``plan.output["tables"]``
     :param on_event: notifiers of Airflow's, or callables that take a task's context, for what needs attention
     """
+
+    template_fields: Collection[str] = (*TransformTask.template_fields, "tables")
 
     def __init__(
         self,
         *,
         lanes: int = 1,
         lane_index: int = 0,
+        tables: Any = None,
         on_event: Listener | Sequence[Listener] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.tables = tables
         if not 0 <= lane_index < lanes:
             raise InvalidDeclaration(f"A lane's index must be between 0 and {lanes - 1}, not {lane_index}.")
         self.lanes = lanes
         self.lane_index = lane_index
         self.on_event = as_listeners(on_event)
         self._clock: LaneClock | None = None
-        self._parked = 0.0
+        self._parked: dict[str, float] = {}
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Drain, or defer at a gate that stays closed. Returns how many ranges this task committed."""
         self._clock = LaneClock()
+        if is_several(self.source):
+            return self._drain_tables(context, PlannedTables.from_json(self.tables))
         with self.open_ports(context) as opened:
             hydration, plan = opened.hydration()
             if self.lanes > 1:
                 check_one_task(plan.consistency, what="several lanes")
             self.take_turn(context, opened, hydration.id)
-            # A retry does not plan again, so it looks by itself whether the ledger was restored meanwhile.
-            opened.follow_sink()
-            opened.take_target()
-            teller = self._teller(context, opened)
-            # Events that became due while the task waited are reported at once; those of an earlier run are over.
-            if self._parked:
-                teller.look(*opened.latest(hydration.id))
-            else:
-                teller.begin(hydration.id)
-            self._account(context, opened, hydration.id)
-            with opened.observation(hydration.id, tell=teller.look), notify_if_full(teller, hydration):
-                result = self._follow(context, opened, hydration.id, plan.unit)
-            if result.outcome is Outcome.CLOSED:
-                teller.look(*opened.latest(hydration.id))
+            result, remind_after = self._hydrate(context, opened, hydration, Pace(clock=self._clock, share=self._share))
         if result.outcome is Outcome.CLOSED:
             self.wait_deferred(
                 hydration_id=hydration.id,
                 budget=opened.budget,
                 watch=Watch.GATE,
                 reasons=result.decision.reasons if result.decision else (),
-                remind_after=teller.later,
+                remind_after=remind_after,
             )
         return {"hydration_id": hydration.id, "committed": result.committed}
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """See ``HydrationTask.resume``. What it has waited without a slot is time at the closed gate too."""
-        self._parked = float(event.get("waited", 0.0))
+        self._parked = dict.fromkeys(event.get("hydration_ids", [""]), float(event.get("waited", 0.0)))
         return super().resume(context, event)
+
+    @property
+    def _share(self) -> int:
+        return math.ceil(self.budget.credits / self.lanes)
+
+    def _drain_tables(self, context: Context, planned: PlannedTables) -> dict[str, Any]:
+        """Drain what was planned, as many hydrations at once as may be; one that fails or waits stops nobody else."""
+        assert self._clock is not None
+        with open_tables(self, context, retries=may_retry(context["ti"])) as tables:
+            lane = TableLane(tables=tables, lanes=self.lanes, lane_index=self.lane_index, resumed=self._waited)
+            lane.select(planned)
+            tables.over = self.await_runs(lane.hydrations.values(), context["ti"])
+            found = lane.run(
+                lambda opened, hydration, clock, share: self._hydrate(
+                    context, opened, hydration, Pace(clock=clock, share=share or self._share, inline_wait=0.0)
+                ),
+                clock=self._clock,
+            )
+            if not found.waiting:
+                total = len(planned.ids) + len(planned.failed)
+                tables.check(found.failed, total=total, before={**planned.failed, **lane.failed})
+        if found.waiting:
+            self.wait_deferred_for(lane.waits(found.waiting))
+        return {"tables": len(found.done), "committed": sum(result.committed for result in found.done.values())}
+
+    def _hydrate(
+        self, context: Context, opened: HydrationSession, hydration: Hydration, pace: "Pace"
+    ) -> tuple[LaneResult, float | None]:
+        """Return what the lane did of one hydration, and the seconds until an event that lasts is due."""
+        # A retry does not plan again, so it looks by itself whether the ledger was restored meanwhile.
+        opened.follow_sink()
+        opened.take_target()
+        teller = self._teller(context, opened)
+        # Events that became due while the task waited are reported at once; those of an earlier run are over.
+        if parked := self._parked.pop(hydration.id, self._parked.pop("", 0.0)):
+            teller.look(*opened.latest(hydration.id))
+            times = {Stage.ADMIT: StageTime(backpressured=parked)}
+            opened.ledger.record_flow(hydration.id, worker=lane_name(context), times=times)
+        else:
+            teller.begin(hydration.id)
+        with opened.observation(hydration.id, tell=teller.look), notify_if_full(teller, hydration):
+            result = self._follow(context, opened, hydration.id, pace)
+        if result.outcome is Outcome.CLOSED:
+            teller.look(*opened.latest(hydration.id))
+        return result, teller.later
 
     def _teller(self, context: Context, opened: HydrationSession) -> Teller:
         return Teller(
@@ -124,46 +178,42 @@ class HydrateOperator(TransformTask):
             log=self.log,
         )
 
-    def _account(self, context: Context, opened: HydrationSession, hydration_id: str) -> None:
-        if self._parked:
-            times = {Stage.ADMIT: StageTime(backpressured=self._parked)}
-            opened.ledger.record_flow(hydration_id, worker=lane_name(context), times=times)
-            self._parked = 0.0
-
-    def _follow(self, context: Context, opened: HydrationSession, hydration_id: str, unit: str) -> LaneResult:
+    def _follow(self, context: Context, opened: HydrationSession, hydration_id: str, pace: "Pace") -> LaneResult:
         """Return what the lane did of the plan, and of those that follow it in the same run."""
-        committed = 0
+        committed, label = 0, f"{opened.declaration.source.table}: " if is_several(self.source) else ""
         while True:
-            progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration_id, log=self.log, unit=unit)
-            result = self._drain(context, opened, progress)
+            unit = opened.hydration()[1].unit
+            progress = ProgressLog(
+                ledger=opened.ledger, hydration_id=hydration_id, log=self.log, unit=unit, label=label
+            )
+            result = self._drain(context, opened, progress, pace)
             progress.write()
             self._note(context, opened)
             committed += result.committed
             if result.outcome is not Outcome.DONE or not opened.planner().follow():
                 return replace(result, committed=committed)
-            unit = opened.hydration()[1].unit
 
     def _note(self, context: Context, opened: HydrationSession) -> None:
         """Keep what this task has moved, before the next plan resets the counts; nothing without OpenLineage."""
         if not openlineage.is_installed():
             return
         hydration, plan = opened.hydration()
-        lane, before = lane_name(context), self.lineage
+        lane, before = lane_name(context), self.lineages.get(hydration.id)
         own = [row for row in opened.ledger.statistics(hydration.id) if row.worker_id == lane]
-        self.lineage = Lineage(
+        self.lineages[hydration.id] = Lineage(
             plan=plan,
             rows=sum(row.messages_received for row in own) + ((before.rows or 0) if before else 0),
             bytes=sum(row.bytes_received for row in own) + ((before.bytes or 0) if before else 0),
         )
 
-    def _drain(self, context: Context, opened: HydrationSession, progress: ProgressLog) -> LaneResult:
+    def _drain(self, context: Context, opened: HydrationSession, progress: ProgressLog, pace: "Pace") -> LaneResult:
         """Return what the lane did; a plan whose snapshot is lost is closed and made again, a few times."""
         for left in reversed(range(SNAPSHOTS)):
             hydrator = opened.hydrator(
                 lane=lane_name(context),
-                share=math.ceil(self.budget.credits / self.lanes),
-                inline_wait=settings.inline_wait(),
-                clock=self._clock,
+                share=pace.share,
+                inline_wait=pace.inline_wait,
+                clock=pace.clock,
                 on_commit=progress.log_if_due,
             )
             try:
@@ -194,12 +244,6 @@ def notify_if_full(teller: Teller, hydration: Hydration) -> Iterator[None]:
         raise
 
 
-def each_target(source: Any, sink: Any, tables: list[TableName]) -> dict[str, str]:
-    """Return each table's target by the table, as the sink spells it."""
-    spell = quote_if_needed if getattr(sink, "in_sql", False) else in_files
-    return targets(tables, getattr(sink, placeholder(sink)), spell=spell)
-
-
 class ListTablesOperator(BaseOperator):
     """Looks up the tables that a source's pattern means; returns ``[{"table", "target"}, …]`` for ``expand_kwargs``.
 
@@ -220,11 +264,6 @@ class ListTablesOperator(BaseOperator):
     def execute(self, context: Context) -> list[dict[str, str]]:
         """Look them up."""
         with airflow_errors():
-            found = self.source.found(endpoint(self.source.conn_id, *self.source.conn_types))
-            if not found:
-                raise SourceRefused(
-                    f"No table of {self.source.conn_id} that its login may read is called {self.source.tables}."
-                )
-            into = each_target(self.source, self.sink, found)
-        self.log.info("%s tables are called %s.", len(into), self.source.tables)
-        return [{"table": table, "target": target} for table, target in into.items()]
+            found = find_pairs(self.source, self.sink, endpoint(self.source.conn_id, *self.source.conn_types))
+        self.log.info("%s tables are called %s.", len(found), self.source.tables)
+        return [pair._asdict() for pair in found]

@@ -69,6 +69,8 @@ class ProgressLog:
     """The task's logger."""
     unit: str
     """What is counted."""
+    label: str = ""
+    """What begins the line: the table, where the task has several."""
     _next: float = field(default=0.0)
 
     def log_if_due(self) -> None:
@@ -81,7 +83,7 @@ class ProgressLog:
     def write(self) -> None:
         """Write a line."""
         progress = total_progress(self.ledger.statistics(self.hydration_id))
-        self.log.info("%s", line(progress, self.ledger.rate(self.hydration_id), self.unit))
+        self.log.info("%s%s", self.label, line(progress, self.ledger.rate(self.hydration_id), self.unit))
 
 
 Listener = Callable[[Any], Any]

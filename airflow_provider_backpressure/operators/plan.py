@@ -8,20 +8,38 @@ from typing import Any, NoReturn
 from airflow.sdk import Context
 
 from airflow_provider_backpressure.airflow_compat import AirflowSkipException
-from airflow_provider_backpressure.base_operator import TransformTask
+from airflow_provider_backpressure.base_operator import TransformTask, failure_of, may_retry
 from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn, Refresh
+from airflow_provider_backpressure.core.execution.work_pool import WorkPool
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import to_json
 from airflow_provider_backpressure.operators.hydrate import check_one_task
+from airflow_provider_backpressure.operators.table_set import (
+    KEY,
+    PlannedTables,
+    TablePair,
+    TableSet,
+    find_pairs,
+    is_several,
+    open_tables,
+    parse_pairs,
+    read_planner,
+    run_of,
+)
 
 MAX_TASKS = 1024
 """Most ranges that become tasks; Airflow's own limit of a mapped task."""
 OPEN = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)
+DONE = (Verdict.UNCHANGED, Verdict.MOVED)
+"""Verdicts that leave nothing to do."""
+PLANNED_AT_ONCE = 8
+"""Tables of one task that are planned at once; each has a connection to source and target."""
 RESTART, FORETELL, ALLOW_DELETES = "restart", "plan", "allow_deletes"
 """What a run may be triggered for by its ``backpressure``."""
+ONE_TABLE = "A task for each range goes with one table: give each table a hydrate() of its own, or leave it out."
 READ_ONCE = "it is read once, and refresh='each_run' would read it again"
 
 
@@ -32,6 +50,10 @@ class PlanSnapshotOperator(TransformTask):
     plan. One triggered with ``{"backpressure": "plan"}`` writes down what a plan would be, for the page, and skips: no
     plan is made, and nothing is written into the target. ``{"backpressure": "allow_deletes"}`` lets a run under
     ``mirror`` delete any number of rows.
+
+    Of a source with several tables each is planned as a hydration of its own, several at once. Tables that cannot be
+    planned fail the task at its end; the others are planned, and left alone by a retry. The tasks behind it get what
+    was planned as ``tables=plan.output["tables"]``.
 
     Returns ``{"hydration_id", "plan_id", "ranges"}``, or with ``each_range`` the open ranges' numbers, for ``expand``;
     the ids are pushed under their own keys too.
@@ -57,6 +79,7 @@ class PlanSnapshotOperator(TransformTask):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.planned = _names(self)
         self._check_alone()
         self.mode = as_mode(mode)
         self.consistency = None if consistency is None else as_consistency(consistency, self.source.consistencies)
@@ -64,44 +87,109 @@ class PlanSnapshotOperator(TransformTask):
         wanted = self.consistency or Consistency(self.source.consistencies[0])
         self.refresh = as_refresh(refresh, continues=continues(self.source, wanted), mode=self.mode)
         self.each_range = each_range
+        if each_range and is_several(self.source):
+            raise InvalidDeclaration(ONE_TABLE)
         if each_range:
             # Otherwise the tasks of the ranges would be refused, when the plan is made and the first of them runs.
             check_one_task(wanted, what="a task for each range")
 
     def _check_alone(self) -> None:
         """Refuse a second plan of one hydration: both would take the target from each other."""
-        tasks, mine = self.dag.tasks if self.has_dag() else (), _names(self)  # type: ignore[no-untyped-call]
+        tasks, mine = self.dag.tasks if self.has_dag() else (), self.planned  # type: ignore[no-untyped-call]
         for other in tasks:
-            if isinstance(other, PlanSnapshotOperator) and other is not self and _names(other) == mine:
+            twice = isinstance(other, PlanSnapshotOperator) and other is not self and mine & other.planned
+            for _, table, _, _, target in twice or ():
                 raise InvalidDeclaration(
-                    f"DAG {self.dag_id!r} hydrates {self.sink.table} from {self.source.table} in {other.task_id} "
-                    "already: leave one of them out."
+                    f"DAG {self.dag_id!r} hydrates {target} from {table} in {other.task_id} already: leave one of "
+                    "them out."
                 )
 
     def execute(self, context: Context) -> Any:
         """Plan."""
+        if is_several(self.source):
+            return self._plan_tables(context)
         with self.open_ports(context) as opened:
-            planner, wish = replace(opened.planner(), run=_run(context)), _wish(context)
-            if wish == FORETELL:
-                self._foretell(opened)
-            hydration = planner.register()
+            if _wish(context) == FORETELL:
+                raise AirflowSkipException(f"This run only plans: {self._foretell(opened)}.")
+            hydration = opened.planner().register()
             self.take_turn(context, opened, hydration.id)
-            planner = replace(planner, allow_deletes=wish == ALLOW_DELETES)
-            planned = planner.plan(restart=wish == RESTART)
-            opened.ledger.keep_declaration(hydration.id, to_json(opened.declaration))
-            if planned.verdict is Verdict.RESUMED:
-                opened.ledger.retry_failed(planned.plan.plan_id)
+            planned = self._plan(context, opened)
             ids = {"hydration_id": planned.hydration.id, "plan_id": planned.plan.plan_id}
             for key, value in ids.items():
                 context["ti"].xcom_push(key, value)
-            if planned.verdict in (Verdict.UNCHANGED, Verdict.MOVED):
-                opened.ledger.let_go(hydration.id, run=context["ti"].run_id)
-            self._tell(planned)
+            if planned.verdict in DONE:
+                self._skip(planned)
             if self.each_range:
                 return self._open_ranges(opened, planned)
             return {**ids, "ranges": planned.ranges}
 
-    def _foretell(self, opened: HydrationSession) -> NoReturn:
+    def _plan(self, context: Context, opened: HydrationSession, *, run: str = "") -> Planned:
+        """Plan one hydration, which this run has. ``run``: its name, where it plans several at once."""
+        wish = _wish(context)
+        planner = replace(opened.planner(), run=run_of(context), allow_deletes=wish == ALLOW_DELETES)
+        planned = planner.plan(restart=wish == RESTART)
+        done = planned.verdict in DONE
+        declared = replace(opened.declaration, run="" if done else run)
+        opened.ledger.keep_declaration(planned.hydration.id, to_json(declared))
+        if planned.verdict is Verdict.RESUMED:
+            opened.ledger.retry_failed(planned.plan.plan_id)
+        if done:
+            opened.ledger.let_go(planned.hydration.id, run=context["ti"].run_id)
+        log = self.log.warning if planned.verdict is Verdict.MOVED else self.log.info
+        log("Plan %s of %s %s: %s.", planned.plan.plan_id, opened.sink.identity, planned.verdict.value, planned.note)
+        return planned
+
+    def _plan_tables(self, context: Context) -> dict[str, Any]:
+        """Plan every table that this run has not planned yet. The others are planned where some fail."""
+        instance = context["ti"]
+        with open_tables(self, context, retries=may_retry(instance)) as tables:
+            source: Any = self.source
+            every = find_pairs(source, self.sink, tables.shared.endpoints.get(source.conn_id))
+            known = tables.find(every)
+            tables.over = self.await_runs(known.values(), instance)
+            mine = {pair: found for pair, found in known.items() if read_planner(found) == run_of(context)}
+            kept = {pair: found.id for pair, found in mine.items() if found.failure is None}
+            if len(kept) == len(every) and not any(found.holder for found in mine.values()):
+                # The run was cleared after all of it was done.
+                kept = {}
+            pool = WorkPool(
+                work=lambda pair: self._plan_table(context, tables, pair),
+                most=lambda: PLANNED_AT_ONCE,
+                on_end=tables.report,
+            )
+            found = pool.run(pair for pair in every if pair not in kept)
+            planned = {pair: one.hydration.id for pair, one in found.done.items() if one and one.verdict not in DONE}
+            result = PlannedTables(
+                ids={pair: {**kept, **planned}[pair] for pair in every if pair in kept or pair in planned},
+                failed={pair.table: failure_of(error) for pair, error in found.failed.items()},
+            )
+            instance.xcom_push(KEY, result.to_json())
+            facts = {
+                "tables": len(every),
+                "planned": len(planned),
+                "ranges": sum(one.ranges for one in found.done.values() if one and one.verdict not in DONE),
+                "up_to_date": len(found.done) - len(planned),
+            }
+            self.log.info("Of %s tables %s were planned by now: %s.", len(every), len(result.ids), facts)
+            tables.check(found.failed, total=len(every), before={})
+            if not result.ids:
+                raise AirflowSkipException(f"Nothing is left to do for {len(every)} tables; each has its line above.")
+            return facts
+
+    def _plan_table(self, context: Context, tables: TableSet, pair: TablePair) -> Planned | None:
+        """Plan one of the tables; ``None`` where the run only shows what a plan would be."""
+        with tables.open(pair) as opened:
+            if _wish(context) == FORETELL:
+                self.log.info("%s: this run only plans: %s.", pair.table, self._foretell(opened))
+                return None
+            hydration = opened.planner().register()
+            tables.hold(hydration)
+            planned = self._plan(context, opened, run=run_of(context))
+            if hydration.failure is not None:
+                opened.ledger.keep_failure(hydration.id, None)
+            return planned
+
+    def _foretell(self, opened: HydrationSession) -> dict[str, Any]:
         """Write down what a plan would be. It takes no turn, and leaves a hydration that is known as it is."""
         planner = opened.planner()
         preview = planner.preview()
@@ -110,15 +198,11 @@ class PlanSnapshotOperator(TransformTask):
         hydration = known if known and known.owner == planner.owner else planner.register()
         kept = {**facts, "at": datetime.now(UTC).isoformat()}
         opened.ledger.keep_preview(hydration.id, json.dumps(kept))
-        raise AirflowSkipException(f"This run only plans: {facts}.")
+        return facts
 
-    def _tell(self, planned: Planned) -> None:
-        if planned.verdict is Verdict.MOVED:
-            self.log.warning("%s", planned.note)
-        if planned.verdict in (Verdict.UNCHANGED, Verdict.MOVED):
-            once = self.refresh is Refresh.ONCE and not continues(self.source, planned.plan.consistency)
-            raise AirflowSkipException(f"{planned.note}; {READ_ONCE}" if once else planned.note)
-        self.log.info("Plan %s %s: %s.", planned.plan.plan_id, planned.verdict.value, planned.note)
+    def _skip(self, planned: Planned) -> NoReturn:
+        once = self.refresh is Refresh.ONCE and not continues(self.source, planned.plan.consistency)
+        raise AirflowSkipException(f"{planned.note}; {READ_ONCE}" if once else planned.note)
 
     def _open_ranges(self, opened: HydrationSession, planned: Planned) -> list[int]:
         found = opened.ledger.ranges(planned.plan.plan_id, states=OPEN, limit=MAX_TASKS + 1)
@@ -130,13 +214,14 @@ class PlanSnapshotOperator(TransformTask):
         return [record.seq for record in found]
 
 
-def _names(task: PlanSnapshotOperator) -> tuple[object, ...]:
-    return task.source.conn_id, task.source.table, type(task.sink), task.sink.conn_id, task.sink.table
-
-
-def _run(context: Context) -> str:
-    """Return the name of the run, which no other run has."""
-    return f"{context['ti'].dag_id}/{context['ti'].run_id}"
+def _names(task: PlanSnapshotOperator) -> set[tuple[object, ...]]:
+    """Return what each hydration that a task plans is known by; a pattern goes by itself."""
+    source, sink = task.source, task.sink
+    one = TablePair(getattr(source, "tables", "") or source.table, sink.table)
+    pairs = parse_pairs(source, sink) or [one]
+    # What is mapped is known to a run only.
+    known = [pair for pair in pairs if all(isinstance(name, str) for name in pair)]
+    return {(source.conn_id, table, type(sink), sink.conn_id, target) for table, target in known}
 
 
 def _wish(context: Context) -> str | None:

@@ -65,7 +65,7 @@ class SubmitRangeOperator(TransformTask):
                 lane=lane,
             )
         if openlineage.is_installed():
-            self.lineage = Lineage(plan=plan, rows=record.rows, bytes=record.bytes)
+            self.lineages[hydration.id] = Lineage(plan=plan, rows=record.rows, bytes=record.bytes)
         self.log.info("Range %s is %s: %s rows.", seq, record.state, record.rows)
         return {"seq": seq, "attempt": record.attempt, "rows": record.rows, "checksum": record.checksum}
 

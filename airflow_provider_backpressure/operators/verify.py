@@ -1,15 +1,19 @@
 """The task that verifies what was committed, ends the hydration and triggers other DAGs."""
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
-from airflow.sdk import Context
+from airflow.sdk import Asset, Context
 
 from airflow_provider_backpressure.airflow_compat import keep_asset_state
 from airflow_provider_backpressure.assets import has_asset, hydration_asset, hydrations_of, make_event_extra
-from airflow_provider_backpressure.base_operator import HydrationTask
+from airflow_provider_backpressure.base_operator import HydrationTask, may_retry
+from airflow_provider_backpressure.core.execution.work_pool import WorkPool
+from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
-from airflow_provider_backpressure.core.ports.ledger import every_range
+from airflow_provider_backpressure.core.ports.ledger import Ledger, every_range
 from airflow_provider_backpressure.core.progress.samples import rows_received
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
@@ -17,9 +21,30 @@ from airflow_provider_backpressure.core.verification.verifier import Report, Ver
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, VerificationFailed
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.openlineage import Lineage
+from airflow_provider_backpressure.operators.table_set import (
+    PlannedTables,
+    TablePair,
+    TableSet,
+    is_several,
+    open_tables,
+)
 
 NAMED = 20
 """Most ranges that are named in the error; the log has them all."""
+
+
+VERIFIED_AT_ONCE = 8
+"""Tables of one task that are verified at once; each has a connection to the target."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """A hydration that was found complete and equal."""
+
+    facts: dict[str, Any]
+    """What its event carries."""
+    checksum: str | None
+    """``None`` where nothing was read back."""
 
 
 class VerifyHydrationOperator(HydrationTask):
@@ -33,56 +58,119 @@ class VerifyHydrationOperator(HydrationTask):
     ``rows``, ``frontier`` (rows by table, or a log's offsets by partition) and ``verified``; the frontier is kept in
     the state store of an asset that the DAG knows too. Ranges that differ are named and fail the task for good.
 
+    Of several tables each is verified and published by itself. Those that differ, or were not drained, fail the task at
+    its end, which names every one with its cause; a retry verifies what is left.
+
+    :param tables: of a source with several tables what was planned of them: ``plan.output["tables"]``
     :param verify: ``"target"`` (or ``True``) reads the target back and compares it with the markers, which hold what
         was read from the source; ``"full"`` reads the source once more too; ``"none"`` (``False``) trusts the
         markers. In any case ranges, markers and totals have to agree before anything ends or is published
     """
 
-    def __init__(self, *, verify: str | bool = Verify.TARGET, **kwargs: Any) -> None:
+    template_fields: Collection[str] = (*HydrationTask.template_fields, "tables")
+
+    def __init__(self, *, verify: str | bool = Verify.TARGET, tables: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.verify = as_verify(verify)
+        self.tables = tables
         # Made from a mapped operator: its names came too late for the DAG, and so for Airflow's list of assets.
         from_mapped = getattr(self, "_BaseOperator__from_mapped", False)
-        if not from_mapped and has_asset(self.source, self.sink):
+        # Of several tables only those that had something to do have an event, which the alias can say.
+        if not from_mapped and not is_several(self.source) and has_asset(self.source, self.sink):
             self.outlets = [*self.outlets, hydration_asset(self.source, self.sink)]
         elif not from_mapped and self.has_dag():  # type: ignore[no-untyped-call]
             self.outlets = [*self.outlets, hydrations_of(self.dag.dag_id)]
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify."""
+        if is_several(self.source):
+            return self._verify_tables(context, PlannedTables.from_json(self.tables))
         with self.open_ports(context) as opened:
             hydration, plan = opened.hydration()
             self.take_turn(context, opened, hydration.id)
-            opened.completion().check()
-            check_caught_up(plan, opened.sink)
-            opened.sink.complete(plan)
-            self.lineage = Lineage(plan=plan, moved=False)
-            report = None if self.verify is Verify.NONE else self._report(opened, plan)
-            opened.sink.publish(plan)
-            opened.ledger.finish(hydration.id)
-            rows = rows_received(opened.ledger.statistics(hydration.id))
-            facts = make_event_extra(hydration, plan, rows=rows, verified=self.verify.value)
-            self._tell(context, facts)
-            opened.ledger.let_go(hydration.id, run=context["ti"].run_id)
-            with nobodys_error("What is committed is not seen now"):
-                opened.observation(hydration.id).observer.settle()
-            with nobodys_error("Earlier plans are not removed now"):
-                opened.prune(hydration.id, plan)
-            return {**facts, "checksum": report.checksum if report else None}
+            verified = self._verify(context, opened, hydration, plan)
+            self._tell(context, hydration_asset(self.source, self.sink), verified.facts)
+            return {**verified.facts, "checksum": verified.checksum}
 
-    def _report(self, opened: HydrationSession, plan: Plan) -> Report:
+    def _verify(self, context: Context, opened: HydrationSession, hydration: Hydration, plan: Plan) -> Verified:
+        """Verify one hydration, which this run has, and let it go."""
+        opened.completion().check()
+        check_caught_up(plan, opened.sink)
+        opened.sink.complete(plan)
+        self.lineages[hydration.id] = Lineage(plan=plan, moved=False)
+        report = None if self.verify is Verify.NONE else self._report(opened, hydration.id, plan)
+        opened.sink.publish(plan)
+        opened.ledger.finish(hydration.id)
+        facts = self._facts(opened.ledger, hydration)
+        opened.ledger.let_go(hydration.id, run=context["ti"].run_id)
+        with nobodys_error("What is committed is not seen now"):
+            opened.observation(hydration.id).observer.settle()
+        with nobodys_error("Earlier plans are not removed now"):
+            opened.prune(hydration.id, plan)
+        return Verified(facts=facts, checksum=report.checksum if report else None)
+
+    def _verify_tables(self, context: Context, planned: PlannedTables) -> dict[str, Any]:
+        """Verify every planned table that this run has not verified yet; one that differs fails by itself."""
+        with open_tables(self, context, retries=may_retry(context["ti"])) as tables:
+            known = {found.id: found for found in tables.hydrations()}
+            every = {pair: known[id_] for pair, id_ in planned.ids.items() if id_ in known}
+            tables.over = self.await_runs(every.values(), context["ti"])
+            # Nobody has it any more where an earlier try has verified it.
+            before = {pair: found for pair, found in every.items() if found.holder is None and found.failure is None}
+
+            def verify(pair: TablePair) -> Verified:
+                return self._verify_table(context, tables, pair, every[pair])
+
+            pool: WorkPool[TablePair, Verified] = WorkPool(
+                work=verify, most=lambda: VERIFIED_AT_ONCE, on_end=tables.report
+            )
+            found = pool.run(pair for pair in every if pair not in before)
+            tables.check(found.failed, total=len(every) + len(planned.failed), before=planned.failed)
+            facts = {pair: verified.facts for pair, verified in found.done.items()}
+            # Airflow keeps the events of a task that succeeds only, so those of earlier tries are made here too.
+            facts |= {pair: self._facts(tables.shared.ledger, one) for pair, one in before.items()}
+            for declared, extra in ((tables.declare(pair), facts[pair]) for pair in every):
+                self._tell(context, hydration_asset(declared.source, declared.sink), extra)
+            return {"tables": len(facts), "rows": sum(extra["rows"] for extra in facts.values())}
+
+    def _verify_table(self, context: Context, tables: TableSet, pair: TablePair, hydration: Hydration) -> Verified:
+        with tables.open(pair) as opened:
+            tables.hold(hydration)
+            if (
+                hydration.failure is not None
+                and opened.ledger.counts(hydration.plan.plan_id if hydration.plan else "").open
+            ):
+                # It says why the ranges are not committed.
+                raise VerificationFailed(hydration.failure)
+            if hydration.failure is not None:
+                opened.ledger.keep_failure(hydration.id, None)
+            return self._verify(context, opened, *opened.hydration())
+
+    def _facts(self, ledger: Ledger, hydration: Hydration) -> dict[str, Any]:
+        """Return what the event of a verified hydration carries."""
+        assert hydration.plan is not None, "it was verified"
+        rows = rows_received(ledger.statistics(hydration.id))
+        return make_event_extra(hydration, hydration.plan, rows=rows, verified=self.verify.value)
+
+    def _report(self, opened: HydrationSession, hydration_id: str, plan: Plan) -> Report:
         committed = every_range(opened.ledger, plan.plan_id, [RangeState.COMMITTED])
         report = opened.verifier().verify(committed, self.verify)
-        self.lineage = Lineage(plan=plan, rows=report.rows, moved=False, equal=report.equal)
+        self.lineages[hydration_id] = Lineage(plan=plan, rows=report.rows, moved=False, equal=report.equal)
         for mismatch in report.mismatches:
             self.log.error("%s", mismatch.sentence)
         if not report.equal:
             raise VerificationFailed(mismatch_sentence(report))
-        self.log.info("%s ranges with %s rows are equal, checksum %s.", report.ranges, report.rows, report.checksum)
+        self.log.info(
+            "%s: %s ranges with %s rows are equal, checksum %s.",
+            opened.sink.identity,
+            report.ranges,
+            report.rows,
+            report.checksum,
+        )
         return report
 
-    def _tell(self, context: Context, facts: dict[str, Any]) -> None:
-        asset, events = hydration_asset(self.source, self.sink), context["outlet_events"]
+    def _tell(self, context: Context, asset: Asset, facts: dict[str, Any]) -> None:
+        events = context["outlet_events"]
         if asset in self.outlets:
             events[asset].extra.update(facts)
             keep_asset_state(context, asset, "committed_frontier", facts["frontier"])

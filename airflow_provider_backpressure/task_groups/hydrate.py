@@ -20,19 +20,16 @@ from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.hydration_session import SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.operators import (
     HydrateOperator,
-    ListTablesOperator,
     PlanSnapshotOperator,
     SubmitRangeOperator,
     VerifyHydrationOperator,
 )
-from airflow_provider_backpressure.operators.hydrate import check_one_task, each_target
+from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.operators.lane_progress import Listener, as_listeners
-from airflow_provider_backpressure.operators.plan import as_consistency, continues
+from airflow_provider_backpressure.operators.plan import ONE_TABLE, as_consistency, continues
+from airflow_provider_backpressure.operators.table_set import KEY, is_several, parse_pairs
 from airflow_provider_backpressure.operators.verify import as_verify
 from airflow_provider_backpressure.sensors import ExecutorMemorySensor, HydrationQueueSensor, SinkCommitSensor
-
-LABEL = "{{ task.source.table }}"
-"""What Airflow shows for a mapped task: the table that it is about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,29 +63,21 @@ class HydrationOptions:
 
 
 def hydrate_tables(options: HydrationOptions, group_id: str | None) -> TaskGroup:
-    """Return a group with a hydration for each table that the source names, or that its pattern means at run time."""
-    source, sink = options.source, options.sink
-    field = placeholder(sink)
-
-    def one(table: Any, target: Any, group_id: str | None = None) -> TaskGroup:
-        sides = {"source": replace(source, table=table, tables=()), "sink": replace(sink, **{field: target})}
-        return hydrate_table(replace(options, **sides), group_id)
-
+    """Return the group of several tables: as many tasks as for one, however many tables there are."""
+    if options.task_per_range:
+        raise InvalidDeclaration(ONE_TABLE)
+    parse_pairs(options.source, options.sink)
+    placeholder(options.sink)
+    options = complete(options)
     with TaskGroup(group_id or "hydrate_tables", add_suffix_on_collision=group_id is None) as group:
-        if not isinstance(source.tables, str):
-            named = [source.parse_name(table) for table in source.tables]
-            for table, target in each_target(source, sink, named).items():
-                one(table, target)
-            return group
-        if options.lanes != 1 or options.task_per_range:
-            raise InvalidDeclaration("A pattern of tables has one lane for each: leave out lanes and task_per_range.")
-        listed = ListTablesOperator(task_id="list_tables", source=source, sink=sink)
-
-        @task_group(group_id="each", default_args={"map_index_template": LABEL})
-        def each(table: str, target: str) -> None:
-            one(table, target, group_id="hydrate")
-
-        each.expand_kwargs(listed.output)
+        group.default_args = {**DEFAULT_ARGS, **_chosen(group)}
+        _warn_if_read_once(options, group)
+        plan = options.build(PlanSnapshotOperator, "plan_snapshot")
+        # What was planned is drained though other tables could not be; where nothing is to be done, plan skips.
+        more = {"tables": plan.output[KEY], "trigger_rule": TriggerRule.NONE_SKIPPED}
+        ranges = _lanes(options, **more)
+        done = options.build(VerifyHydrationOperator, "verify_hydration", **more)
+        plan >> ranges >> done
     return group
 
 
@@ -156,13 +145,19 @@ def hydrate(
     return hydrate_tables(options, group_id) if getattr(source, "tables", ()) else hydrate_table(options, group_id)
 
 
-def hydrate_table(options: HydrationOptions, group_id: str | None) -> TaskGroup:
-    """Return the group of one table; :class:`InvalidDeclaration` for options that do not go together."""
+def complete(options: HydrationOptions) -> HydrationOptions:
+    """Return the options with their defaults; :class:`InvalidDeclaration` for those that do not go together."""
     offered = options.source.consistencies
     consistency = as_consistency(options.consistency or offered[0], offered)
     listeners = as_listeners(options.on_event)
     options = replace(options, budget=options.budget or Budget(), consistency=consistency, on_event=listeners)
     _check(options)
+    return options
+
+
+def hydrate_table(options: HydrationOptions, group_id: str | None) -> TaskGroup:
+    """Return the group of one table; :class:`InvalidDeclaration` for options that do not go together."""
+    options = complete(options)
     with TaskGroup(group_id or _group_id(options.source), add_suffix_on_collision=group_id is None) as group:
         group.default_args = {**DEFAULT_ARGS, **_chosen(group)}
         _warn_if_read_once(options, group)
@@ -170,17 +165,21 @@ def hydrate_table(options: HydrationOptions, group_id: str | None) -> TaskGroup:
         turn = options.build(HydrationQueueSensor, "wait_for_turn")
         if options.task_per_range:
             ranges: Any = _each_range(options).expand(seq=plan.output)
-        elif options.lanes > 1:
-            lane = HydrateOperator.partial(task_id="hydrate_ranges", **options.select(HydrateOperator))
-            ranges = lane.expand(lane_index=list(range(options.lanes)))
         else:
-            ranges = options.build(HydrateOperator, "hydrate_ranges")
+            ranges = _lanes(options)
         # An empty table has no range tasks, and their skip must not skip this one; the plan's own skip must.
         rule = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
         done = options.build(VerifyHydrationOperator, "verify_hydration", trigger_rule=rule)
         plan >> turn >> ranges
         [plan, ranges] >> done
     return group
+
+
+def _lanes(options: HydrationOptions, **more: Any) -> Any:
+    if options.lanes == 1:
+        return options.build(HydrateOperator, "hydrate_ranges", **more)
+    lane = HydrateOperator.partial(task_id="hydrate_ranges", **options.select(HydrateOperator), **more)
+    return lane.expand(lane_index=list(range(options.lanes)))
 
 
 def _each_range(options: HydrationOptions) -> Any:
@@ -211,7 +210,7 @@ def _check(options: HydrationOptions) -> None:
     if options.task_per_range and lanes > 1:
         raise InvalidDeclaration("task_per_range=True has no lanes: give either, not both.")
     if consistency in (Consistency.SNAPSHOT, Consistency.CATCH_UP):
-        if options.task_per_range or lanes != 1:
+        if options.task_per_range or (lanes != 1 and not is_several(options.source)):
             check_one_task(Consistency(consistency), what="several lanes or a task per range")
         if as_verify(options.verify) is Verify.FULL:
             raise InvalidDeclaration(SOURCE_MOVED)

@@ -16,6 +16,7 @@ PACKAGE = "airflow_provider_backpressure"
 OBJECTS = (
     # Airflow's metadata database holds the paths of deferred triggers, serialized DAGs those of links.
     "triggers.admission.AdmissionTrigger",
+    "triggers.admissions.AdmissionsTrigger",
     "triggers.turn.TurnTrigger",
     "triggers.unread.UnreadTrigger",
     "links.HydrationLink",
@@ -40,7 +41,7 @@ FACES = {
     sources: "KafkaSource LandedSource MySQLSource PostgresSource",
     task_groups: "hydrate",
     testing: "MemoryHealth MemoryLedger MemoryRunner MemoryScratch MemorySink MemorySource",
-    triggers: "AdmissionTrigger TurnTrigger UnreadTrigger",
+    triggers: "AdmissionTrigger AdmissionsTrigger TurnTrigger UnreadTrigger",
     config: "ActiveSessions Budget Query ReplicaLag Retention SlotLag WalHeadroom WalRate",
 }
 TABLES = "control flow hydration limit phase push queue range sample source_statistics upstream"

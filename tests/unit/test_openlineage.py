@@ -38,8 +38,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def told(task: Any, state: TaskInstanceState = TaskInstanceState.SUCCESS, **plan: Any) -> dict[str, Any]:
     """Return what the provider makes of a task that has ended, as it is sent."""
-    if task.lineage is not None:
-        task.lineage = replace(task.lineage, plan=replace(task.lineage.plan, **NAMES, **plan))
+    for key, lineage in task.lineages.items():
+        task.lineages[key] = replace(lineage, plan=replace(lineage.plan, **NAMES, **plan))
     given = ExtractorManager().extract_metadata(
         dagrun=SimpleNamespace(run_id="run"), task=task, task_instance_state=state, task_instance=SimpleNamespace()
     )
@@ -118,7 +118,7 @@ def test_without_the_provider_it_costs_nothing(world: World, monkeypatch: pytest
         monkeypatch.delitem(sys.modules, name)
     task = HydrateOperator(task_id="hydrate", **world.flow)
     task.execute(context())
-    assert task.lineage is None
+    assert not task.lineages
     assert task.get_openlineage_facets_on_complete(None) is None
     assert not [name for name in sys.modules if name.split(".")[0] == "openlineage"]
 

@@ -113,8 +113,8 @@ class LedgerReader(ObservedReader, Protocol):
         """Return the hydration of this source and sink."""
         ...
 
-    def hydrations(self) -> list[Hydration]:
-        """Return all, the latest changed first."""
+    def hydrations(self, *, owner: str | None = None) -> list[Hydration]:
+        """Return all, or those of one owner, the latest changed first."""
         ...
 
     def gate(self, hydration_id: str) -> GateState:

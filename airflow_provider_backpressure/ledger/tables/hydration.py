@@ -128,9 +128,10 @@ def by_identity(connection: Connection, digest: str) -> Hydration | None:
     return None if row is None else _hydration(row)
 
 
-def latest_first(connection: Connection) -> list[Hydration]:
-    """Return every hydration, the latest changed first."""
-    rows = connection.execute(sa.select(hydration).order_by(hydration.c.updated_at.desc(), hydration.c.id))
+def latest_first(connection: Connection, owner: str | None = None) -> list[Hydration]:
+    """Return every hydration, or those of one owner, the latest changed first."""
+    query = sa.select(hydration).order_by(hydration.c.updated_at.desc(), hydration.c.id)
+    rows = connection.execute(query if owner is None else query.where(hydration.c.owner == owner))
     return [_hydration(row) for row in rows]
 
 

@@ -44,6 +44,7 @@ DECLARED = Declaration(
     function="json:dumps",
     owner="dag",
     task_id="shop.plan_snapshot",
+    run="dag/manual",
 )
 
 

@@ -167,15 +167,21 @@ SEVERAL = {"conn_id": "shop_db", "tables": ("public.orders", 'public."Odd one"')
 INTO = PostgresSink(conn_id="warehouse", table="raw.{table}")
 
 
-def test_each_table_of_a_source_is_a_hydration_of_its_own():
-    """Named tables are known at parse; nothing of one waits for another."""
-    dag = build(source=PostgresSource(**SEVERAL), sink=INTO, group_id="shop")
-    plans = {task.task_id: task for task in dag.tasks if task.task_id.endswith("plan_snapshot")}
-    assert {name: (task.source.table, task.sink.table) for name, task in plans.items()} == {
-        "shop.hydrate_orders.plan_snapshot": ("public.orders", "raw.orders"),
-        "shop.hydrate_Odd_one.plan_snapshot": ('public."Odd one"', 'raw."Odd one"'),
-    }
-    assert all(not task.upstream_task_ids for task in plans.values())
+ONE_GROUP = ("plan_snapshot", "hydrate_ranges", "verify_hydration")
+
+
+@pytest.mark.parametrize("tables", ["public.*", ("public.a",), tuple(f"public.t{number}" for number in range(300))])
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_group_of_tables_has_as_many_tasks_however_many_tables_there_are(tables, lanes):
+    """One plans, lanes drain, one verifies; what was planned is drained though other tables could not be planned."""
+    dag = build(source=PostgresSource(conn_id="shop_db", tables=tables), sink=INTO, lanes=lanes)
+    assert [task.task_id for task in dag.topological_sort()] == [f"hydrate_tables.{name}" for name in ONE_GROUP]
+    plan, ranges, verify = dag.topological_sort()
+    assert ranges.upstream_task_ids == {plan.task_id}
+    assert verify.upstream_task_ids == {plan.task_id, ranges.task_id}
+    assert {ranges.trigger_rule, verify.trigger_rule} == {"none_skipped"}
+    assert ranges.is_mapped == (lanes > 1)
+    assert verify.outlets == [hydrations_of(dag.dag_id)]
     DagSerialization.from_json(DagSerialization.to_json(dag))
 
 
@@ -200,21 +206,18 @@ CHOSEN = {
 @pytest.mark.parametrize(
     ("name", "tables"),
     [
-        *((name, ("public.orders",)) for name in CHOSEN),
-        # The other two are refused for a pattern.
-        *((name, "public.*") for name in CHOSEN if name not in ("lanes", "task_per_range")),
+        # Tasks of single ranges are refused for several tables.
+        *((name, tables) for tables in (("public.orders",), "public.*") for name in CHOSEN if name != "task_per_range"),
     ],
 )
 def test_no_option_is_lost_where_there_are_several_tables(name, tables):
-    """Each table's tasks are made as those of one table are, whatever the option."""
+    """The tasks of several tables are made as those of one table are, whatever the option."""
     assert set(CHOSEN) == set(inspect.signature(hydrate).parameters) - {"source", "sink"}
     chosen = {"consistency": "static", "mode": "upsert", "group_id": "group", name: CHOSEN[name]}
     one = build(**chosen)
     many = build(source=PostgresSource(conn_id="shop_db", tables=tables), sink=INTO, **chosen)
-    place = "group.each.hydrate." if tables == "public.*" else "group.hydrate_orders."
-    for task in one.tasks:
-        other = many.get_task(task.task_id.replace("group.", place, 1))
-        assert made_with(other) == made_with(task), task.task_id
+    for task in many.tasks:
+        assert made_with(task) == made_with(one.get_task(task.task_id)), task.task_id
 
 
 def test_every_option_is_taken_by_a_task():
@@ -230,7 +233,7 @@ def test_every_option_is_taken_by_a_task():
 def made_with(task):
     """Return what a task was made with, but for its own name, its table and its target."""
     given = {**vars(task), **getattr(task, "partial_kwargs", {})}
-    named = {*CHOSEN, "each_range", "retries", "trigger_rule"} - {"group_id"}
+    named = {*CHOSEN, "each_range", "retries"} - {"group_id"}
     return {name: given[name] for name in sorted(named & given.keys())}
 
 
@@ -286,14 +289,13 @@ def test_one_hydration_is_not_planned_twice_in_a_dag():
             hydrate(SOURCE, SINK, spark_conn_id="spark", group_id="again")
 
 
-def test_a_pattern_of_tables_is_looked_up_by_each_run():
-    """The hydrations are mapped over what the lookup finds."""
-    dag = build(source=PostgresSource(conn_id="shop_db", tables="public.*"), sink=INTO)
-    assert {task.task_id for task in dag.tasks} == {
-        "hydrate_tables.list_tables",
-        *(f"hydrate_tables.each.hydrate.{name}" for name in TASKS),
-    }
-    DagSerialization.from_json(DagSerialization.to_json(dag))
+def test_one_hydration_is_not_planned_twice_among_several_tables():
+    """By its table and its target, whichever group names them first."""
+    with DAG("twice", schedule=None):
+        hydrate(SOURCE, SINK, spark_conn_id="spark")
+        sentence = "DAG 'twice' hydrates raw.orders from public.orders in hydrate_orders.plan_snapshot already: "
+        with pytest.raises(InvalidDeclaration, match=re.escape(sentence)):
+            hydrate(PostgresSource(**SEVERAL), INTO, spark_conn_id="spark")
 
 
 @pytest.mark.statement("X5")
@@ -302,7 +304,8 @@ def test_a_pattern_of_tables_is_looked_up_by_each_run():
     [
         ({"sink": SINK}, "write {table} into the name of the PostgresSink's target"),
         ({"source": {"conn_id": "s", "tables": ("a.t", "b.t")}, "sink": INTO}, "Several tables would go into raw.t"),
-        ({"source": {"conn_id": "s", "tables": "a.*"}, "sink": INTO, "lanes": 2}, "leave out lanes"),
+        ({"sink": INTO, "task_per_range": True, "consistency": "static"}, "goes with one table"),
+        ({"sink": INTO, "lanes": 5}, "budget's credits (4), not 5"),
         ({"source": {"conn_id": "s", "tables": ("a b",)}, "sink": INTO}, "is not a table's name"),
         ({"source": {"conn_id": "s", "table": "t", "tables": "a.*"}}, "either table or tables, not both"),
         ({"source": {"conn_id": "s"}}, "either table or tables"),

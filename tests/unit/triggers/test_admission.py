@@ -22,7 +22,7 @@ from airflow_provider_backpressure.exceptions import (
 from airflow_provider_backpressure.hooks import recorded_declaration as recorded
 from airflow_provider_backpressure.hooks.recorded_declaration import text
 from airflow_provider_backpressure.operators import PlanSnapshotOperator, SubmitRangeOperator
-from airflow_provider_backpressure.triggers import AdmissionTrigger, admission
+from airflow_provider_backpressure.triggers import AdmissionsTrigger, AdmissionTrigger, admission
 from airflow_provider_backpressure.triggers import shared_ledger as ledger
 from tests.support.world import TABLES, MemoryTable, World, context
 from tests.unit.triggers.test_idle_maintenance import Logged
@@ -293,3 +293,30 @@ def test_a_signal_that_can_no_longer_be_opened_is_told(world, monkeypatch):
     event = fires(trigger(world, **told))
     assert event["why"] == "refused"
     assert "There is no Airflow connection 'warehouse'" in event["sentence"]
+
+
+def test_the_first_of_several_gates_ends_the_wait(world: World):
+    """A task of several tables waits at many gates; the event says at which it has waited, for its statistics."""
+    mine, plan, wait = world.hydration.id, world.plan, trigger(world).serialize()[1]
+    other = world.ledger.register(
+        environment="default", source_identity="a", sink_identity="b", owner="dag", cluster="spark", credits=1
+    )
+    ranges = world.source.ranges(world.source.snapshot(), rows=10, bytes=10**9)
+    world.ledger.save_plan(other.id, replace(plan, plan_id="other"), ranges)
+    world.ledger.pause(other.id, who="ada")
+    waits = [{**wait, "hydration_id": id_} for id_ in (other.id, mine)]
+
+    async def first_event() -> dict:
+        async for event in AdmissionsTrigger(waits=waits).run():
+            return event.payload
+        raise AssertionError("the trigger ended without an event")
+
+    found = asyncio.run(first_event())
+    assert found.pop("waited") >= 0
+    assert found == {
+        "why": "open",
+        "sentence": "the gate is open",
+        "hydration_ids": [other.id, mine],
+    }
+    path, arguments = AdmissionsTrigger(waits=waits).serialize()
+    assert (path.rpartition(".")[2], arguments) == ("AdmissionsTrigger", {"waits": waits})

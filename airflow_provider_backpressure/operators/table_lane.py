@@ -1,0 +1,146 @@
+"""A lane of several tables: which of them it drains, how many at once, and what it waits for."""
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from airflow_provider_backpressure import settings
+from airflow_provider_backpressure.core.admission.watcher import Watch
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome
+from airflow_provider_backpressure.core.execution.work_pool import Finished, WorkPool
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, Shared
+from airflow_provider_backpressure.core.gate.signals import QUEUE
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
+from airflow_provider_backpressure.operators.lane_progress import LaneClock
+from airflow_provider_backpressure.operators.table_set import PlannedTables, TablePair, TableSet
+from airflow_provider_backpressure.triggers import AdmissionTrigger
+
+ALONE = (Consistency.SNAPSHOT, Consistency.CATCH_UP, Consistency.OFFSETS)
+"""Consistencies whose ranges one lane has to drain: each table is one lane's."""
+LIMIT_SECONDS = 5.0
+"""Seconds after which the queue's number of tokens is read again."""
+MOST_WAITS = 50
+"""Most hydrations that one deferred task waits for; there are more behind them."""
+REMIND_SECONDS = 60.0
+"""Seconds after which a task that waits for more than that looks at all of them."""
+
+Drain = Callable[[HydrationSession, Hydration, LaneClock, int | None], tuple[LaneResult, float | None]]
+"""Drains one hydration: by this clock, with this share of its credits (``None``: the lane's own)."""
+
+
+@dataclass(kw_only=True)
+class TableLane:
+    """Drains the hydrations of several tables, as many at once as the queue has tokens."""
+
+    tables: TableSet
+    lanes: int
+    lane_index: int
+    resumed: bool
+    """Whether the task continues after a deferral: what failed before it stays failed."""
+    hydrations: dict[TablePair, Hydration] = field(default_factory=dict)
+    """Those that this lane works on."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Why tables had failed before the task was deferred."""
+    _clocks: list[LaneClock] = field(default_factory=list)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _reminders: dict[TablePair, float] = field(default_factory=dict)
+    _tokens: tuple[float, int] = (0.0, CONCURRENCY)
+
+    def select(self, planned: PlannedTables) -> None:
+        """Find which of the planned tables this lane works on: those of this run that it has not verified yet."""
+        known = {found.id: found for found in self.tables.hydrations()}
+        run = self.tables.context["ti"].run_id
+        every = {pair: known[id_] for pair, id_ in planned.ids.items() if id_ in known}
+        mine = {pair: found for pair, found in every.items() if found.holder is not None and self._is_mine(pair, found)}
+        if self.resumed:
+            lost = {pair: found for pair, found in mine.items() if found.failure is not None and found.holder == run}
+            self.failed = {pair.table: str(found.failure) for pair, found in lost.items()}
+            mine = {pair: found for pair, found in mine.items() if pair not in lost}
+        # A person's priority decides; lanes of the same tables begin at different ones.
+        begin = len(mine) * self.lane_index // self.lanes
+        turned = [*mine.items()][begin:] + [*mine.items()][:begin]
+        self.hydrations = dict(sorted(turned, key=lambda each: -each[1].priority))
+
+    def run(self, drain: Drain, *, clock: LaneClock) -> Finished[TablePair, LaneResult]:
+        """Drain until every table is drained, has failed, or waits at its gate."""
+
+        def work(pair: TablePair) -> LaneResult:
+            return self._drain(pair, drain)
+
+        pool: WorkPool[TablePair, LaneResult] = WorkPool(
+            work=work,
+            most=self._count_tokens,
+            must_wait=lambda result: result.outcome is Outcome.CLOSED,
+            blocks_others=lambda result: result.decision is not None and result.decision.closing == {QUEUE},
+            inline_wait=settings.inline_wait(),
+            pause=settings.poll_policy().maximum,
+            clock=clock,
+            cancel=self._cancel,
+            on_end=self.tables.report,
+        )
+        return pool.run(self.hydrations)
+
+    def waits(self, waiting: Mapping[TablePair, LaneResult | None]) -> list[AdmissionTrigger]:
+        """Return what waits at the gates of those that were tried; the others would be behind them in the queue."""
+        tried = [pair for pair, result in waiting.items() if result is not None]
+        first = tried[:MOST_WAITS]
+        many = REMIND_SECONDS if len(tried) > len(first) else None
+        return [
+            self.tables.task.make_trigger(
+                hydration_id=self.hydrations[pair].id,
+                budget=self.tables.declared.budget.fit(self.tables.shared.runner.overhead_seconds),
+                watch=Watch.GATE,
+                source=self.tables.declare(pair).source,
+                remind_after=_least(self._reminders.get(pair), many),
+            )
+            for pair in first
+        ]
+
+    def _is_mine(self, pair: TablePair, found: Hydration) -> bool:
+        if self.lanes == 1 or found.plan is None or found.plan.consistency not in ALONE:
+            return True
+        # By its name, so that it stays with its lane whatever other tables come and go.
+        return zlib.crc32(pair.target.encode()) % self.lanes == self.lane_index
+
+    def _drain(self, pair: TablePair, drain: Drain) -> LaneResult:
+        hydration, ledger = self.hydrations[pair], self.tables.shared.ledger
+        clock = LaneClock()
+        self._clocks.append(clock)
+        if self._over.is_set():
+            clock.end()
+        plan = hydration.plan
+        follows = plan is None or plan.consistency is Consistency.CATCH_UP
+        if not follows and hydration.failure is None and plan is not None and not ledger.counts(plan.plan_id).open:
+            return LaneResult(outcome=Outcome.DONE, committed=0)
+        with self.tables.open(pair) as opened:
+            self.tables.hold(hydration)
+            if hydration.failure is not None:
+                ledger.keep_failure(hydration.id, None)
+            alone = plan is not None and plan.consistency in ALONE
+            share = self.tables.declared.budget.credits if alone else None
+            result, reminder = drain(opened, hydration, clock, share)
+        if reminder is not None:
+            self._reminders[pair] = reminder
+        return result
+
+    def _cancel(self) -> None:
+        self._over.set()
+        for clock in [*self._clocks]:
+            clock.end()
+
+    def _count_tokens(self) -> int:
+        """Return how many hydrate at once on the cluster, as of a moment ago."""
+        read_at, tokens = self._tokens
+        if time.monotonic() >= read_at + LIMIT_SECONDS or not read_at:
+            found = self.tables.shared.ledger.get_shared(Shared.HYDRATIONS, self.tables.declared.spark_conn_id)
+            tokens = CONCURRENCY if found is None else found
+            self._tokens = (time.monotonic(), tokens)
+        return tokens
+
+
+def _least(*seconds: float | None) -> float | None:
+    return min((each for each in seconds if each is not None), default=None)

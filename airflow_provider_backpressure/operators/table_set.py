@@ -1,0 +1,204 @@
+"""The tables of one task: each is a hydration of its own, and one that fails stops alone."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from airflow.sdk import Context
+
+from airflow_provider_backpressure.airflow_compat import AirflowFailException
+from airflow_provider_backpressure.base_operator import HydrationTask, airflow_errors, failure_of
+from airflow_provider_backpressure.connectors.postgres.identifiers import quote_if_needed
+from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
+from airflow_provider_backpressure.core.table_selection import TableName, in_files, placeholder, targets
+from airflow_provider_backpressure.exceptions import (
+    InvalidDeclaration,
+    LedgerUnavailable,
+    SourceRefused,
+    TablesFailed,
+    Terminal,
+)
+from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession, SharedPorts
+
+KEY = "tables"
+"""XCom of the planning task: what it has planned, and what it could not."""
+NAMED = 20
+"""Most tables that are named in the error; the log has them all."""
+
+
+class TablePair(NamedTuple):
+    """A table and its target, as their databases spell them."""
+
+    table: str
+    target: str
+
+
+def each_target(source: Any, sink: Any, tables: Sequence[TableName]) -> dict[str, str]:
+    """Return each table's target by the table, as the sink spells it."""
+    spell = quote_if_needed if getattr(sink, "in_sql", False) else in_files
+    return targets(tables, getattr(sink, placeholder(sink)), spell=spell)
+
+
+def is_several(source: Any) -> bool:
+    """Whether a source has several tables: named, or by a pattern."""
+    return bool(getattr(source, "tables", ()))
+
+
+def parse_pairs(source: Any, sink: Any) -> list[TablePair]:
+    """Return the tables that a source names; none where it has a pattern, or one table only."""
+    tables = getattr(source, "tables", ())
+    if isinstance(tables, str):
+        return []
+    found = each_target(source, sink, [source.parse_name(table) for table in tables]) if tables else {}
+    return [TablePair(table, target) for table, target in found.items()]
+
+
+def find_pairs(source: Any, sink: Any, endpoint: Any) -> list[TablePair]:
+    """Return the tables that a source names, or that its pattern finds now.
+
+    ``SourceRefused`` where a pattern finds none: it is more likely mistyped than meant.
+    """
+    if not isinstance(source.tables, str):
+        return parse_pairs(source, sink)
+    found = source.found(endpoint)
+    if not found:
+        raise SourceRefused(f"No table of {source.conn_id} that its login may read is called {source.tables}.")
+    return [TablePair(table, target) for table, target in each_target(source, sink, found).items()]
+
+
+def run_of(context: Context) -> str:
+    """Return the name of the run, which no other run has."""
+    return f"{context['ti'].dag_id}/{context['ti'].run_id}"
+
+
+def read_planner(hydration: Hydration) -> str:
+    """Return the run that planned it last together with other tables; empty for any other plan."""
+    return "" if hydration.declaration is None else str(json.loads(hydration.declaration).get("run", ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTables:
+    """What a planning task leaves for the tasks behind it, in plain values: it travels as JSON."""
+
+    ids: Mapping[TablePair, str] = field(default_factory=dict)
+    """Hydrations that it has planned."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Why others could not be planned, by the table."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for XCom."""
+        return {"planned": [[*pair, hydration] for pair, hydration in self.ids.items()], "failed": dict(self.failed)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> "PlannedTables":
+        """Return what :meth:`to_json` has written."""
+        if not isinstance(value, Mapping):
+            raise InvalidDeclaration(
+                'A source of several tables needs tables=plan.output["tables"], of the task that plans them.'
+            )
+        ids = {TablePair(table, target): hydration for table, target, hydration in value["planned"]}
+        return cls(ids=ids, failed=value["failed"])
+
+
+@dataclass(kw_only=True)
+class TableSet:
+    """The tables of a task, with what their hydrations share opened."""
+
+    task: HydrationTask
+    context: Context
+    shared: SharedPorts
+    declared: Declaration
+    over: frozenset[str] = frozenset()
+    """Runs that have held hydrations and are over."""
+    retries: bool
+    """Whether Airflow tries the task again."""
+
+    def declare(self, pair: TablePair) -> Declaration:
+        """Return the declaration of one of the tables."""
+        source: Any = self.declared.source
+        sink: Any = self.declared.sink
+        return replace(
+            self.declared,
+            source=replace(source, table=pair.table, tables=()),
+            sink=replace(sink, **{placeholder(sink): pair.target}),
+        )
+
+    @contextmanager
+    def open(self, pair: TablePair) -> Iterator[HydrationSession]:
+        """Open one table; an error of its work is kept with its hydration, where no other try follows."""
+        with self.shared.open(self.declare(pair)) as opened:
+            try:
+                yield opened
+            except Exception as error:
+                self._keep_failure(opened, error)
+                raise
+
+    def find(self, pairs: Sequence[TablePair]) -> dict[TablePair, Hydration]:
+        """Return the hydrations of these tables that the ledger has, by one question."""
+        every = {(found.environment, found.source_identity, found.sink_identity): found for found in self.hydrations()}
+        known = {}
+        for pair in pairs if every else ():
+            with self.shared.open(self.declare(pair)) as opened:
+                found = every.get((opened.environment, opened.source.identity, opened.sink.identity))
+            if found is not None:
+                known[pair] = found
+        return known
+
+    def hydrations(self) -> list[Hydration]:
+        """Return every hydration of the DAG."""
+        return self.shared.ledger.hydrations(owner=self.declared.owner)
+
+    def hold(self, hydration: Hydration) -> None:
+        """Take a hydration for this run; ``LedgerUnavailable`` where another run was quicker."""
+        ledger, run = self.shared.ledger, self.context["ti"].run_id
+        holder = hydration.holder
+        if holder != run:
+            holder = ledger.hold(hydration.id, run=run)
+        if holder in self.over:
+            holder = ledger.hold(hydration.id, run=run, over=holder)
+        if holder != run:
+            raise LedgerUnavailable(f"Run {holder} has this hydration now: a retry takes its turn.")
+
+    def _keep_failure(self, opened: HydrationSession, error: Exception) -> None:
+        if self.retries and not isinstance(error, Terminal):
+            return
+        with nobodys_error("Why the table has failed is not kept"):
+            found = opened.find()
+            if found is not None and found.holder in (self.context["ti"].run_id, None):
+                opened.ledger.keep_failure(found.id, failure_of(error))
+
+    def report(self, pair: TablePair, result: Any) -> None:
+        """Write into the log what became of a table."""
+        if isinstance(result, Exception):
+            self.task.log.error("%s has failed: %s", pair.table, failure_of(result), exc_info=_unknown(result))
+
+    def check(self, failed: Mapping[TablePair, Exception], *, total: int, before: Mapping[str, str]) -> None:
+        """Raise where tables have failed, here or in a task ``before`` this one; the error names each with its cause.
+
+        The task is tried again only where that may help one of its own.
+        """
+        causes = {**before, **{pair.table: failure_of(error) for pair, error in failed.items()}}
+        if not causes:
+            return
+        lines = [f"{table}: {cause}" for table, cause in sorted(causes.items())]
+        more = [f"and {len(lines) - NAMED} more, which the log names"] if len(lines) > NAMED else []
+        sentence = "\n- ".join([f"{len(causes)} of {total} tables have failed:", *lines[:NAMED], *more])
+        if all(isinstance(error, Terminal) for error in failed.values()):
+            raise AirflowFailException(sentence)
+        raise TablesFailed(sentence)
+
+
+def _unknown(error: Exception) -> Exception | None:
+    """Return an error whose sentence alone says too little."""
+    return error if failure_of(error) != str(error) else None
+
+
+@contextmanager
+def open_tables(task: HydrationTask, context: Context, *, retries: bool) -> Iterator[TableSet]:
+    """Open what the tables of a task share for the time of the task, with errors as Airflow understands them."""
+    declared = task.declaration(context)
+    with airflow_errors(), declared.open_shared() as shared:
+        yield TableSet(task=task, context=context, shared=shared, declared=declared, retries=retries)
