@@ -187,19 +187,25 @@ class Retention(Watched):
 
     kind: str = field(default="retention", init=False)
     on: str = "source"
-    hours: float
-    """Warn from so many hours before it on."""
+    hours: float | None = None
+    """Warn from so many hours before it on; by age only (``retention.ms``)."""
+    share: float | None = None
+    """Warn where less than this share of what the topic keeps is left, by age or by size (``retention.bytes``)."""
 
-    thresholds: ClassVar[tuple[str, ...]] = ("hours",)
+    thresholds: ClassVar[tuple[str, ...]] = ("hours", "share")
     warns: ClassVar[bool] = True
     counts_down: ClassVar[bool] = True
     least_interval: ClassVar[float] = 10.0
 
     def tell(self, value: float, note: str) -> str:
-        return f"{self.name} deletes in {value:.1f} h what has not been read ({note})" if value < math.inf else note
+        if value == math.inf:
+            return note
+        if self.share is not None:
+            return f"{self.name} will delete what has not been read: {value:.0%} of what it keeps is left ({note})"
+        return f"{self.name} deletes in {value:.1f} h what has not been read ({note})"
 
     def mark(self) -> str:
-        return f"{self.hours:g} h"
+        return f"{self.share:.0%}" if self.share is not None else f"{self.hours:g} h"
 
 
 @dataclass(frozen=True, kw_only=True)

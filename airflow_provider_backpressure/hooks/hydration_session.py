@@ -11,7 +11,7 @@ from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.admission.gate_decision import Limiter, Readings, read_gate
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
-from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn, Refresh
+from airflow_provider_backpressure.core.config import LEAST_POLLS, Budget, Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint, endpoint_of
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.hydration import Hydration
@@ -175,7 +175,7 @@ class HydrationSession:
     def health(self) -> HealthWatch:
         """What the budget watches of source, sink and other databases."""
         places = Places(source=lambda: self.source, sink=lambda: self.sink, unread=self._unread)
-        return HealthWatch(budget=self.declaration.budget, open=places.open)
+        return HealthWatch(budget=self._watchful, open=places.open, asked=self.declaration.budget.signals)
 
     def _unread(self) -> Unread | None:
         found = self.find()
@@ -189,8 +189,18 @@ class HydrationSession:
 
     @property
     def budget(self) -> Budget:
-        """The declared budget, its defaults as they fit the runner."""
-        return self.declaration.budget.fit(self.runner.overhead_seconds)
+        """The declared budget, its defaults as they fit the runner, with the signals that are watched in any case."""
+        return self._watchful.fit(self.runner.overhead_seconds)
+
+    @cached_property
+    def _watchful(self) -> Budget:
+        declared = self.declaration
+        asked = declared.budget.signals
+        safety = getattr(declared.source, "safety_signals", lambda consistency: ())(declared.consistency)
+        more = tuple(each for each in safety if not any((each.kind, each.on) == (own.kind, own.on) for own in asked))
+        # A deadline that is too short for looks was declared for a budget without signals.
+        fits = declared.budget.signal_deadline >= LEAST_POLLS * declared.budget.signal_interval
+        return replace(declared.budget, signals=(*asked, *more)) if more and fits else declared.budget
 
     def planner(self) -> Planner:
         """Return the planner."""

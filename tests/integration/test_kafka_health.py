@@ -166,7 +166,7 @@ def test_a_topic_that_keeps_its_records_has_nothing_to_warn_of(log):
     assert "has been read" in figure(at).note
     at.topic.send(0, 1)
     assert figure(at).value == pytest.approx(24, abs=0.1)
-    assert "retention.bytes=1000000000 is not watched" in figure(at).note
+    assert "retention.bytes=1000000000 is not reached yet" in figure(at).note
 
 
 def test_it_warns_before_data_is_lost_and_never_closes_the_gate(log, caplog):

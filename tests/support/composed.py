@@ -128,7 +128,11 @@ class Composed:
             return LandedSource(lake=lakes.declared(**self.reading))
         if self.kind == "kafka":
             return KafkaSource(conn_id="source", topic=self.table, **self.reading)
-        declared: SourceDeclaration = SOURCES[self.kind](conn_id="source", table=self.table, **self.reading)
+        reading = self.reading
+        if self.kind == "postgres" and self.consistency == Consistency.CATCH_UP:
+            # A test that loses a slot says so; otherwise it would be hidden by a new one.
+            reading = {"at_wal_limit": "stop_and_keep", **reading}
+        declared: SourceDeclaration = SOURCES[self.kind](conn_id="source", table=self.table, **reading)
         return declared
 
     def declared_transform(self) -> Transform | None:

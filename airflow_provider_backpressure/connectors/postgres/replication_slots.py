@@ -10,6 +10,8 @@ from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 
 PREFIX = "backpressure_"
 PLUGIN = "pgoutput"
+LEVELS = (0.5, 0.8)
+"""Shares of what may be kept at which a warning is due."""
 MARGIN = 0.1
 """Share of what the server keeps for a slot that is left when it is in danger."""
 
@@ -51,6 +53,19 @@ class Slot:
     flushed: LogPosition
     """The position up to which the log is safe on the server's disk."""
 
+    def limit(self, most: int | None) -> int | None:
+        """Return what may be kept for it: ``most``, or what the server allows itself; ``None`` where nothing bounds it.
+
+        The tighter one of both.
+        """
+        own = None if self.safe_bytes is None else self.held_bytes + max(0, self.safe_bytes)
+        return min((each for each in (most, own) if each is not None), default=None)
+
+    def reach_level(self, most: int | None) -> float:
+        """Return the highest of :data:`LEVELS` that it has reached; 0 for none."""
+        limit = self.limit(most)
+        return max((each for each in LEVELS if limit and self.held_bytes >= each * limit), default=0.0)
+
     def endangers(self, most: int | None) -> bool:
         """Whether it keeps as much as ``most``, or the server is about to give it up, or has done so."""
         if self.lost or self.status in ("unreserved", "lost") or (most is not None and self.held_bytes >= most):
@@ -73,6 +88,17 @@ def slots_of_ours(session: Session) -> list[Slot]:
 def publications_of_ours(session: Session) -> list[str]:
     """Return every publication of the database whose name says that it is of this product."""
     return [row[0] for row in session.rows(_PUBLICATIONS, (PREFIX,))]
+
+
+def find_pinning(session: Session, slot: Slot) -> int | None:
+    """Return the pid of the oldest open transaction, if that holds most of the slot's log, otherwise ``None``.
+
+    What was confirmed is not needed any more, but the server keeps the log from the oldest transaction on.
+    """
+    if slot.confirmed is None or slot.flushed.at - slot.confirmed.at > slot.held_bytes / 2:
+        return None
+    rows = session.rows(_OLDEST)
+    return int(rows[0][0]) if rows else None
 
 
 def drop_slot(connection: Connection, name: str) -> None:
@@ -109,6 +135,10 @@ _SLOTS = sql.SQL(
            pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), pg_current_wal_flush_lsn()::text
     FROM pg_replication_slots s
     """
+)
+_OLDEST = sql.SQL(
+    "SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start"
+    " LIMIT 1"
 )
 _PUBLICATIONS = sql.SQL("SELECT pubname::text FROM pg_publication WHERE starts_with(pubname, %s) ORDER BY 1")
 _END_READER = sql.SQL(

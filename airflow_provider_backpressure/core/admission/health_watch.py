@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.signals import HealthReading
 from airflow_provider_backpressure.core.health_signals import Figure, Watched
 from airflow_provider_backpressure.core.ports import Health
-from airflow_provider_backpressure.exceptions import BackpressureError, Terminal, Transient
+from airflow_provider_backpressure.exceptions import BackpressureError, Terminal
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +170,8 @@ class HealthWatch:
 
     budget: Budget
     open: Open
+    asked: tuple[Watched, ...] | None = None
+    """What a person has declared of it: the others may be refused, and are not watched then; ``None``: all."""
     _held: list[tuple[Hashable, Lookout]] = field(default_factory=list)
 
     def check(self) -> None:
@@ -178,13 +180,15 @@ class HealthWatch:
             with closing(self.open(watched, look_seconds(self.budget))) as health:
                 try:
                     found = health.look()
-                except Transient as error:
+                except BackpressureError as error:
+                    if isinstance(error, Terminal) and (self.asked is None or set(watched) & set(self.asked)):
+                        raise
                     log.warning("%s is not seen now: %s", watched[0].place.capitalize(), error)
                     continue
                 for signal, figure in found.items():
-                    if isinstance(figure, Terminal):
+                    if isinstance(figure, Terminal) and (self.asked is None or signal in self.asked):
                         raise figure
-                    if isinstance(figure, Transient):
+                    if isinstance(figure, BackpressureError):
                         log.warning("%s is not seen now: %s", signal.name, figure)
 
     def start(self) -> None:

@@ -7,10 +7,12 @@ from unittest.mock import Mock
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn, Refresh
+from airflow_provider_backpressure.core.health_signals import Retention, Watched
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.hooks.hydration_session import OPENED, PLANNED_OPTIONS, Declaration, HydrationSession
+from airflow_provider_backpressure.sources import KafkaSource
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
@@ -43,9 +45,29 @@ def test_every_option_that_a_planner_knows_reaches_it_as_declared() -> None:
     }
     assert options.keys() == PLANNED_OPTIONS, "a new option belongs here too, with another value than its default"
     sink = Mock(key=("id",))
-    declared = Declaration(source=Mock(), sink=sink, spark_conn_id="spark", budget=Budget(credits=7), **options)
+    declared = Declaration(source=Mock(spec=[]), sink=sink, spark_conn_id="spark", budget=Budget(credits=7), **options)
     ports = {name: Mock() for name in ("ledger", "source", "sink", "endpoint")}
     session = HydrationSession(declaration=declared, environment="test", runner=Mock(overhead_seconds=0.0), **ports)
     planner = session.planner()
     assert {name: getattr(planner, name) for name in options} == options
     assert (planner.key, planner.budget.credits, planner.cluster) == (("id",), 7, "spark")
+
+
+def test_a_topic_s_retention_is_watched_unless_a_person_says_how() -> None:
+    """Without being asked for, and not where looks would be rarer than the deadline allows."""
+
+    def watched(**budget: Any) -> tuple[Watched, ...]:
+        declared = Declaration(
+            source=KafkaSource(conn_id="events", topic="orders"),
+            sink=Mock(key=None),
+            spark_conn_id="spark",
+            owner="orders",
+            budget=Budget(**budget),
+        )
+        ports = {name: Mock() for name in ("ledger", "source", "sink", "endpoint")}
+        runner = Mock(overhead_seconds=0.0)
+        return HydrationSession(declaration=declared, environment="test", runner=runner, **ports).budget.signals
+
+    assert watched() == (Retention(share=0.2),)
+    assert watched(signals=(Retention(hours=6),)) == (Retention(hours=6),)
+    assert watched(signal_deadline=2.0) == ()

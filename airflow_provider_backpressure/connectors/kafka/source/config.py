@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.health_signals import Retention, Watched
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
@@ -17,6 +18,8 @@ FORMATS = ("json", "raw")
 KEYS = ("bytes", "text")
 BAD_TIMESTAMPS = ("refuse", "null")
 EARLIEST, LATEST = "earliest", "latest"
+RETENTION_SHARE = 0.2
+"""Share of a topic's retention that is left when a warning begins, where the budget names none."""
 Start = str | datetime | Mapping[int, int] | Mapping[str, int]
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -73,6 +76,10 @@ class KafkaSource:
     def table(self) -> str:
         """What is read, by its name."""
         return self.topic
+
+    def safety_signals(self, consistency: str | None) -> tuple[Watched, ...]:
+        """Return what is watched without being asked for: the topic's retention."""
+        return (Retention(share=RETENTION_SHARE),)
 
     def open(self, endpoint: Endpoint) -> Source:
         """Return the source at this endpoint; it connects at the first question. Names and types are checked here."""

@@ -37,6 +37,21 @@ class Kept:
         return cls(seconds=milliseconds / 1000 if deletes else math.inf, bytes=most if most >= 0 else None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What is left of a topic's retention."""
+
+    hours: float = math.inf
+    """By age."""
+    share: float = math.inf
+    """Of what is kept, by age or by size."""
+    note: str
+
+    def figure(self, *, shared: bool) -> Figure:
+        """Return it as a signal's figure."""
+        return Figure(value=self.share if shared else self.hours, note=self.note)
+
+
 class TopicHealth:
     """Implements :class:`..core.ports.Health`. It connects for each look."""
 
@@ -54,8 +69,10 @@ class TopicHealth:
         return "kafka", self._log.endpoint.host, self._log.topic, self._unread
 
     def look(self) -> dict[Watched, Figure | BackpressureError]:
-        figure = self._left()
-        return dict.fromkeys(self._watched, figure)
+        left = self._left()
+        return {
+            each: left.figure(shared=isinstance(each, Retention) and each.share is not None) for each in self._watched
+        }
 
     def lag(self) -> dict[int, int]:
         """Return by partition how many offsets are not committed yet."""
@@ -65,27 +82,30 @@ class TopicHealth:
     def close(self) -> None:
         """See :meth:`..core.ports.Health.close`. Nothing stays open between two looks."""
 
-    def _left(self) -> Figure:
-        """Return the hours until the first record that has not been read is deleted, at the earliest."""
+    def _left(self) -> "Left":
+        """Return what is left until the first record that has not been read is deleted, at the earliest."""
         kept, now = Kept.from_config(self._log.config()), self._log.look()
         starts, topic = self._starts(now), self._log.topic
         behind = lag(starts, now.high)
         gone = [partition for partition in behind if starts[partition] < now.beginning[partition]]
         if gone:
             at = gone[0]
-            return Figure(value=0.0, note=loss(topic, at, starts[at], now.beginning[at]).rstrip("."))
+            return Left(hours=0.0, share=0.0, note=loss(topic, at, starts[at], now.beginning[at]).rstrip("."))
+        by_size = _share_by_size(kept, now, {each: starts[each] for each, number in behind.items() if number})
         if kept.seconds == math.inf:
-            return Figure(value=math.inf, note=f"topic {topic} deletes nothing by its age{_by_size(kept)}")
+            note = f"topic {topic} deletes nothing by its age"
+            return Left(share=by_size, note=f"{note}{_by_size(kept, now)}")
         times = self._times({partition: starts[partition] for partition, number in behind.items() if number})
         if not times:
-            return Figure(value=math.inf, note=f"everything in topic {topic} has been read")
+            return Left(note=f"everything in topic {topic} has been read")
         partition = min(times, key=times.__getitem__)
-        left = times[partition] + kept.seconds - time.time()
+        left = max(0.0, times[partition] + kept.seconds - time.time())
         note = (
             f"offset {starts[partition]} of partition {partition} is the oldest, {sum(behind.values())} offsets behind"
-            f"{_by_size(kept)}"
+            f"{_by_size(kept, now)}"
         )
-        return Figure(value=max(0.0, left / HOUR), note=note)
+        by_age = left / kept.seconds if kept.seconds else 0.0
+        return Left(hours=left / HOUR, share=min(by_age, by_size), note=note)
 
     def _starts(self, now: Log) -> dict[int, int]:
         """Return the first offset of every partition that has not been read; of a new one that is its first."""
@@ -120,5 +140,20 @@ class TopicHealth:
         return found
 
 
-def _by_size(kept: Kept) -> str:
-    return "" if kept.bytes is None else f"; retention.bytes={kept.bytes} is not watched"
+def _share_by_size(kept: Kept, now: Log, starts: Mapping[int, int]) -> float:
+    """Return the least share of a partition that lies before its first record that has not been read.
+
+    Infinite where nothing is deleted by size, or the partition has not lost a record yet: how full it is is not known.
+    """
+    if kept.bytes is None:
+        return math.inf
+    full = {each: at for each, at in starts.items() if 0 < now.beginning[each] < now.high[each]}
+    shares = ((at - now.beginning[each]) / (now.high[each] - now.beginning[each]) for each, at in full.items())
+    return min(shares, default=math.inf)
+
+
+def _by_size(kept: Kept, now: Log) -> str:
+    if kept.bytes is None:
+        return ""
+    full = any(first > 0 for first in now.beginning.values())
+    return f"; retention.bytes={kept.bytes} too" if full else f"; retention.bytes={kept.bytes} is not reached yet"

@@ -18,6 +18,7 @@ from airflow_provider_backpressure.connectors.postgres.replication_slots import 
     Slot,
     drop_publication,
     drop_slot,
+    find_pinning,
     find_slot,
     lsn,
     position,
@@ -55,6 +56,8 @@ TOKENS = 8
 IDLE_BYTES = 512
 """Log that an idle server writes by itself: a token for each piece of that would be a reason for the next one."""
 _SETTINGS = {"lock_timeout": "30s"}
+_warned: dict[str, float] = {}
+"""The level at which each slot's log was warned of last, in this process."""
 
 
 class PostgresLog:
@@ -89,6 +92,14 @@ class PostgresLog:
         except BackpressureError:
             self._give_up()
             raise
+        slot = find_slot(self._session, self.stream)
+        if slot is not None and slot.limit(self._most) is None:
+            log.warning(
+                "Nothing bounds the log that %s keeps for %s: while the DAG is paused or fails, it fills the disk. Set "
+                "wal_limit= and a watcher, or max_slot_wal_keep_size on the server.",
+                where(self._session.endpoint),
+                self._table,
+            )
         log.info("The log of %s is kept from %s on by the slot %s.", self._table, lsn(start.at).text, self.stream)
         return start
 
@@ -121,9 +132,10 @@ class PostgresLog:
 
     def guard(self, *, replaying: bool | None) -> None:
         slot = self._there("what was not replayed yet", "that was not replayed yet")
-        if not slot.endangers(self._most):
-            return
         kept = f"The slot {self.stream} keeps {size(slot.held_bytes)} of log in {where(self._session.endpoint)}"
+        if not slot.endangers(self._most):
+            self._warn(slot, kept)
+            return
         if self._restarts:
             self.drop()
             raise SnapshotLost(f"{kept}, more than it may: it was dropped, as declared, and the table is read again.")
@@ -135,6 +147,16 @@ class PostgresLog:
                 "give the log up with `airflow backpressure forget`."
             )
         log.warning("%s, more than it may; replaying it frees it.", kept)
+
+    def _warn(self, slot: Slot, kept: str) -> None:
+        """Log a warning when the log reaches the next level of what may be kept; once each, until it is freed."""
+        level, limit = slot.reach_level(self._most), slot.limit(self._most)
+        if level > _warned.get(self.stream, 0.0) and limit is not None:
+            pid = find_pinning(self._session, slot)
+            why = f"; the open transaction of process {pid} holds it, not the hydration" if pid else ""
+            what = "it is dropped at the limit, and the table is read again" if self._restarts else "ranges stop there"
+            log.warning("%s, %.0f %% of the %s that it may: %s%s.", kept, level * 100, size(limit), what, why)
+        _warned[self.stream] = level
 
     def drop(self) -> None:
 

@@ -6,11 +6,14 @@ from typing import ClassVar
 from airflow_provider_backpressure.connectors.relational.config import TableSource
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.health_signals import WalHeadroom, Watched
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.table_selection import TableName
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 STOP_AND_KEEP, DROP_AND_RESTART = "stop_and_keep", "drop_slot_and_restart"
+HEADROOM_HOURS = 2.0
+"""Hours before the limit of the kept log at which a warning begins, where the budget names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +32,10 @@ class PostgresSource(TableSource):
     wal_limit: int | None = None
     """Bytes of its log that the source may keep for a hydration under ``catch_up``; ``None``: what it allows itself
     (``max_slot_wal_keep_size``), if it does."""
-    at_wal_limit: str = STOP_AND_KEEP
-    """What happens at that limit: ``stop_and_keep`` stops the reading of ranges and keeps the log for a person to
-    decide, ``drop_slot_and_restart`` gives the log up at once and reads the table again."""
+    at_wal_limit: str = DROP_AND_RESTART
+    """What happens at that limit, after warnings at 50 and 80 % of it: ``drop_slot_and_restart`` gives the log up at
+    once and reads the table again, ``stop_and_keep`` stops the reading of ranges and keeps the log for a person to
+    decide."""
 
     def __post_init__(self) -> None:
         """See :meth:`TableSource.__post_init__`; what the log may take is checked too."""
@@ -43,6 +47,10 @@ class PostgresSource(TableSource):
         most = self.wal_limit
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise InvalidDeclaration(f"PostgresSource.wal_limit must be a number of bytes above 0, not {most!r}.")
+
+    def safety_signals(self, consistency: str | None) -> tuple[Watched, ...]:
+        """Return what is watched without being asked for: under ``catch_up`` the source's disk."""
+        return (WalHeadroom(hours=HEADROOM_HOURS),) if consistency == Consistency.CATCH_UP else ()
 
     def parse_name(self, table: str) -> TableName:
         """Return a table's names; :class:`InvalidDeclaration` for what is none."""
