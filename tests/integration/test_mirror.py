@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.tasks.copy import copy_slice
 from airflow_provider_backpressure.core.config import Budget, Refresh
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.execution.lane_result import spec_for
 from airflow_provider_backpressure.core.planning.results import Planned
+from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
-from airflow_provider_backpressure.exceptions import BackpressureError, SinkRefused, SourceRefused
+from airflow_provider_backpressure.exceptions import BackpressureError, SinkRefused, SinkUnavailable, SourceRefused
 from tests.support import mysql as on_mysql
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
@@ -93,6 +96,22 @@ def test_each_run_writes_only_the_ranges_that_differ(consistency: str, database:
     confirmed = run(database, "SELECT plan_id, rows FROM raw.backpressure_commit WHERE slice_id = 'confirmed'")
     assert len(confirmed) == 4
     assert dict(confirmed)[second.planned.plan.plan_id] == ROWS
+
+
+def test_a_range_that_did_not_change_does_not_connect_to_the_target(database: Endpoint, composed: Composed) -> None:
+    """Its task returns where the target's server cannot be reached; that of a range which differs does not."""
+    mirror(composed, "first")
+    nowhere = replace(database, port=1)
+    with composed.open() as ports:
+        planned = replace(ports.planner(), run="second", refresh=Refresh.EACH_RUN).plan()
+        run(database, "DELETE FROM t WHERE id = 1")
+        writes = LastWrites(planned.plan, ports.sink)
+        records = ports.ledger.ranges(planned.plan.plan_id)
+        specs = [spec_for(planned.plan, each, ports.source, None, writes.find(each.bounds)) for each in records]
+    changed, *same = specs
+    assert [copy_slice(spec, spec.slices[0], database, nowhere).unchanged for spec in same] == [True, True]
+    with pytest.raises(SinkUnavailable):
+        copy_slice(changed, changed.slices[0], database, nowhere)
 
 
 def test_a_value_that_is_equal_but_stored_otherwise_is_written(database: Endpoint, composed: Composed) -> None:
