@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from xml.sax.saxutils import quoteattr
 
 from dev.prerequisites import missing
@@ -33,17 +33,29 @@ class DownloadError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """One pinned jar."""
+    """One pinned jar or archive."""
 
     organisation: str
     name: str
     version: str
+    extension: str = "jar"
+    classifier: str = ""
+    """Which of several files of one version it is; empty for the jar itself."""
     sha256: str
 
     @property
     def file_name(self) -> str:
         """Name in the cache."""
-        return f"{self.organisation}-{self.name}-{self.version}.jar"
+        return f"{self.organisation}-{self.name}-{self.version}.{self.extension}"
+
+    @property
+    def dependency(self) -> str:
+        """Ivy's element for it."""
+        place = f'org="{self.organisation}" name="{self.name}" rev="{self.version}" conf="default->default"'
+        if not self.classifier:
+            return f"<dependency {place}/>"
+        kind = f'type="{self.extension}" ext="{self.extension}" m:classifier="{self.classifier}"'
+        return f'<dependency {place}><artifact name="{self.name}" {kind}/></dependency>'
 
 
 def pinned(group: str) -> list[Artifact]:
@@ -53,8 +65,9 @@ def pinned(group: str) -> list[Artifact]:
         raise DownloadError(f"Nothing is pinned as {group!r} in {PINNED.name}; there are {', '.join(sorted(groups))}.")
     found = []
     for entry in groups[group]:
-        organisation, name, version = entry["coordinate"].split(":")
-        found.append(Artifact(organisation=organisation, name=name, version=version, sha256=entry["sha256"]))
+        names = ("organisation", "name", "version", "extension", "classifier")
+        parts = dict(zip(names, entry["coordinate"].split(":"), strict=False))
+        found.append(Artifact(**parts, sha256=entry["sha256"]))
     return found
 
 
@@ -81,8 +94,8 @@ class Downloads:
                 self._fetch(missing, scratch_of=name)
         return [self.folder / artifact.file_name for artifact in artifacts]
 
-    def unpacked(self, name: str, *, member: str, into: Path | None = None) -> Path:
-        """Return the folder with a group's inner archive unpacked; `member` is how that archive's name ends."""
+    def unpacked(self, name: str, *, member: str = "", into: Path | None = None) -> Path:
+        """Return the folder with a group's archive unpacked; `member`: how the name of one inside of a jar ends."""
         (jar,) = self.group(name)
         parent = into or self.folder / "unpacked"
         parent.mkdir(parents=True, exist_ok=True)
@@ -143,19 +156,17 @@ def _ivy(artifacts: list[Artifact], scratch: Path, mark: str) -> None:
         '<ivysettings><settings defaultResolver="central"/><resolvers><ibiblio name="central" m2compatible="true"'
         f' usepoms="false" useMavenMetadata="false" checksums=""{root}/></resolvers></ivysettings>'
     )
-    wanted = "".join(
-        f'<dependency org="{one.organisation}" name="{one.name}" rev="{one.version}" conf="default->default"/>'
-        for one in artifacts
-    )
+    wanted = "".join(one.dependency for one in artifacts)
     module = (
-        '<ivy-module version="2.0"><info organisation="dev" module="services"/><configurations>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="dev" module="services"/><configurations>'
         f'<conf name="default"/></configurations><dependencies>{wanted}</dependencies></ivy-module>'
     )
     (scratch / "settings.xml").write_text(settings)
     (scratch / "ivy.xml").write_text(module)
     pattern = f"{scratch}/out/[organisation]-[artifact]-[revision].[ext]"
     command = [java(), "-jar", str(_ivy_jar()), "-settings", "settings.xml", "-ivy", "ivy.xml"]
-    command += ["-cache", str(scratch / "cache"), "-retrieve", pattern, "-types", "jar"]
+    command += ["-cache", str(scratch / "cache"), "-retrieve", pattern, "-types", "jar", "tar.gz"]
     try:
         done = process.run(command, mark=mark, cwd=scratch)
     except FileNotFoundError:
@@ -182,11 +193,15 @@ def _ivy_jar() -> Path:
     return jars[-1]
 
 
-def _unpack(jar: Path, member: str, folder: Path) -> None:
-    with zipfile.ZipFile(jar) as outer:
-        (inner,) = (name for name in outer.namelist() if name.endswith(member))
-        with outer.open(inner) as packed, tarfile.open(fileobj=packed, mode="r|*") as archive:
-            archive.extractall(folder, **SAFELY)
+def _unpack(file: Path, member: str, folder: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        if member:
+            outer = stack.enter_context(zipfile.ZipFile(file))
+            (inner,) = (name for name in outer.namelist() if name.endswith(member))
+            packed: IO[bytes] = stack.enter_context(outer.open(inner))
+        else:
+            packed = stack.enter_context(file.open("rb"))
+        stack.enter_context(tarfile.open(fileobj=packed, mode="r|*")).extractall(folder, **SAFELY)
     for inside in (folder, *folder.rglob("*/")):
         inside.chmod(0o755)  # whatever the umask: PostgreSQL refuses to run as root, and another account must read it
 

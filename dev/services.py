@@ -25,6 +25,7 @@ from dev.servers.mysql import Mariadb, Mysql
 from dev.servers.postgres import Postgres, data_folder
 from dev.servers.process import Process, until
 from dev.servers.records import Records
+from dev.servers.registry import Registry
 from dev.servers.server import Kind, Options, Place, Server, ServiceError
 from dev.servers.standalone import Master, Worker
 
@@ -35,6 +36,7 @@ KINDS: dict[str, Kind] = {
     "kafka": Kafka(),
     "mysql": Mysql(),
     "mariadb": Mariadb(),
+    "registry": Registry(),
     "connect": Connect(),
     "standalone": Master(),
     "worker": Worker(),

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from dev.servers.registry import MISSING, find_java
 from dev.services import Server, Services
 from tests.support import faults
 from tests.support import mysql as on_mysql
@@ -136,6 +137,14 @@ def mariadb(services: Services) -> Endpoint:
 def kafka(services: Services) -> Server:
     """A real Kafka broker."""
     return services.up("kafka")["kafka"]
+
+
+@pytest.fixture(scope="session")
+def registry(services: Services) -> Server:
+    """A real schema registry, where a Java that runs it is installed."""
+    if find_java() is None:
+        pytest.skip(MISSING)
+    return services.up("registry")["registry"]
 
 
 @pytest.fixture(scope="session")
