@@ -28,6 +28,8 @@ class Endpoint:
     executor_host: str | None = None
     """Host by which executors reach the database, where it is another one than Airflow's."""
     executor_port: int | None = None
+    related: Mapping[str, "Endpoint"] = field(default_factory=dict, repr=False)
+    """Further places that the planning side needs, by connection id. They never travel to executors."""
 
     @property
     def address(self) -> str:
@@ -36,7 +38,8 @@ class Endpoint:
 
     def for_executors(self) -> "Endpoint":
         """Return the endpoint as executors see it."""
-        return replace(self, host=self.executor_host or self.host, port=self.executor_port or self.port)
+        host, port = self.executor_host or self.host, self.executor_port or self.port
+        return replace(self, host=host, port=port, related={})
 
 
 class DeclaredTable(Protocol):
@@ -69,7 +72,7 @@ def endpoint_of(endpoints: Mapping[str, Endpoint], conn_id: str) -> Endpoint:
 
 def endpoints_to_json(endpoints: Mapping[str, Endpoint]) -> str:
     """Return endpoints by connection id, **with their passwords**: for a file that only its owner can read."""
-    return json.dumps({conn_id: asdict(endpoint) for conn_id, endpoint in endpoints.items()})
+    return json.dumps({conn_id: asdict(replace(each, related={})) for conn_id, each in endpoints.items()})
 
 
 def endpoints_from_json(text: str) -> dict[str, Endpoint]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from airflow.sdk import BaseHook, Connection
 
@@ -159,9 +160,40 @@ def from_iceberg(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
     return _without_address(found, {CATALOG: found.host})
 
 
+REGISTRY_TLS = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+"""Extras that are read; files are those of the host that plans."""
+
+
 def _without_address(found: Connection, options: Mapping[str, str]) -> Endpoint:
     login, password = found.login or "", found.password or ""
     return replace(NOWHERE, conn_id=found.conn_id, user=login, password=password, options=options)
+
+
+def from_registry(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
+    """Build the endpoint of a schema registry: its whole address as host, or host, port and protocol.
+
+    Login and password are those of the registry; a password alone is a bearer token. :class:`InvalidDeclaration` names
+    what is missing or cannot be meant.
+    """
+    if not found.host:
+        raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no host: the registry's address.")
+    address = found.host if "://" in found.host else f"{found.schema or 'http'}://{found.host}"
+    place = urlsplit(address)
+    if place.scheme not in ("http", "https") or "@" in place.netloc or not place.hostname:
+        raise InvalidDeclaration(
+            f"The host of connection {found.conn_id!r} is no address of a schema registry: give one as "
+            "https://registry:8081, with login and password in fields of their own."
+        )
+    netloc = f"{place.netloc}:{found.port}" if found.port and place.port is None else place.netloc
+    _log_ignored(found, extra, REGISTRY_TLS)
+    host = urlunsplit((place.scheme, netloc, place.path.rstrip("/"), "", ""))
+    return replace(_without_address(found, _given(extra, REGISTRY_TLS)), host=host)
+
+
+def with_related(found: Endpoint, declared: object) -> Endpoint:
+    """Return a source's endpoint with those of the further connections that its planning side needs."""
+    related: Mapping[str, tuple[str, ...]] = getattr(declared, "related", {})
+    return replace(found, related={conn_id: endpoint(conn_id, *types) for conn_id, types in related.items()})
 
 
 def connection(conn_id: str, *types: str) -> Connection:
@@ -267,6 +299,7 @@ def _given(extra: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
 
 BUILDERS: dict[str, Callable[[Connection, Mapping[str, Any]], Endpoint]] = {
     "aws": from_aws,
+    "http": from_registry,
     "kafka": from_kafka,
     "mysql": mysql_endpoint,
     "postgres": from_connection,

@@ -32,7 +32,7 @@ from airflow_provider_backpressure.core.verification.verifier import Verifier
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks import metrics
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook
-from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.endpoints import endpoint, with_related
 from airflow_provider_backpressure.hooks.metrics import Places
 from airflow_provider_backpressure.hooks.spark import open_runner
 
@@ -133,7 +133,7 @@ class SharedPorts:
     def open(self, declared: Declaration) -> Iterator["HydrationSession"]:
         """Open source and sink of one hydration, and close them in the end. Threads may do so at once."""
         with ExitStack() as stack:
-            upstream = endpoint_of(self.endpoints, declared.source.conn_id)
+            upstream = with_related(endpoint_of(self.endpoints, declared.source.conn_id), declared.source)
             source = stack.enter_context(closing(declared.source.open(upstream)))
             sink = stack.enter_context(closing(declared.sink.open(endpoint_of(self.endpoints, declared.sink.conn_id))))
             opened = HydrationSession(

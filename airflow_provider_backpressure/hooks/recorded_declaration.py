@@ -24,7 +24,7 @@ from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Trans
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, RunnerRefused
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
-from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.endpoints import endpoint, with_related
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.metrics import Places
 
@@ -104,7 +104,8 @@ def open_recorded_health(hydration: Hydration, ledger: LedgerReader, budget: Bud
 def open_recorded_source(hydration: Hydration) -> Iterator[Source]:
     """Open a hydration's source; it connects at the first question."""
     declared = declaration_of(hydration).source
-    with closing(declared.open(endpoint(declared.conn_id, *declared.conn_types))) as source:
+    found = with_related(endpoint(declared.conn_id, *declared.conn_types), declared)
+    with closing(declared.open(found)) as source:
         yield source
 
 

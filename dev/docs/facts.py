@@ -37,6 +37,7 @@ SINK_TABLES = (
 DECLARED = (
     sources.PostgresSource,
     sources.KafkaSource,
+    sources.Avro,
     sources.MySQLSource,
     sources.LandedSource,
     sinks.PostgresSink,

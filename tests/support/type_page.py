@@ -10,6 +10,7 @@ PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "t
 MYSQL = PAGE.with_name("types-mysql.md")
 MARIADB = PAGE.with_name("types-mariadb.md")
 KAFKA = PAGE.with_name("types-kafka.md")
+AVRO = PAGE.with_name("types-avro.md")
 WRITE = "BACKPRESSURE_WRITE_DOCS"
 """Set in the environment, it makes the test write the page."""
 INTRODUCTION = """# Types
@@ -78,6 +79,25 @@ AFTER_KAFKA = """
 - A value that does not fit is named by topic, partition, offset and field: see [bad rows](../howto/bad-rows.md).
 """
 
+FROM_AVRO = """# Types from Avro
+
+How fields of Avro records arrive in PostgreSQL. The table is made by the test that registers a schema in a real
+registry, sends each type with NULL and extremes through a topic and Spark, and compares what PostgreSQL has to print.
+
+- **PostgreSQL**: the type of a target that is created; one that is there must have it.
+- **In a transform**: the column's type in Spark's DataFrame. `string` is text that PostgreSQL's type reads.
+"""
+AFTER_AVRO = """
+- A union of null and one type is a column of that type. Every column may be NULL: a tombstone has none of them.
+- Nested values and unions of several types are one JSON text: bytes in base64, times as ISO text, decimals with all of
+  their digits, NaN and infinity as texts.
+- A day or moment outside of the years 1 to 9999 is refused by its record, and so is a moment with digits below the
+  microsecond. `Avro(raw=("field",))` takes such a field as its number, and a decimal as its bytes.
+- `duration` and other logical types that are not in the table arrive as the type below them.
+- A text with a NUL character is refused by its record: PostgreSQL holds none.
+- Aliases of fields are not followed: a field that was renamed is a new column.
+"""
+
 
 def page(found: Mapping[str, bool], refused: Mapping[str, str]) -> str:
     """Return the page. ``found``: whether all values of a type were equal; ``refused``: the reason by type."""
@@ -122,6 +142,16 @@ def kafka_page(found: Mapping[str, tuple[str, list[str], bool]]) -> str:
     ]
     head = "\n| Declared | PostgreSQL | Sent | Arrived | In a transform |\n|---|---|---|---|---|\n"
     return "\n".join([FROM_KAFKA + head + "\n".join(lines), AFTER_KAFKA])
+
+
+def avro_page(found: Mapping[str, tuple[str, bool]]) -> str:
+    """Return the page of Avro's types. ``found``: by type PostgreSQL's, and whether all values arrived."""
+    return mysql_page(
+        {type_: (type_, postgres, equal) for type_, (postgres, equal) in found.items()},
+        before=FROM_AVRO,
+        after=AFTER_AVRO,
+        name="Avro",
+    )
 
 
 def keep(text: str, page: Path = PAGE) -> str:

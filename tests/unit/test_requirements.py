@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "airflow_provider_backpressure"
-WITH_AIRFLOW = {"fastapi", "pydantic", "requests", "starlette"}
+WITH_AIRFLOW = {"fastapi", "httpx", "pydantic", "requests", "starlette"}
 """What Airflow's own distribution asks for by name: it comes with it, in the version that it can use."""
 WITH_OTHERS = {
     "airflow": "apache-airflow",

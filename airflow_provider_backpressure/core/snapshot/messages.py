@@ -118,6 +118,9 @@ class ReadSpec:
     """Columns that the table got since the plan before: where its log does not know them yet, they are NULL."""
     storage: TableStorage | None = None
     """How the table was stored when it was planned; ``None`` where that does not matter, or in an earlier release."""
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    """How the ``key`` and the ``value`` of a topic's records are decoded, with every schema that they may have; neither
+    where no registry has their schemas."""
     substitutes: tuple[Substitute, ...] = ()
     """Of a plan those that its jobs carry; of a source those that it has."""
 

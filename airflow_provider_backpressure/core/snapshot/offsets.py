@@ -39,6 +39,8 @@ class LogWindow:
     """Where the first plan began, of a log that is read from its end on. A partition that is not named was added later.
 
     ``None``: it began elsewhere, or in an earlier release."""
+    schemas: Mapping[str, int] = field(default_factory=dict)
+    """Id of the schema that keys and values are read by, where a registry has it."""
 
     @property
     def total(self) -> int:
@@ -70,6 +72,8 @@ class LogWindow:
             value["marks"] = _to_json_keys(self.marks)
         if self.origin is not None:
             value["origin"] = _to_json_keys(self.origin)
+        if self.schemas:
+            value["schemas"] = dict(self.schemas)
         return json.dumps(value)
 
     @classmethod
@@ -83,6 +87,7 @@ class LogWindow:
             end=_to_partitions(value["end"]),
             marks=_to_partitions(value.get("marks", {})),
             origin=_to_partitions(value["origin"]) if "origin" in value else None,
+            schemas=value.get("schemas", {}),
         )
 
     @classmethod

@@ -1,11 +1,12 @@
 """The declaration of a Kafka topic as a source. Knows no connection and imports no driver."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
+from airflow_provider_backpressure.connectors.kafka.source.formats import CONN_TYPES, Format
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Retention, Watched
@@ -36,7 +37,7 @@ class KafkaSource:
     """Types that the Airflow connection may be of."""
     consistencies: ClassVar[tuple[str, ...]] = (Consistency.OFFSETS,)
     """What may be asked for."""
-    templated: ClassVar[tuple[str, ...]] = ("conn_id", "topic", "start")
+    templated: ClassVar[tuple[str, ...]] = ("conn_id", "topic", "value", "key", "start")
     """Fields whose text may be a template."""
 
     conn_id: str
@@ -45,8 +46,10 @@ class KafkaSource:
     """``json``: each value is one JSON text; ``raw``: bytes as they are."""
     fields: Mapping[str, str] | None = None
     """PostgreSQL types by field of the JSON object, in the order of the columns; they stand for ``value``."""
-    key: str = "bytes"
-    """``bytes``, or ``text`` where every key is UTF-8."""
+    value: Format | None = None
+    """How values are written whose schemas are in a registry; it stands for ``format`` and ``fields``."""
+    key: str | Format = "bytes"
+    """``bytes``, ``text`` where every key is UTF-8, or how keys are written whose schemas are in a registry."""
     start: Start = EARLIEST
     """Where the first run begins: ``earliest``, ``latest``, an aware time (a datetime or ISO text), or offsets by
     partition, of which those not named begin at their earliest."""
@@ -59,8 +62,15 @@ class KafkaSource:
         """Refuse what cannot be meant; templates are looked at when they are known."""
         if self.format not in FORMATS:
             raise InvalidDeclaration(f"KafkaSource.format must be one of {', '.join(FORMATS)}, not {self.format!r}.")
-        if self.key not in KEYS:
+        if isinstance(self.key, str) and self.key not in KEYS:
             raise InvalidDeclaration(f"KafkaSource.key must be one of {', '.join(KEYS)}, not {self.key!r}.")
+        if any(isinstance(each, str) for each in self.registered.values()):
+            raise InvalidDeclaration(
+                f"KafkaSource.value must be a format, as Avro(registry_conn_id=…), not {self.value!r}: format= names "
+                "json and raw."
+            )
+        if self.value is not None and (self.fields is not None or self.format != "json"):
+            raise InvalidDeclaration("KafkaSource.value says how values are written: leave format and fields out.")
         if self.fields is not None and self.format != "json":
             raise InvalidDeclaration("KafkaSource.fields are those of JSON objects: they need format='json'.")
         if self.fields is not None and not self.fields:
@@ -71,6 +81,17 @@ class KafkaSource:
             )
         if isinstance(self.start, datetime):
             _aware(self.start)
+
+    @property
+    def registered(self) -> dict[str, Format]:
+        """What goes by schemas of a registry, by ``key`` and ``value``."""
+        key = {} if isinstance(self.key, str) else {KEY: self.key}
+        return key if self.value is None else {**key, VALUE: self.value}
+
+    @property
+    def related(self) -> dict[str, tuple[str, ...]]:
+        """Types of further connections that the planning side needs, by their ids."""
+        return {each.registry_conn_id: CONN_TYPES for each in self.registered.values()}
 
     @property
     def table(self) -> str:
@@ -150,25 +171,34 @@ _ALIASES = {
 _TYPE = re.compile(r"([a-z_][a-z0-9_ ]*?)\s*(?:\(([\d\s,]+)\))?((?: with| without) time zone)?")
 
 
-def columns_of(declared: "KafkaSource") -> tuple[Column, ...]:
-    """Return the columns; ``InvalidDeclaration`` for a field whose name or type cannot be taken."""
+def columns_of(
+    declared: "KafkaSource", values: Sequence[Column] | None = None, key: Column | None = None
+) -> tuple[Column, ...]:
+    """Return the columns; ``InvalidDeclaration`` for a field whose name or type cannot be taken.
+
+    ``values``, ``key``: those that the schemas of a registry make.
+    """
     given = (
         Column(name="topic", type="text", nullable=False),
         Column(name="partition", type="integer", nullable=False),
         Column(name="offset", type="bigint", nullable=False),
         Column(name="timestamp", type="timestamp with time zone"),
-        Column(name=KEY, type=_KEYS[declared.key]),
+        key or Column(name=KEY, type=_KEYS[str(declared.key)]),
         Column(name="headers", type="json"),
     )
-    if declared.fields is None:
+    if values is None and declared.fields is None:
         return (*given, Column(name=VALUE, type=_VALUES[declared.format]))
-    taken = [name for name in (*(column.name for column in given), TOMBSTONE) if name in declared.fields]
+    way_out = "leave fields out, and take the value apart in a transform"
+    if values is None:
+        fields = declared.fields or {}
+        values = [Column(name=name, type=to_postgres_type(type_)) for name, type_ in fields.items()]
+    else:
+        way_out = "rename it with names= of the format"
+    names = [column.name for column in values]
+    taken = [name for name in (*(column.name for column in given), TOMBSTONE) if name in names]
     if taken:
-        raise InvalidDeclaration(
-            f"The field {', '.join(taken)} would be a second column of that name: leave fields out, and take the value "
-            "apart in a transform."
-        )
-    return (*given, *(Column(name=name, type=to_postgres_type(type_)) for name, type_ in declared.fields.items()))
+        raise InvalidDeclaration(f"The field {', '.join(taken)} would be a second column of that name: {way_out}.")
+    return (*given, *values)
 
 
 def rebuild_source(conn_id: str, topic: str, columns: tuple[Column, ...]) -> "KafkaSource":

@@ -7,25 +7,34 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.connectors.kafka import metadata as identity
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED, SUBSTITUTE
 from airflow_provider_backpressure.connectors.kafka.errors import loss, shortfall
-from airflow_provider_backpressure.connectors.kafka.source.config import EARLIEST, KEY, LATEST, columns_of, parse_start
+from airflow_provider_backpressure.connectors.kafka.source.config import (
+    EARLIEST,
+    KEY,
+    LATEST,
+    VALUE,
+    columns_of,
+    parse_start,
+)
+from airflow_provider_backpressure.connectors.kafka.source.formats import Format
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
 from airflow_provider_backpressure.connectors.kafka.source.offsets import ASSUMED_BYTES, Log, Mark, Marks, TopicLog
+from airflow_provider_backpressure.connectors.kafka.source.schemas import Pinned, pin, to_columns, to_key
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, OffsetBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, Offsets, pack_pieces
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
-from airflow_provider_backpressure.exceptions import RESTART, SourceRefused
+from airflow_provider_backpressure.exceptions import RESTART, InvalidDeclaration, SourceRefused
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.connectors.kafka.source.config import KafkaSource
@@ -45,7 +54,11 @@ class KafkaTopic:
 
     def __init__(self, declared: "KafkaSource", endpoint: Endpoint) -> None:
         self._declared = declared
-        self._columns = columns_of(declared)
+        self._pinned: dict[str, Pinned] = {}
+        """The schemas of the latest snapshot, by ``key`` and ``value``."""
+        self._endpoint = endpoint
+        if not declared.registered:
+            columns_of(declared)
         self._start = parse_start(declared.start)
         self._log = TopicLog(endpoint=endpoint, topic=declared.topic)
         self._marks = Marks(endpoint=endpoint, topic=declared.topic)
@@ -72,6 +85,7 @@ class KafkaTopic:
                 self._declared.topic,
             )
         last = LogWindow.from_text(after) if after is not None else None
+        columns = self._columns(last)
         if last is not None:
             starts, origin = self._next(now, last), last.origin
         elif self._start == LATEST:
@@ -80,12 +94,15 @@ class KafkaTopic:
             starts, origin = self._first(now), None
         # A start may lie in what is held back: then nothing is read of that partition, and nothing goes back either.
         ends = {partition: max(end, starts[partition]) for partition, end in now.end.items()}
-        window = LogWindow(topic=self._declared.topic, topic_id=now.topic_id, start=starts, end=ends, origin=origin)
+        schemas = {part: pinned.latest.id for part, pinned in self._pinned.items()}
+        window = LogWindow(
+            topic=self._declared.topic, topic_id=now.topic_id, start=starts, end=ends, origin=origin, schemas=schemas
+        )
         if counted:
             window = replace(window, marks=self._marks_of(window, now, last))
         return Snapshot(
             source_identity=self.identity,
-            columns=self._columns,
+            columns=columns,
             key=(KEY,),
             split=(),
             unique=False,
@@ -125,6 +142,7 @@ class KafkaTopic:
             conn_id=self._declared.conn_id,
             columns=snapshot.columns,
             window=snapshot.window,
+            decoding={part: pinned.to_json() for part, pinned in self._pinned.items()},
             substitutes=(SUBSTITUTE,) if find_spec(SUBSTITUTE.package) else (),
         )
 
@@ -174,6 +192,30 @@ class KafkaTopic:
 
     def close(self) -> None:
         """See :meth:`..core.ports.Source.close`. Nothing stays open between two questions."""
+
+    def _columns(self, last: LogWindow | None) -> tuple[Column, ...]:
+        """Return the columns, by the schemas as they are now; ``SourceRefused`` where they do not fit the last plan's.
+
+        Asked behind the end of what is read: the schema of every record before it is registered by then.
+        """
+        declared = self._declared
+        found = {
+            part: pin(format_, format_.subject or f"{declared.topic}-{part}", part, self._registry(format_))
+            for part, format_ in declared.registered.items()
+        }
+        for part, pinned in found.items():
+            pinned.check_against(last.schemas.get(part) if last is not None else None)
+        self._pinned = found
+        if not found:
+            return columns_of(declared)
+        key, values = found.get(KEY), found.get(VALUE)
+        return columns_of(declared, to_columns(values) if values else None, to_key(key) if key else None)
+
+    def _registry(self, format_: Format) -> Endpoint:
+        place = self._endpoint.related.get(format_.registry_conn_id)
+        if place is None:
+            raise InvalidDeclaration(f"The connection {format_.registry_conn_id} of the schema registry was not given.")
+        return place
 
     def _first(self, now: Log) -> dict[int, int]:
         """Return where the first run begins."""
@@ -276,8 +318,14 @@ class KafkaTopic:
 
     def _part(self) -> str:
         """Return the identity's suffix: other columns of a topic are another source."""
-        chosen = [self._declared.key, self._declared.format, list((self._declared.fields or {}).items())]
-        if chosen == ["bytes", "json", []]:
+        declared = self._declared
+        chosen = [declared.key, declared.format, list((declared.fields or {}).items())]
+        if declared.registered:
+            # Schemas evolve, so what makes the columns counts, and not the columns.
+            formats = {part: each.identity() for part, each in declared.registered.items()}
+            columns: list[Any] = [formats, *(each for each in chosen if isinstance(each, str))]
+        elif chosen == ["bytes", "json", []]:
             return ""
-        columns = [[column.name, column.type] for column in self._columns]
+        else:
+            columns = [[column.name, column.type] for column in columns_of(declared)]
         return "#" + hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:12]

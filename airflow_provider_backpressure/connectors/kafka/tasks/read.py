@@ -20,7 +20,12 @@ from airflow_provider_backpressure.connectors.kafka import metadata as identity
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED, SUBSTITUTE, consumer
 from airflow_provider_backpressure.connectors.kafka.errors import Failure, Heard, loss, translate_error, where
 from airflow_provider_backpressure.connectors.kafka.metadata import open_client
-from airflow_provider_backpressure.connectors.kafka.tasks.values import mark_tombstones, to_batch, to_batch_with_bad
+from airflow_provider_backpressure.connectors.kafka.tasks.values import (
+    mark_tombstones,
+    to_batch,
+    to_batch_with_bad,
+    to_decoders,
+)
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Piece, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
@@ -75,11 +80,16 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
         )
         null_times = what.get("null_timestamps", False)
         make = to_batch_with_bad if read.keep_bad else partial(to_batch, trusts=read.trusts)
+        decoders = to_decoders(read)
         found = reading.records(bounds.pieces)
         while True:
             with _pause_garbage_collection():
                 records = next(found, None)
-                batch = make(records, read.columns, what["topic"], null_times=null_times) if records else None
+                batch = (
+                    make(records, read.columns, what["topic"], null_times=null_times, decoders=decoders)
+                    if records
+                    else None
+                )
                 if records and read.marks_tombstones:
                     batch = mark_tombstones(batch, records, keep_bad=read.keep_bad)
                 del records

@@ -4,70 +4,42 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy
 import pyarrow
 import pyarrow.compute as pc
-from pyarrow import json as arrow_json
 
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.connectors.kafka.tasks.framing import Decoder
+from airflow_provider_backpressure.connectors.kafka.tasks.json_objects import are_objects
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec
 from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
-from airflow_provider_backpressure.spark.arrow_buffers import of_bytes, of_numbers
 from airflow_provider_backpressure.spark.stream_end import BAD, bad
 from airflow_provider_backpressure.spark.types import carrier
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-_READ = {"use_threads": False}
-# No field is wanted, so none is converted; one of an odd name has to be, or there would be no rows to count.
-_PARSE = arrow_json.ParseOptions(
-    explicit_schema=pyarrow.schema([("backpressure: nothing", pyarrow.string())]),
-    unexpected_field_behavior="ignore",
-)
-_BEYOND = re.compile(b"NaN|Inf")
-"""What Arrow's parser accepts and JSON does not have. Within a text it is allowed, which a closer check decides."""
-_LINE_END = of_bytes([b"\n"], pyarrow.binary())[0]
-_INITIALS = (b"N", b"I")
-"""Most batches have none of them, which takes no time to see."""
-
-
-def are_objects(values: pyarrow.Array) -> bool:
-    """Return whether every value that is not NULL surely is one JSON object in UTF-8 and nothing else.
-
-    Values are parsed as lines of one text. Each begins with ``{`` and ends with ``}``, so a line's end can only lie
-    between two objects: within one, ``}`` is never followed by ``{``, and a text holds no end of a line. As many
-    objects as values are then one in each.
-    """
-    present = values.drop_null()
-    if not len(present):
-        return True
-    framed = pc.and_(pc.starts_with(present, b"{"), pc.ends_with(present, b"}"))
-    if not pc.all(framed).as_py():
-        return False
-    lines = pyarrow.ListArray.from_arrays(of_numbers(numpy.array([0, len(present)], "i4"), pyarrow.int32()), present)
-    text = pc.binary_join(lines, _LINE_END)[0].as_py()
-    if any(initial in text for initial in _INITIALS) and _BEYOND.search(text):
-        return False
-    try:
-        present.cast(pyarrow.string())
-        found = arrow_json.read_json(
-            pyarrow.BufferReader(text), arrow_json.ReadOptions(**_READ, block_size=len(text) + 1), _PARSE
-        )
-    except pyarrow.ArrowInvalid:
-        return False
-    return bool(found.num_rows == len(present))
-
-
 Records = Sequence["Message"]
+Decoders = Mapping[str, Decoder]
+"""What takes keys and values apart that go by schemas of a registry, by ``key`` and ``value``."""
+NO_DECODERS: Decoders = {}
+
+
+def to_decoders(read: ReadSpec) -> Decoders:
+    """Return what takes keys and values apart, as a plan has it."""
+    columns = {"key": read.columns[GIVEN - 2 : GIVEN - 1], "value": read.columns[GIVEN:]}
+    return {
+        part: Decoder(decoding=decoding, columns=columns[part], part=part) for part, decoding in read.decoding.items()
+    }
+
 
 GIVEN = 6
 """Columns that come with every record, before the value or its fields."""
@@ -91,7 +63,13 @@ _NULL_TIMES = 'Set bad_timestamps="null" on the source to read it as NULL. '
 
 
 def to_batch(
-    records: Records, columns: Sequence[Column], topic: str, *, trusts: bool = False, null_times: bool = False
+    records: Records,
+    columns: Sequence[Column],
+    topic: str,
+    *,
+    trusts: bool = False,
+    null_times: bool = False,
+    decoders: Decoders = NO_DECODERS,
 ) -> pyarrow.RecordBatch:
     """Return records as a batch of these columns; ``SourceRefused`` names the first that is not what they say.
 
@@ -104,9 +82,9 @@ def to_batch(
         _numbers(records, "partition", pyarrow.int32()),
         _numbers(records, "offset", pyarrow.int64()),
         _times(records, null_times=null_times),
-        _bytes(records, "key") if key.type == "bytea" else _key_texts(records),
+        *_keys(records, key, decoders.get("key")),
         _headers(records),
-        *_values(records, columns[GIVEN:], trusts=trusts),
+        *_values(records, columns[GIVEN:], decoders.get("value"), trusts=trusts),
     ]
     return pyarrow.record_batch(arrays, names=[column.name for column in columns])
 
@@ -118,15 +96,21 @@ def mark_tombstones(batch: pyarrow.RecordBatch, records: Records, *, keep_bad: b
 
 
 def to_batch_with_bad(
-    records: Records, columns: Sequence[Column], topic: str, *, null_times: bool = False
+    records: Records,
+    columns: Sequence[Column],
+    topic: str,
+    *,
+    null_times: bool = False,
+    decoders: Decoders = NO_DECODERS,
 ) -> pyarrow.RecordBatch:
     """Return records as a batch of these columns and :data:`BAD`, which names those that are not what they say."""
-    pieces = list(_isolate(records, columns, topic, null_times=null_times))
+    make = partial(to_batch, columns=columns, topic=topic, null_times=null_times, decoders=decoders)
+    pieces = list(_isolate(records, columns, topic, make))
     return pieces[0] if len(pieces) == 1 else pyarrow.Table.from_batches(pieces).combine_chunks().to_batches()[0]
 
 
 def _isolate(
-    records: Records, columns: Sequence[Column], topic: str, *, null_times: bool
+    records: Records, columns: Sequence[Column], topic: str, make: Callable[[Records], pyarrow.RecordBatch]
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield the records in pieces: those that are not what they say alone, what is between them together.
 
@@ -135,14 +119,14 @@ def _isolate(
     if not records:
         return
     try:
-        batch = to_batch(records, columns, topic, null_times=null_times)
+        batch = make(records)
     except Unreadable as error:
         at = next(index for index, record in enumerate(records) if record is error.record)
         half = (at + 1 + len(records)) // 2
-        yield from _isolate(records[:at], columns, topic, null_times=null_times)
+        yield from _isolate(records[:at], columns, topic, make)
         yield _mark_rows(_empty(records[at], columns, topic), bad(error.reason, records[at].value()))
-        yield from _isolate(records[at + 1 : half], columns, topic, null_times=null_times)
-        yield from _isolate(records[half:], columns, topic, null_times=null_times)
+        yield from _isolate(records[at + 1 : half], columns, topic, make)
+        yield from _isolate(records[half:], columns, topic, make)
         return
     yield _mark_rows(batch, None)
 
@@ -170,7 +154,26 @@ class Unreadable(SourceRefused):
     record: "Message | None" = None
 
 
-def _values(records: Records, columns: Sequence[Column], *, trusts: bool) -> list[pyarrow.Array]:
+def _keys(records: Records, column: Column, decoder: Decoder | None) -> list[pyarrow.Array]:
+    if decoder is not None:
+        return _decode(records, decoder)
+    return [_bytes(records, "key") if column.type == "bytea" else _key_texts(records)]
+
+
+def _decode(records: Records, decoder: Decoder) -> list[pyarrow.Array]:
+    """Return the columns of keys or values that go by schemas of a registry."""
+    arrays, problems = decoder.decode(list(_each(records, decoder.part)))
+    if problems:
+        first = min(problems)
+        _refuse(records[first], problems[first])
+    return arrays
+
+
+def _values(
+    records: Records, columns: Sequence[Column], decoder: Decoder | None, *, trusts: bool
+) -> list[pyarrow.Array]:
+    if decoder is not None:
+        return _decode(records, decoder)
     if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "bytea":
         return [_bytes(records, "value")]
     if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "json":

@@ -12,9 +12,11 @@ from airflow_provider_backpressure.connectors.kafka.source.config import (
     to_postgres_type,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.sources import KafkaSource
+from airflow_provider_backpressure.sources import Avro, KafkaSource
 
+AVRO = Avro(registry_conn_id="r")
 PLACE = Endpoint(conn_id="events", host="a:1,b:2", port=0, database="", user="")
 
 
@@ -26,6 +28,9 @@ PLACE = Endpoint(conn_id="events", host="a:1,b:2", port=0, database="", user="")
         ({"fields": {}}, "at least one field"),
         ({"fields": {"id": "bigint"}, "format": "raw"}, "format='json'"),
         ({"start": datetime(2026, 1, 1)}, "with its zone"),
+        ({"value": "avro"}, "value must be a format, as Avro"),
+        ({"value": AVRO, "format": "raw"}, "leave format and fields out"),
+        ({"value": AVRO, "fields": {"id": "bigint"}}, "leave format and fields out"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_parse(values: dict[str, Any], words: str) -> None:
@@ -50,6 +55,23 @@ def test_what_may_be_a_template_is_refused_when_it_is_opened(values: dict[str, A
     """By then it is known."""
     with pytest.raises(InvalidDeclaration, match=words):
         KafkaSource(**{"conn_id": "events", "topic": "orders", **values}).open(PLACE)
+
+
+def test_a_field_that_is_named_as_a_record_s_own_column_is_refused() -> None:
+    """With the way out."""
+    declared = KafkaSource(conn_id="events", topic="orders", value=AVRO)
+    with pytest.raises(InvalidDeclaration, match=r"field timestamp would be a second column .* names="):
+        columns_of(declared, [Column(name="timestamp", type="text")])
+
+
+def test_another_format_is_another_source_and_another_schema_is_not() -> None:
+    """What makes the columns counts, not the columns themselves: schemas evolve."""
+    formats = [AVRO, Avro(registry_conn_id="r", subject="Order"), Avro(registry_conn_id="r", raw=("at",))]
+    declared = [*({"value": each} for each in formats), {"key": AVRO}, {"key": AVRO, "value": AVRO}]
+    identities = [KafkaSource(conn_id="c", topic="orders", **one).open(PLACE).identity for one in declared]
+    assert len(set(identities)) == len(identities)
+    other = KafkaSource(conn_id="c", topic="orders", value=Avro(registry_conn_id="another"))
+    assert other.open(PLACE).identity == identities[0]
 
 
 def test_a_start_is_what_it_says() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.connectors.kafka.tasks.values import are_objects
+from airflow_provider_backpressure.connectors.kafka.tasks.json_objects import are_objects
 
 
 def said(*values: bytes | None) -> bool:

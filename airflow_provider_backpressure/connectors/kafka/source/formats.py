@@ -1,0 +1,58 @@
+"""Formats of keys and values whose schemas are in a registry, as a DAG declares them. They hold names and no secret."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from airflow_provider_backpressure.connectors.kafka import avro
+from airflow_provider_backpressure.connectors.kafka.source.registry import AVRO, Version
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+CONN_TYPES = ("http",)
+"""Types that the connection of a registry may be of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Avro:
+    """Records in Avro, each behind its schema's id as Confluent's serializers write it.
+
+    A record's fields become columns; any other value is one column. Raises :class:`InvalidDeclaration`.
+    """
+
+    kind: ClassVar[str] = "avro"
+    schema_type: ClassVar[str] = AVRO
+    templated: ClassVar[tuple[str, ...]] = ("registry_conn_id", "subject")
+    """Fields whose text may be a template."""
+
+    registry_conn_id: str
+    """Airflow connection of the registry, of type ``http``."""
+    subject: str = ""
+    """Where the registry keeps the schemas; empty: ``<topic>-value`` or ``<topic>-key``. Of the strategy by records it
+    is the record's full name, of the one by topic and record ``<topic>-<full name>``."""
+    raw: tuple[str, ...] = ()
+    """Fields that are taken without their logical type: a timestamp as its number, a decimal as its bytes."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Column by field, where it is not to have the field's name: ``{"timestamp": "created_at"}``."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if not self.registry_conn_id:
+            raise InvalidDeclaration("Avro.registry_conn_id must name the Airflow connection of the schema registry.")
+        if isinstance(self.raw, str):
+            raise InvalidDeclaration("Avro.raw must be a list of columns, not one text.")
+
+    def column_types(self, version: Version, whole: str) -> dict[str, str | None]:
+        """Return the type of each column by a schema; ``None`` where every value is null."""
+        node = avro.parse(version.schema, [text for _, text in version.references])
+        return {self.names.get(name, name): type_ for name, type_ in avro.column_types(node, whole, self.raw).items()}
+
+    def identity(self) -> list[Any]:
+        """Return what makes other columns of the same records."""
+        return [self.kind, self.subject, sorted(self.raw), sorted(self.names.items())]
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what a task needs to know beside the schemas."""
+        return {"raw": list(self.raw), "names": dict(self.names)}
+
+
+Format = Avro

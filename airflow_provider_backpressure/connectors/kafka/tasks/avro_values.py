@@ -1,0 +1,115 @@
+"""Records of one Avro schema as columns, by the schema that they were written with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import pyarrow
+
+from airflow_provider_backpressure.connectors.kafka import avro
+from airflow_provider_backpressure.connectors.kafka.avro import Field, Node
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_bulk import Messages, read, skip, spread
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_text import write_default
+from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.spark.types import carrier
+
+_HEAD = 5
+"""Bytes before each value."""
+_FRAME = bytes(_HEAD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AvroSchema:
+    """A schema that records were written with, and the latest one, by which they are read."""
+
+    writer: Node
+    reader: Node
+    whole: str
+    """Name of the column of a value that is no record."""
+    as_text: bool
+    """Whether a record is one text rather than a column for each field, as a key is."""
+    raw: Sequence[str]
+    names: Mapping[str, str]
+    _defaults: dict[str, pyarrow.Array] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, decoding: Mapping[str, Any], schema_id: int, part: str) -> Self:
+        """Return a schema that a plan has pinned."""
+        return cls(
+            writer=_parse(decoding, schema_id),
+            reader=_parse(decoding, decoding["latest"]),
+            whole=part,
+            as_text=part == "key",
+            raw=decoding["raw"],
+            names=decoding["names"],
+        )
+
+    def decode(
+        self, payloads: Sequence[bytes], columns: Sequence[Column]
+    ) -> tuple[list[pyarrow.Array], dict[int, str]]:
+        """Return the columns of records, each behind its frame, and why some cannot be taken, by their number."""
+        messages = Messages(payloads=payloads, skip=_HEAD)
+        wanted = {column.name: column for column in columns}
+        found = self._read(messages, wanted)
+        behind = messages.at != messages.end
+        if behind.any():
+            messages.refuse(messages.all()[behind], "bytes follow its end")
+        for column in columns:
+            if column.name not in found:
+                found[column.name] = self._default(column, len(payloads))
+        return [found[column.name] for column in columns], messages.problems
+
+    def _read(self, messages: Messages, wanted: Mapping[str, Column]) -> dict[str, pyarrow.Array]:
+        rows = messages.all()
+        if self.as_text and avro.record_of(self.writer) is not None:
+            return {self.whole: read(messages, self.writer, rows, "json")}
+        record = avro.record_of(self.writer)
+        if record is not None and record is not self.writer:
+            return self._optional(messages, record, wanted)
+        return self._fields(messages, rows, avro.fields_of(self.writer, self.whole), wanted)
+
+    def _optional(self, messages: Messages, record: Node, wanted: Mapping[str, Column]) -> dict[str, pyarrow.Array]:
+        """Read records of which some are null: all of their columns are NULL."""
+        rows = messages.all()
+        there = messages.branches(self.writer, rows) == self.writer.branches.index(record)
+        found = self._fields(messages, rows[there], record.fields, wanted)
+        return {name: spread(column, there) for name, column in found.items()}
+
+    def _fields(
+        self, messages: Messages, rows: Any, fields: Sequence[Field], wanted: Mapping[str, Column]
+    ) -> dict[str, pyarrow.Array]:
+        found = {}
+        for each in fields:
+            column = wanted.get(self.names.get(each.name, each.name))
+            if column is None:
+                skip(messages, each.node, rows)
+            else:
+                found[column.name] = self._column(messages, each, rows, column)
+        return found
+
+    def _column(self, messages: Messages, each: Field, rows: Any, column: Column) -> pyarrow.Array:
+        values = read(messages, each.node, rows, avro.column_type(each.node, raw=each.name in self.raw))
+        type_ = carrier(column.type)[0]
+        return values if values.type == type_ else values.cast(type_)
+
+    def _default(self, column: Column, count: int) -> pyarrow.Array:
+        """Return what records have that were written before a field was there: the default of the latest schema."""
+        if column.name not in self._defaults:
+            self._defaults[column.name] = self._read_default(column)
+        return self._defaults[column.name].take(_zeros(count))
+
+    def _read_default(self, column: Column) -> pyarrow.Array:
+        for each in avro.fields_of(self.reader, self.whole):
+            if self.names.get(each.name, each.name) == column.name and each.has_default:
+                one = Messages(payloads=[_FRAME + write_default(each.node, each.default)], skip=_HEAD)
+                return self._column(one, each, one.all(), column)
+        return pyarrow.nulls(1, carrier(column.type)[0])
+
+
+def _zeros(count: int) -> pyarrow.Array:
+    return pyarrow.Array.from_buffers(pyarrow.int64(), count, [None, pyarrow.py_buffer(bytes(8 * count))])
+
+
+def _parse(decoding: Mapping[str, Any], schema_id: int) -> Node:
+    known = decoding["schemas"][str(schema_id)]
+    return avro.parse(known["schema"], [text for _, text in known["references"]])

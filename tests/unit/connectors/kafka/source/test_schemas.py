@@ -1,0 +1,182 @@
+"""The columns that the versions of a subject make together, and a registry's answers as errors."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.connectors.kafka.source.registry import Registry, Version
+from airflow_provider_backpressure.connectors.kafka.source.schemas import Pinned, is_held, merge, pin, to_key
+from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
+from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.sources import Avro
+
+AVRO = Avro(registry_conn_id="registry")
+SECRET = "s3cret-word"
+
+
+def merged(*versions: dict[str, str | None]) -> Pinned:
+    """Return versions with these columns together; their ids are 10, 20 and so on."""
+    made = [
+        (Version(id=10 * number, number=number, type="AVRO", schema=f'"{number}"'), types)
+        for number, types in enumerate(versions, 1)
+    ]
+    return merge(AVRO, "orders-value", tuple(made))
+
+
+def test_fields_keep_the_order_in_which_they_appeared() -> None:
+    """So a field that is added or gone moves no other one."""
+    found = merged({"id": "bigint", "old": "text"}, {"new": "date", "id": "bigint"})
+    assert list(found.columns.items()) == [("id", "bigint"), ("old", "text"), ("new", "date")]
+    assert found.misfits == {}
+
+
+def test_a_field_that_was_widened_has_its_last_type() -> None:
+    """Values of the earlier type fit; one of nulls only fits any."""
+    found = merged({"id": "integer", "note": None}, {"id": "bigint", "note": "text"}, {"id": "bigint", "note": None})
+    assert dict(found.columns) == {"id": "bigint", "note": "text"}
+    assert found.misfits == {}
+
+
+def test_a_version_that_does_not_fit_is_left_out_and_says_why() -> None:
+    """With both ids; its other fields are no columns."""
+    found = merged({"id": "text", "odd": "date"}, {"id": "bigint"})
+    assert dict(found.columns) == {"id": "bigint"}
+    assert found.misfits == {10: "its schema 10 does not fit schema 20: field id is text and not bigint"}
+    assert found.to_json()["schemas"] == {
+        "10": {"misfit": found.misfits[10]},
+        "20": {"schema": '"2"', "references": []},
+    }
+
+
+@pytest.mark.parametrize(
+    ("types", "words"),
+    [
+        ({"id": "text"}, r"Schema 20 \(version 2 of subject orders-value\) .* schema 10, .*: column id was bigint"),
+        ({"id": "bigint", "new": "text"}, None),
+        ({"new": "text"}, None),
+    ],
+)
+def test_the_last_plan_s_schema_is_compared(types: dict[str, str | None], words: str | None) -> None:
+    """A new column and one that is gone pass: the policy for new columns decides about them."""
+    found = merged({"id": "bigint"}, types)
+    if words is None:
+        found.check_against(10)
+    else:
+        with pytest.raises(SourceRefused, match=words):
+            found.check_against(10)
+    found.check_against(None)
+    found.check_against(99)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "held"),
+    [
+        ("integer", "bigint", True),
+        ("bigint", "integer", False),
+        ("bigint", "double precision", False),
+        ("real", "double precision", True),
+        ("uuid", "text", True),
+        ("json", "text", False),
+        ("numeric(9,2)", "numeric(12,3)", True),
+        ("numeric(9,2)", "numeric(9,3)", False),
+        ("numeric(9,2)", "numeric(12,1)", False),
+    ],
+)
+def test_what_holds_every_value_of_another_type(before: str, now: str, held: bool) -> None:
+    """Nothing is rounded on the way."""
+    assert is_held(before, now) is held
+
+
+def test_a_key_of_several_fields_is_one_text() -> None:
+    """A single value has its own type, unless rows cannot be upserted by it."""
+    assert to_key(merged({"key": "bigint"})).type == "bigint"
+    assert to_key(merged({"key": "json"})).type == "text"
+    assert to_key(merged({"id": "bigint", "region": "text"})).type == "text"
+
+
+@contextmanager
+def answering(answers: dict[str, tuple[int, Any]], seen: list[str | None]) -> Iterator[Endpoint]:
+    """Give a registry with these answers by path."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization"))
+            status, body = answers.get(self.path.partition("?")[0], (404, {}))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield replace(NOWHERE, conn_id="registry", host=f"http://127.0.0.1:{server.server_port}/api")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+LIST = "/api/subjects/a%2Fb-value/versions"
+ONE = {"id": 7, "version": 1, "schema": '"long"'}
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "words"),
+    [
+        ({}, SourceRefused, "has no subject a/b-value"),
+        ({LIST: (401, {})}, SourceRefused, "does not let reader in"),
+        ({LIST: (503, {})}, SourceUnavailable, "HTTP 503"),
+        ({LIST: (429, {})}, SourceUnavailable, "HTTP 429"),
+        ({LIST: (200, b"<html>")}, SourceRefused, "is no schema registry"),
+        ({LIST: (302, {})}, SourceRefused, "is no schema registry"),
+        ({LIST: (200, [1])}, SourceRefused, "no version 1 of a/b-value"),
+        (
+            {LIST: (200, [1]), f"{LIST}/1": (200, {**ONE, "schemaType": "PROTOBUF"})},
+            SourceRefused,
+            "is of type PROTOBUF, and Avro needs",
+        ),
+        (
+            {LIST: (200, [1]), f"{LIST}/1": (200, {**ONE, "schema": '{"type": "record"}'})},
+            SourceRefused,
+            "Version 1 of subject a/b-value cannot be read",
+        ),
+        ({LIST: (200, [])}, SourceRefused, "has no version"),
+    ],
+)
+def test_what_a_registry_answers_becomes_one_sentence(answers: Any, error: type[Exception], words: str) -> None:
+    """Refused for good, or unavailable for now; the password is in none."""
+    with answering(answers, []) as place, pytest.raises(error, match=words) as caught:
+        pin(AVRO, "a/b-value", "value", replace(place, user="reader", password=SECRET))
+    assert SECRET not in str(caught.value)
+
+
+def test_a_registry_that_is_not_there_is_unavailable() -> None:
+    """A task is tried again."""
+    with pytest.raises(SourceUnavailable, match="does not answer"):
+        Registry(endpoint=replace(NOWHERE, conn_id="registry", host="http://127.0.0.1:9")).versions("a")
+
+
+@pytest.mark.parametrize(("user", "expected"), [("reader", "Basic "), ("", f"Bearer {SECRET}")])
+def test_a_login_or_a_token_goes_along(user: str, expected: str) -> None:
+    """With every question."""
+    seen: list[str | None] = []
+    with answering({LIST: (200, [1]), f"{LIST}/1": (200, ONE)}, seen) as place:
+        found = Registry(endpoint=replace(place, user=user, password=SECRET)).versions("a/b-value")
+    assert found == (Version(id=7, number=1, type="AVRO", schema='"long"'),)
+    assert len(seen) == 2
+    assert all(each is not None and each.startswith(expected) for each in seen)
+
+
+def test_a_file_of_tls_that_is_missing_is_named_as_a_setting() -> None:
+    """Before anything is asked."""
+    options = {"ssl.ca.location": "/nowhere/ca.pem"}
+    with pytest.raises(SourceRefused, match="settings of"):
+        Registry(endpoint=replace(NOWHERE, conn_id="registry", host="https://a", options=options)).versions("a")
