@@ -150,8 +150,8 @@ class SharedPorts:
             yield opened
 
 
-OPENED = frozenset({"source", "sink", "budget"})
-"""Fields of a declaration that a planner takes once they are opened, or fitted to the runner."""
+OPENED = frozenset({"source", "sink", "budget", "run"})
+"""Fields of a declaration that a planner takes once they are opened or fitted to the runner, or from a running task."""
 PLANNED_OPTIONS = {each.name for each in fields(Declaration)} & {each.name for each in fields(Planner)} - OPENED
 """Fields that a planner takes as they are declared, by their names: a new one reaches it by being in both."""
 
