@@ -86,7 +86,7 @@ def has_asset(source: SourceDeclaration, sink: SinkDeclaration) -> bool:
     return all(isinstance(name, str) and "{{" not in name and "{%" not in name for name in names)
 
 
-def make_event_extra(hydration: Hydration, plan: Plan, *, rows: int, verified: str) -> dict[str, Any]:
+def make_event_extra(hydration: Hydration, plan: Plan, *, rows: int, verified: str, state: str) -> dict[str, Any]:
     """Return what the event of a run carries. ``rows``: those that the target has received by the plan, in all.
 
     The frontier is what is committed: of a single table its rows, of several and of a log what was planned.
@@ -98,6 +98,7 @@ def make_event_extra(hydration: Hydration, plan: Plan, *, rows: int, verified: s
         "hydration_id": hydration.id,
         "plan_id": plan.plan_id,
         "phase": hydration.phase.value,
+        "state": state,
         "rows": rows,
         "frontier": {str(key): position for key, position in frontier.items()},
         "verified": verified,

@@ -17,7 +17,9 @@ from airflow_provider_backpressure.airflow_compat import (
 )
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.gate.activity import Activity, Step
 from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.heartbeat import Heartbeat
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.snapshot.messages import ZONE, Transform
 from airflow_provider_backpressure.core.snapshot.ranges import lane
@@ -223,14 +225,36 @@ class HydrationTask(BaseOperator):
                 self.await_run(hydration_id, str(holder), instance)
         return frozenset(map(str, held))
 
+    def report(
+        self,
+        context: Context,
+        opened: HydrationSession,
+        hydration_id: str,
+        step: Step,
+        *,
+        write: Callable[[], None],
+    ) -> Heartbeat:
+        """Return what reports, while it is entered, that this task works and what it does. ``write`` writes a line."""
+        instance = context["ti"]
+        activity = Activity(step=step, lane=lane_name(context), try_number=getattr(instance, "try_number", None))
+        return Heartbeat(ledger=opened.ledger, hydration_id=hydration_id, activity=activity, write=write)
+
     def _keep_failure(self, instance: Any, opened: HydrationSession, error: BaseException) -> None:
         """Keep why this task has failed for good, where its run still has the hydration."""
         again = not isinstance(error, Terminal | AirflowFailException) and may_retry(instance)
-        if again or not self.hydration_id:
+        if not self.hydration_id:
             return
         with nobodys_error("Why the task has failed is not kept"):
-            if opened.ledger.hydration(self.hydration_id).holder in (instance.run_id, None):
+            if again:
+                self._keep_error(opened, failure_of(error))
+            elif opened.ledger.hydration(self.hydration_id).holder in (instance.run_id, None):
                 opened.ledger.keep_failure(self.hydration_id, failure_of(error))
+
+    def _keep_error(self, opened: HydrationSession, error: str) -> None:
+        """Keep why this try has failed, for as long as Airflow waits until it tries again."""
+        activity = opened.ledger.hydration(self.hydration_id).activity
+        if activity is not None:
+            opened.ledger.keep_activity(self.hydration_id, replace(activity, error=error))
 
     def _lead_to(self, hydration_id: str, instance: Any) -> None:
         """Let the task's links lead there at once: Airflow itself stores them when the task ends."""

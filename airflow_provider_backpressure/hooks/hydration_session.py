@@ -334,6 +334,8 @@ class HydrationSession:
         """Return the check that the current plan has to pass before anything ends or is published."""
         return Completion(plan=self.hydration()[1], ledger=self.ledger, sink=self.sink)
 
-    def verifier(self) -> Verifier:
-        """Return the verifier of the current plan."""
-        return Verifier(plan=self.hydration()[1], source=self.source, sink=self.sink, runner=self.runner)
+    def verifier(self, *, on_range: Callable[[int], None] | None = None) -> Verifier:
+        """Return the verifier of the current plan; ``on_range`` is called with the number of ranges that are done."""
+        return Verifier(
+            plan=self.hydration()[1], source=self.source, sink=self.sink, runner=self.runner, on_range=on_range
+        )

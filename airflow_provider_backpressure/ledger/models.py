@@ -223,6 +223,9 @@ hydration = sa.Table(
     sa.Column("failed_at", UtcDateTime),
     # As of the latest plan, as JSON: connection ids and no secret.
     sa.Column("declaration", LongText),
+    # What its task reports with each heartbeat, as JSON, and when it did.
+    sa.Column("activity", sa.Text),
+    sa.Column("heard_at", UtcDateTime),
     sa.Index("ix_backpressure_hydration_cluster", "cluster"),
     **ON_MYSQL,
 )
@@ -409,7 +412,7 @@ upstream = sa.Table(
 )
 
 
-REVISION = "0012"
+REVISION = "0013"
 """Of the newest migration. Revisions are numbers of four digits, so that they compare as text."""
 
 _VERSION: sa.Select[Any] = sa.select(sa.column("version_num")).select_from(sa.table(VERSION_TABLE))

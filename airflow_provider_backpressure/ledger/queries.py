@@ -1,16 +1,27 @@
 """Statements that the gate and the summaries of hydrations are read by."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, Phase
-from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueueEntry, QueuePlace, Shared, place
+from airflow_provider_backpressure.core.gate.queue import (
+    CONCURRENCY,
+    NOT_QUEUED,
+    QueueEntry,
+    QueuePlace,
+    Shared,
+    Work,
+    estimate_seconds,
+    estimate_starts,
+    place,
+)
 from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.progress.state import State
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.transitions import unknown
@@ -22,6 +33,7 @@ from airflow_provider_backpressure.ledger.models import (
     range_,
     utc_now,
 )
+from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import queue as turns
 from airflow_provider_backpressure.ledger.tables import sample as samples
 from airflow_provider_backpressure.ledger.tables import statistics
@@ -148,22 +160,25 @@ class _Queues:
         return place(entries, one.id, concurrency=most, cluster=one.cluster)
 
 
-def read_summaries(connection: Connection, hydrations: Sequence[Hydration]) -> list[HydrationSummary]:
+def read_summaries(connection: Connection, chosen: Sequence[Hydration]) -> list[HydrationSummary]:
     """Return the state of each of them, in the same order."""
-    if not hydrations:
+    if not chosen:
         return []
-    ids = [one.id for one in hydrations]
+    ids = [one.id for one in chosen]
     rows = statistics.of_many(connection, ids)
     sampled = samples.latest_of_many(connection, ids, seconds=RECENT_SECONDS)
-    recent = _recent(connection, hydrations, sampled)
-    held, failed = _held(connection, ids), _count_failed(connection, hydrations)
+    recent = _recent(connection, chosen, sampled)
+    held, failed = _held(connection, ids), _count_failed(connection, chosen)
     limits, courses = _limits(connection), _courses(connection, ids)
     spent = statistics.read_flows(connection, ids, seconds=RECENT_SECONDS)
     queues, most = _queues(connection, limits[Shared.HYDRATIONS]), limits[Shared.CONNECTIONS]
     taken, before = _into_servers(connection, most), turns.before_each(connection, ids) if most else {}
-    return [
+    at, spans = connection.execute(sa.select(utc_now())).scalar_one(), hydrations.read_snapshot_spans(connection, ids)
+    found = [
         HydrationSummary(
             hydration=one,
+            read_at=at,
+            span=spans.get(one.id),
             progress=total_progress(rows[one.id]),
             speed=sampled[one.id].rate if one.id in sampled else None,
             recent=recent.get(one.id, ()),
@@ -178,17 +193,45 @@ def read_summaries(connection: Connection, hydrations: Sequence[Hydration]) -> l
             flow=spent[one.id],
             course=courses.get(one.id),
         )
-        for one in hydrations
+        for one in chosen
+    ]
+    return _with_starts(connection, found, queues)
+
+
+def _with_starts(connection: Connection, found: list[HydrationSummary], queues: _Queues) -> list[HydrationSummary]:
+    """Add when those that wait in a queue are expected to start, by the time that the running ones have left."""
+    waiting = {now.hydration.cluster for now in found if now.state is State.QUEUED}
+    if not waiting:
+        return found
+    entries = [entry for name in waiting for entry in queues.entries.get(name, ())]
+    ids = [entry.hydration_id for entry in entries]
+    rows = statistics.of_many(connection, ids) if ids else {}
+    sampled = samples.latest_of_many(connection, ids, seconds=RECENT_SECONDS) if ids else {}
+    works = {
+        entry.hydration_id: Work(
+            left=total_progress(rows[entry.hydration_id]).left,
+            rate=sampled[entry.hydration_id].rate if entry.running and entry.hydration_id in sampled else None,
+        )
+        for entry in entries
+    }
+    starts: dict[str, float | None] = {}
+    for name in waiting:
+        own, most = queues.entries.get(name, ()), queues.limits.get(name)
+        seconds = estimate_seconds(own, {each.hydration_id: works[each.hydration_id] for each in own})
+        starts |= estimate_starts(own, seconds, concurrency=CONCURRENCY if most is None else most)
+    return [
+        replace(now, starts_in_seconds=starts.get(now.hydration.id)) if now.state is State.QUEUED else now
+        for now in found
     ]
 
 
 def _recent(
-    connection: Connection, hydrations: Sequence[Hydration], sampled: Mapping[str, samples.Latest]
+    connection: Connection, chosen: Sequence[Hydration], sampled: Mapping[str, samples.Latest]
 ) -> dict[str, list[float]]:
     """Return the recent rates of the hydrations whose end can be estimated."""
     rated = {
         one.id: one.plan.plan_id
-        for one in hydrations
+        for one in chosen
         if one.plan and one.phase is not Phase.STEADY_STATE and one.id in sampled and sampled[one.id].rate
     }
     now = max((sampled[each].now for each in rated), default=None)
@@ -205,13 +248,13 @@ def _held(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
     return {row.hydration_id: row.number for row in connection.execute(query)}
 
 
-def _count_failed(connection: Connection, hydrations: Sequence[Hydration]) -> dict[str, int]:
-    plans = [one.plan.plan_id for one in hydrations if one.plan]
+def _count_failed(connection: Connection, chosen: Sequence[Hydration]) -> dict[str, int]:
+    plans = [one.plan.plan_id for one in chosen if one.plan]
     query = (
         sa.select(range_.c.hydration_id, sa.func.count().label("number"))
         .with_hint(range_, BY_STATE, "mysql")
         .where(
-            range_.c.hydration_id.in_([one.id for one in hydrations]),
+            range_.c.hydration_id.in_([one.id for one in chosen]),
             range_.c.plan_id.in_(plans),
             is_in(RangeState.FAILED),
         )

@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from airflow_provider_backpressure.core import transitions as refusals
+from airflow_provider_backpressure.core.gate.activity import Activity
 from airflow_provider_backpressure.core.gate.credit_limits import Limit
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit, Phase
 from airflow_provider_backpressure.core.gate.queue import TOKEN_SECONDS, Shared
@@ -117,6 +118,8 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             holder = hydrating.holder(found, run=run, over=over)
             if holder != found:
                 hydrations.change(connection, hydration_id, holder=holder)
+            if holder == run:
+                hydrations.keep_activity(connection, hydration_id, None)
             return holder
 
     @repeatable
@@ -368,6 +371,11 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     def keep_failure(self, hydration_id: str, failure: str | None) -> None:
         with self._database.write() as connection:
             hydrations.keep_failure(connection, hydration_id, failure)
+
+    @repeatable
+    def keep_activity(self, hydration_id: str, activity: Activity | None = None) -> None:
+        with self._database.write() as connection:
+            hydrations.keep_activity(connection, hydration_id, activity)
 
     @repeatable
     def keep_push(self, process: str, counts: str) -> None:

@@ -13,6 +13,7 @@ from airflow_provider_backpressure.base_operator import TransformTask, airflow_e
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome
+from airflow_provider_backpressure.core.gate.activity import Step
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.progress.alerts import Kind, event
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
@@ -20,6 +21,7 @@ from airflow_provider_backpressure.core.table_selection import placeholder
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull, SnapshotLost
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
+from airflow_provider_backpressure.hooks.spark import memory_url
 from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.operators.lane_progress import (
     ENDED,
@@ -28,6 +30,7 @@ from airflow_provider_backpressure.operators.lane_progress import (
     ProgressLog,
     Teller,
     as_listeners,
+    start_line,
 )
 from airflow_provider_backpressure.operators.table_lane import TableLane
 from airflow_provider_backpressure.operators.table_set import PlannedTables, find_pairs, is_several, open_tables
@@ -163,8 +166,15 @@ class HydrateOperator(TransformTask):
             opened.ledger.record_flow(hydration.id, worker=lane_name(context), times=times)
         else:
             teller.begin(hydration.id)
-        with opened.observation(hydration.id, tell=teller.look), notify_if_full(teller, hydration):
-            result = self._follow(context, opened, hydration.id, pace)
+        label = f"{opened.declaration.source.table}: " if is_several(self.source) else ""
+        self.log.info("%s", start_line(opened, hydration, memory_url(self.spark_conn_id)))
+        progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log, label=label)
+        with (
+            self.report(context, opened, hydration.id, Step.RANGES, write=progress.write),
+            opened.observation(hydration.id, tell=teller.look),
+            notify_if_full(teller, hydration),
+        ):
+            result = self._follow(context, opened, progress, pace)
         if result.outcome is Outcome.CLOSED:
             teller.look(*opened.latest(hydration.id))
         return result, teller.later
@@ -178,14 +188,10 @@ class HydrateOperator(TransformTask):
             log=self.log,
         )
 
-    def _follow(self, context: Context, opened: HydrationSession, hydration_id: str, pace: "Pace") -> LaneResult:
+    def _follow(self, context: Context, opened: HydrationSession, progress: ProgressLog, pace: "Pace") -> LaneResult:
         """Return what the lane did of the plan, and of those that follow it in the same run."""
-        committed, label = 0, f"{opened.declaration.source.table}: " if is_several(self.source) else ""
+        committed = 0
         while True:
-            unit = opened.hydration()[1].unit
-            progress = ProgressLog(
-                ledger=opened.ledger, hydration_id=hydration_id, log=self.log, unit=unit, label=label
-            )
             result = self._drain(context, opened, progress, pace)
             progress.write()
             self._note(context, opened)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow.sdk import Context
 
@@ -14,8 +15,10 @@ from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.alerts import KEY, Event, Kind, conditions, event
 from airflow_provider_backpressure.core.progress.lag import Course
-from airflow_provider_backpressure.core.progress.samples import line, total_progress
+from airflow_provider_backpressure.core.progress.samples import line
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, Transient
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 
 PROGRESS_SECONDS = 2.0
 """Least seconds between two progress lines."""
@@ -67,8 +70,6 @@ class ProgressLog:
     hydration_id: str
     log: Any
     """The task's logger."""
-    unit: str
-    """What is counted."""
     label: str = ""
     """What begins the line: the table, where the task has several."""
     _next: float = field(default=0.0)
@@ -77,13 +78,43 @@ class ProgressLog:
         """Write a line if it is time."""
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + PROGRESS_SECONDS
             self.write()
 
     def write(self) -> None:
         """Write a line."""
-        progress = total_progress(self.ledger.statistics(self.hydration_id))
-        self.log.info("%s%s", self.label, line(progress, self.ledger.rate(self.hydration_id), self.unit))
+        self._next = time.monotonic() + PROGRESS_SECONDS
+        for now in self.ledger.glances(ids=[self.hydration_id], limit=1):
+            self.log.info("%s%s", self.label, progress_line(now))
+
+
+def start_line(opened: HydrationSession, hydration: Hydration, spark: str | None) -> str:
+    """Return what a lane is about to do: from where, to where, how much, how, and where Spark shows it."""
+    plan = hydration.plan
+    assert plan is not None, "a lane drains a plan"
+    counts = opened.ledger.counts(plan.plan_id)
+    return (
+        f"{hydration.source_identity} -> {hydration.sink_identity}: {counts.committed:,} of {counts.total:,} ranges "
+        f"committed; path {plan.path}, mode {plan.mode}, consistency {plan.consistency}; "
+        f"at most {hydration.credits_max} ranges in flight on {hydration.cluster}"
+        + (f"; Spark UI {without_login(spark)}" if spark else "")
+    )
+
+
+def without_login(url: str) -> str:
+    """Return an address without user and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def progress_line(now: HydrationSummary) -> str:
+    """Return what is committed, what is in flight, how fast, and what keeps the next range back."""
+    held = now.throttles or ([f"paused by {now.paused_by}"] if now.paused_by else [])
+    parts = [
+        line(now.progress, now.speed, now.unit, recent=now.recent),
+        f"{now.in_flight} of {now.credits} credits in flight",
+        f"throttled: {'; '.join(held)}" if held else "",
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 Listener = Callable[[Any], Any]

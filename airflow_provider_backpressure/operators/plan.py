@@ -1,6 +1,7 @@
 """The task that plans: everything is checked and written down before the first row moves."""
 
 import json
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ from airflow_provider_backpressure.airflow_compat import AirflowSkipException
 from airflow_provider_backpressure.base_operator import TransformTask, failure_of, may_retry
 from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.execution.work_pool import WorkPool
+from airflow_provider_backpressure.core.gate.activity import Step
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -113,7 +115,7 @@ class PlanSnapshotOperator(TransformTask):
                 raise AirflowSkipException(f"This run only plans: {self._foretell(opened)}.")
             hydration = opened.planner().register()
             self.take_turn(context, opened, hydration.id)
-            planned = self._plan(context, opened)
+            planned = self._plan(context, opened, hydration.id)
             ids = {"hydration_id": planned.hydration.id, "plan_id": planned.plan.plan_id}
             for key, value in ids.items():
                 context["ti"].xcom_push(key, value)
@@ -123,11 +125,18 @@ class PlanSnapshotOperator(TransformTask):
                 return self._open_ranges(opened, planned)
             return {**ids, "ranges": planned.ranges}
 
-    def _plan(self, context: Context, opened: HydrationSession, *, run: str = "") -> Planned:
+    def _plan(self, context: Context, opened: HydrationSession, hydration_id: str, *, run: str = "") -> Planned:
         """Plan one hydration, which this run has. ``run``: its name, where it plans several at once."""
         wish = _wish(context)
         planner = replace(opened.planner(), run=run_of(context), allow_deletes=wish == ALLOW_DELETES)
-        planned = planner.plan(restart=wish == RESTART)
+        begun = time.monotonic()
+
+        def write() -> None:
+            seconds = time.monotonic() - begun
+            self.log.info("Planning %s for %.0f s: catalogue and boundaries.", opened.sink.identity, seconds)
+
+        with self.report(context, opened, hydration_id, Step.PLANNING, write=write):
+            planned = planner.plan(restart=wish == RESTART)
         done = planned.verdict in DONE
         declared = replace(opened.declaration, run="" if done else run)
         opened.ledger.keep_declaration(planned.hydration.id, to_json(declared))
@@ -184,7 +193,7 @@ class PlanSnapshotOperator(TransformTask):
                 return None
             hydration = opened.planner().register()
             tables.hold(hydration)
-            planned = self._plan(context, opened, run=run_of(context))
+            planned = self._plan(context, opened, hydration.id, run=run_of(context))
             if hydration.failure is not None:
                 opened.ledger.keep_failure(hydration.id, None)
             return planned

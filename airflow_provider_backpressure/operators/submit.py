@@ -11,6 +11,7 @@ from airflow_provider_backpressure.base_operator import TransformTask, range_lan
 from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS, gate_decision
 from airflow_provider_backpressure.core.admission.watcher import Watch, part
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.gate.activity import Step
 from airflow_provider_backpressure.core.gate.hydration import Permit
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
@@ -18,7 +19,7 @@ from airflow_provider_backpressure.hooks.hydration_session import HydrationSessi
 from airflow_provider_backpressure.links import RangeLink
 from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.operators.hydrate import check_one_task
-from airflow_provider_backpressure.operators.lane_progress import ENDED, LaneClock
+from airflow_provider_backpressure.operators.lane_progress import ENDED, LaneClock, ProgressLog
 
 
 class SubmitRangeOperator(TransformTask):
@@ -49,8 +50,10 @@ class SubmitRangeOperator(TransformTask):
             self.take_turn(context, opened, hydration.id)
             hydrator = opened.hydrator(lane=lane, inline_wait=settings.inline_wait(), clock=self._clock)
             one = OneRange(opened=opened, hydrator=hydrator, seq=seq)
+            progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log)
             try:
-                record = one.commit()
+                with self.report(context, opened, hydration.id, Step.RANGES, write=progress.write):
+                    record = one.commit()
             except ENDED:
                 hydrator.cancel()
                 raise

@@ -10,11 +10,13 @@ from airflow_provider_backpressure.airflow_compat import keep_asset_state
 from airflow_provider_backpressure.assets import has_asset, hydration_asset, hydrations_of, make_event_extra
 from airflow_provider_backpressure.base_operator import HydrationTask, may_retry
 from airflow_provider_backpressure.core.execution.work_pool import WorkPool
+from airflow_provider_backpressure.core.gate.activity import Step
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
 from airflow_provider_backpressure.core.ports.ledger import Ledger, every_range
 from airflow_provider_backpressure.core.progress.samples import rows_received
+from airflow_provider_backpressure.core.progress.state import describe_verified
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
@@ -55,8 +57,9 @@ class VerifyHydrationOperator(HydrationTask):
     Under ``replace`` the shadow is verified and then takes the target's place; where it differs, the target stays.
 
     The event's extra holds ``hydration_id``, ``plan_id``, ``phase`` (of the run: ``steady_state`` for an increment),
-    ``rows``, ``frontier`` (rows by table, or a log's offsets by partition) and ``verified``; the frontier is kept in
-    the state store of an asset that the DAG knows too. Ranges that differ are named and fail the task for good.
+    ``state`` (``succeeded`` or ``following``), ``rows``, ``frontier`` (rows by table, or a log's offsets by partition)
+    and ``verified``; the frontier is kept in the state store of an asset that the DAG knows too. Ranges that differ are
+    named and fail the task for good.
 
     Of several tables each is verified and published by itself. Those that differ, or were not drained, fail the task at
     its end, which names every one with its cause; a retry verifies what is left.
@@ -98,7 +101,7 @@ class VerifyHydrationOperator(HydrationTask):
         check_caught_up(plan, opened.sink)
         opened.sink.complete(plan)
         self.lineages[hydration.id] = Lineage(plan=plan, moved=False)
-        report = None if self.verify is Verify.NONE else self._report(opened, hydration.id, plan)
+        report = None if self.verify is Verify.NONE else self._report(context, opened, hydration.id, plan)
         opened.sink.publish(plan)
         opened.ledger.finish(hydration.id)
         facts = self._facts(opened.ledger, hydration)
@@ -150,11 +153,21 @@ class VerifyHydrationOperator(HydrationTask):
         """Return what the event of a verified hydration carries."""
         assert hydration.plan is not None, "it was verified"
         rows = rows_received(ledger.statistics(hydration.id))
-        return make_event_extra(hydration, hydration.plan, rows=rows, verified=self.verify.value)
+        (now,) = ledger.glances(ids=[hydration.id], limit=1)
+        return make_event_extra(hydration, hydration.plan, rows=rows, verified=self.verify.value, state=now.state.value)
 
-    def _report(self, opened: HydrationSession, hydration_id: str, plan: Plan) -> Report:
+    def _report(self, context: Context, opened: HydrationSession, hydration_id: str, plan: Plan) -> Report:
         committed = every_range(opened.ledger, plan.plan_id, [RangeState.COMMITTED])
-        report = opened.verifier().verify(committed, self.verify)
+        total = opened.ledger.counts(plan.plan_id).committed
+
+        def write() -> None:
+            self.log.info("Verifying %s: %s.", opened.sink.identity, describe_verified(heartbeat.activity))
+
+        heartbeat = self.report(context, opened, hydration_id, Step.VERIFYING, write=write)
+        self.log.info("Verifying %s (%s): %s committed ranges.", opened.sink.identity, self.verify, total)
+        with heartbeat:
+            verifier = opened.verifier(on_range=lambda done: heartbeat.count(done, total))
+            report = verifier.verify(committed, self.verify)
         self.lineages[hydration_id] = Lineage(plan=plan, rows=report.rows, moved=False, equal=report.equal)
         for mismatch in report.mismatches:
             self.log.error("%s", mismatch.sentence)

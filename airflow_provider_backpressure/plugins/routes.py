@@ -223,7 +223,7 @@ def hydrations(
     owners = readable(user, {dag_id} if dag_id is not None else ledger.owners())
     found = ledger.glances(owners=owners, limit=limit, offset=offset)
     mine = {owner: may_steer(user, owner) for owner in {one.hydration.owner for one in found}}
-    lines = [answers.Line.from_value(one, may_steer=mine[one.hydration.owner]) for one in found]
+    lines = [answers.Line.from_summary(one, may_steer=mine[one.hydration.owner]) for one in found]
     total = ledger.how_many(owners=owners)
     may_plan = dag_id is not None and may_trigger(user, dag_id)
     return answers.Overview(hydrations=lines, total=total, may_plan=may_plan)
@@ -251,7 +251,7 @@ def detail(now: Seen, ledger: Opened, user: User) -> answers.Detail:
     """Return the state of one hydration, with the gate's whole decision."""
     one, gate = now.hydration, ledger.gate(now.hydration.id)
     decision = one.decision or {}
-    found: answers.Detail = answers.Detail.from_value(
+    found: answers.Detail = answers.Detail.from_summary(
         now,
         may_steer=may_steer(user, one.owner),
         environment=one.environment,
@@ -260,19 +260,17 @@ def detail(now: Seen, ledger: Opened, user: User) -> answers.Detail:
         credits_set=one.credits_set,
         range_rows_set=one.range_rows_set,
         priority=one.priority,
-        paused_by=one.paused_by,
-        paused_why=one.paused_why,
         pressure=decision.get("pressure"),
         signals=[answers.SignalSeen(**signal) for signal in decision.get("signals", ())],
         stages=_stages(now),
         ranges=answers.counts(ledger.counts(one.plan.plan_id)) if one.plan else None,
         plan=answers.plan_of(one),
-        foretold=None if one.plan else answers.foretold_of(ledger.preview(one.id)),
+        preview=None if one.plan else answers.preview_of(ledger.preview(one.id)),
         may_plan=may_trigger(user, one.owner),
         commit_seconds=gate.commit_seconds,
         range_memory_bytes=gate.range_memory_bytes,
-        created_at=one.created_at,
-        hydrated_at=one.hydrated_at,
+        failed_range=_find_failed(now, ledger),
+        task=links.task_by_lane(one.activity.lane, one.activity.try_number) if one.activity else None,
     )
     return found
 
@@ -332,6 +330,13 @@ def history(now: Seen, ledger: Opened, limit: Annotated[int, Query(ge=1, le=MOST
 def queue(ledger: Opened, user: User) -> answers.Queues:
     """Return the queue of each Spark cluster; of hydrations that the person may not see, only that they are there."""
     return queues(ledger, user)
+
+
+def _find_failed(now: HydrationSummary, ledger: Ledger) -> answers.RangeTold | None:
+    if now.hydration.plan is None or not now.failed:
+        return None
+    found = ledger.ranges(now.hydration.plan.plan_id, states=[RangeState.FAILED], limit=1)
+    return _to_answer(found[0]) if found else None
 
 
 def _lags(now: HydrationSummary) -> dict[str, int]:

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from math import isfinite
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
-from airflow_provider_backpressure.core.gate.queue import MOST_CREDITS, MOST_PRIORITY, MOST_ROWS, Control, may_start
-from airflow_provider_backpressure.core.progress.lag import sentence
+from airflow_provider_backpressure.core.gate.queue import MOST_CREDITS, MOST_PRIORITY, MOST_ROWS, Control
+from airflow_provider_backpressure.core.progress.figures import to_dict
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary, Tile
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 
@@ -21,100 +20,71 @@ Reason = Annotated[
 
 
 class Line(BaseModel):
-    """One hydration in the overview."""
+    """One hydration in the overview: the figures of ``core.progress.figures``, as ``status --output json`` has them."""
 
     id: str
     source: str
     target: str
-    dag_id: str = Field(description="Who owns it; its rights are the hydration's.")
+    owner: str = Field(description="The DAG that runs it; its rights are the hydration's.")
     cluster: str
+    state: str = Field(description="What it does: one of the states in `docs/concepts/states.md`.")
+    state_note: str = Field(description="By whom, by what, how far, since when.")
     phase: str
-    state: str = Field(
-        description="What is shown: not begun, failed, paused, queued, hydrating, rehydrating or steady state."
-    )
+    heard_at: datetime | None = Field(description="When a task of it was heard of last.")
     failure: str | None = Field(description="Why its latest task has failed; null once a task works on it again.")
     failed_at: datetime | None
+    paused_by: str | None
+    paused_why: str | None
+    verified_ranges: int | None
     begun: bool = Field(description="Whether it was planned ever.")
-    paused: bool
+    created_at: datetime
+    started_at: datetime | None = Field(description="When the latest snapshot was begun.")
+    hydrated_at: datetime | None
+    duration_seconds: float | None = Field(description="Until its end, its failure, or now.")
+    updated_at: datetime
     unit: str = Field(description="What is counted: rows or offsets.")
     percent: float | None
-    committed: int
+    rows: int = Field(description="Units committed.")
     read: int
     total: int | None
     total_exact: bool
-    rate: float | None = Field(description="Units committed a second, over the last minute.")
+    rows_per_second: float | None = Field(description="Units committed a second over the last minute, while it moves.")
     eta_seconds: float | None
     eta_soonest_seconds: float | None = Field(description="The ETA's interval, by the spread of recent rates.")
     eta_latest_seconds: float | None = Field(description="Null beside an eta_soonest_seconds: perhaps never.")
-    memory_used: int | None = Field(description="Bytes of the fullest executor, while it hydrates.")
+    memory_used: int | None = Field(description="Bytes of the fullest executor, while it moves.")
     memory_limit: int | None
-    credits: int
+    messages_received: int
+    bytes_received: int
+    credits_now: int
     credits_max: int
     in_flight: int
-    failed: int
+    failed: int | None
     open: bool = Field(description="Whether the gate admits.")
     reasons: list[str] = Field(description="Why it does not.")
     bottleneck: str | None
     queue_position: int | None = Field(description="Place among those that wait for their cluster.")
+    starts_in_seconds: float | None = Field(description="Expected, of one that waits for its cluster.")
     keeping_up: str | None = Field(description="Verdict beside the source; null before the source was looked at.")
     keeping_up_sentence: str
     lag: int | None = Field(
         description="What the source has and the target has not committed, in log units; null where it is not followed."
     )
+    lag_age_seconds: float | None = Field(description="Since the source was looked at.")
     log_unit: str | None
     upstream_rate: float | None = Field(description="Log units a second.")
     process_rate: float | None
+    offset_known: int | None
+    offset_committed: int | None
+    open_transactions: int | None
+    seen_at: datetime | None = Field(description="When the source was looked at.")
+    trouble: str | None = Field(description="What is wrong with the source's log.")
     may_steer: bool
-    updated_at: datetime
 
     @classmethod
-    def from_value(cls, now: HydrationSummary, *, may_steer: bool, **more: Any) -> Any:
+    def from_summary(cls, now: HydrationSummary, *, may_steer: bool, **more: Any) -> Any:
         """Return the state of a hydration."""
-        hydration, progress, reasons, left = now.hydration, now.progress, now.reasons, now.eta
-        waits = not now.place.granted and not may_start(now.place)
-        return cls(
-            id=hydration.id,
-            source=hydration.source_identity,
-            target=hydration.sink_identity,
-            dag_id=hydration.owner,
-            cluster=hydration.cluster,
-            phase=hydration.phase.value,
-            state=now.state.value,
-            failure=hydration.failure,
-            failed_at=hydration.failed_at,
-            begun=hydration.plan is not None,
-            paused=hydration.paused_by is not None,
-            unit=now.unit,
-            percent=now.percent,
-            committed=progress.committed,
-            read=progress.read,
-            total=progress.total,
-            total_exact=progress.total_exact,
-            rate=now.speed if now.running else None,
-            eta_seconds=left.seconds if left else None,
-            eta_soonest_seconds=left.soonest if left else None,
-            # JSON has no infinity.
-            eta_latest_seconds=left.latest if left and left.latest is not None and isfinite(left.latest) else None,
-            memory_used=now.memory_used if now.running else None,
-            memory_limit=now.memory_limit if now.running else None,
-            credits=hydration.credits,
-            credits_max=hydration.credits_max,
-            in_flight=now.in_flight,
-            failed=now.failed,
-            open=not reasons,
-            reasons=reasons,
-            bottleneck=now.bottleneck.value if now.bottleneck else None,
-            queue_position=now.place.position if waits else None,
-            keeping_up=now.course.verdict.value if now.course else None,
-            keeping_up_sentence=sentence(now.course),
-            lag=now.course.lag if now.course else None,
-            log_unit=now.course.latest.unit.value if now.course else None,
-            upstream_rate=now.course.upstream_rate if now.course else None,
-            process_rate=now.course.process_rate if now.course else None,
-            may_steer=may_steer,
-            updated_at=hydration.updated_at,
-            **more,
-        )
+        return cls(**to_dict(now), may_steer=may_steer, **more)
 
 
 class Overview(BaseModel):
@@ -176,7 +146,7 @@ class PlanTold(BaseModel):
     transform: bool = Field(description="Whether rows pass a transform between source and target.")
 
 
-class Foretold(BaseModel):
+class Preview(BaseModel):
     """What a plan would be: nothing is planned yet."""
 
     at: datetime = Field(description="When source, target and executors were looked at.")
@@ -191,30 +161,6 @@ class Foretold(BaseModel):
     path: str
     credits: int
     python: str = Field(description="Of the executors.")
-
-
-class Detail(Line):
-    """One hydration."""
-
-    environment: str
-    lag_by_key: dict[str, int] = Field(description="By partition, table or GTID source, the furthest behind first.")
-    credits_declared: int
-    credits_set: int | None
-    range_rows_set: int | None
-    priority: int
-    paused_by: str | None
-    paused_why: str | None
-    pressure: float | None
-    signals: list[SignalSeen]
-    stages: list[StageShare]
-    ranges: Counts | None
-    plan: PlanTold | None
-    foretold: Foretold | None = Field(description="What a run that only plans has found, before the first plan.")
-    may_plan: bool = Field(description="Whether the person may trigger a run of the DAG.")
-    commit_seconds: float | None = Field(description="Mean time from admission to commit.")
-    range_memory_bytes: int | None = Field(description="What a range takes of an executor, learned.")
-    created_at: datetime
-    hydrated_at: datetime | None
 
 
 class Course(BaseModel):
@@ -286,6 +232,28 @@ class TaskTold(BaseModel):
     map_index: int
     try_number: int | None = Field(description="The try in which it was submitted, where Airflow still knows it.")
     href: str = Field(description="Path of the log in Airflow's own page.")
+
+
+class Detail(Line):
+    """One hydration."""
+
+    environment: str
+    lag_by_key: dict[str, int] = Field(description="By partition, table or GTID source, the furthest behind first.")
+    credits_declared: int
+    credits_set: int | None
+    range_rows_set: int | None
+    priority: int
+    pressure: float | None
+    signals: list[SignalSeen]
+    stages: list[StageShare]
+    ranges: Counts | None
+    plan: PlanTold | None
+    preview: Preview | None = Field(description="What a run that only plans has found, before the first plan.")
+    may_plan: bool = Field(description="Whether the person may trigger a run of the DAG.")
+    commit_seconds: float | None = Field(description="Mean time from admission to commit.")
+    range_memory_bytes: int | None = Field(description="What a range takes of an executor, learned.")
+    failed_range: RangeTold | None = Field(description="The first range that has used up its attempts.")
+    task: TaskTold | None = Field(description="The task that reported last.")
 
 
 class JobTold(BaseModel):
@@ -420,9 +388,9 @@ def counts(found: RangeCounts) -> Counts:
     return Counts(**{name: getattr(found, name) for name in names})
 
 
-def foretold_of(text: str | None) -> Foretold | None:
+def preview_of(text: str | None) -> Preview | None:
     """Return the preview that was kept."""
-    return None if text is None else Foretold.model_validate_json(text)
+    return None if text is None else Preview.model_validate_json(text)
 
 
 def plan_of(hydration: Hydration) -> PlanTold | None:

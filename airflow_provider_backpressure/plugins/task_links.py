@@ -46,6 +46,21 @@ def task_of(record: RangeRecord) -> answers.TaskTold | None:
     )
 
 
+def task_by_lane(lane: str, try_number: int | None) -> answers.TaskTold | None:
+    """Return the task instance that a lane is named after; ``None`` where it names none."""
+    found = drainer(lane)
+    if found is None or found.task_id is None:
+        return None
+    return answers.TaskTold(
+        dag_id=found.dag_id,
+        run_id=found.run_id,
+        task_id=found.task_id,
+        map_index=found.map_index,
+        try_number=try_number,
+        href=_page_of(found, try_number),
+    )
+
+
 def job_of(record: RangeRecord, cluster: str) -> answers.JobTold | None:
     """Return the Spark job of a range's latest attempt; ``None`` before the first."""
     if record.tag is None:

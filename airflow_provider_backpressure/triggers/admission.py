@@ -17,6 +17,7 @@ from airflow_provider_backpressure.core.admission.health_watch import HealthWatc
 from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher, Why
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.gate.activity import HEARTBEAT_SECONDS
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable, Terminal, Transient
@@ -129,13 +130,17 @@ class AdmissionTrigger(BaseTrigger):
     async def _event(self) -> TriggerEvent:
         policy = PollPolicy(initial=min(0.2, self.wait.poll_interval), maximum=self.wait.poll_interval)
         watcher: Watcher | None = None
-        began = guarded = time.monotonic()
+        began = guarded = beaten = time.monotonic()
         for pause in policy.waits():
             seen: Decision | None = None
             try:
                 watcher = watcher or await self._watcher()
                 why = await asyncio.to_thread(watcher.look)
                 seen = watcher.last
+                if why is None and time.monotonic() >= beaten + HEARTBEAT_SECONDS:
+                    # The task that waits has no process, so its trigger is heard in its place.
+                    await asyncio.to_thread(watcher.ledger.keep_activity, self.wait.hydration_id)
+                    beaten = time.monotonic()
                 if why is None and time.monotonic() >= guarded + GUARD_SECONDS:
                     await self._guard_log(watcher.ledger)
                     guarded = time.monotonic()
@@ -150,7 +155,7 @@ class AdmissionTrigger(BaseTrigger):
             if left <= 0:
                 return _event("closed", "the gate is still closed, which is to be reported")
             # The source's log is checked although no change of the gate has arrived.
-            await self._wait(seen, pause, left if self._guard is None else min(left, GUARD_SECONDS))
+            await self._wait(seen, pause, min(left, HEARTBEAT_SECONDS if self._guard is None else GUARD_SECONDS))
         raise AssertionError("a policy's waits have no end")
 
     async def _guard_log(self, ledger: Ledger) -> None:

@@ -111,7 +111,6 @@ class Hydration:
             ledger=opened.ledger,
             hydration_id=planned.hydration.id,
             log=log,
-            unit=planned.plan.unit,
         )
         committed = self._drained(progress)
         progress.write()

@@ -121,7 +121,7 @@ def test_a_hydration_with_a_poison_row_is_failed(shown: Callable[[], Any], datab
     )
     PlanSnapshotOperator(task_id="plan_snapshot", **flow("public.t")).execute(context())
     line, facts, _ = shown()
-    assert (line["state"], facts["state"], line["failure"]) == ("hydrating", "hydrating", None)
+    assert (line["state"], facts["state"], line["failure"]) == ("running", "running", None)
     with pytest.raises((AirflowFailException, RangeFailed)):
         HydrateOperator(task_id="hydrate_ranges", **flow("public.t")).execute(context())
     line, facts, picture = shown()

@@ -192,7 +192,7 @@ def test_figures_are_the_ledger_s(page: PageServer):
     """M12: how much is done, and whether it keeps up, as the ledger has them."""
     one = page.ask("GET", f"{PREFIX}/api/hydrations/{page.hydration_id}", user="viewer")[1]
     counts = page.ledger.counts(page.ledger.hydration(page.hydration_id).plan.plan_id)  # type: ignore[union-attr]
-    assert (one["percent"], one["committed"], one["total"]) == (61.7, 2_470_000, 4_000_000)
+    assert (one["percent"], one["rows"], one["total"]) == (61.7, 2_470_000, 4_000_000)
     assert (one["ranges"]["committed"], one["ranges"]["failed"], one["in_flight"]) == (
         counts.committed,
         counts.failed,

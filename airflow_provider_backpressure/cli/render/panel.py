@@ -9,11 +9,11 @@ from rich.text import Text
 from airflow_provider_backpressure.cli.command import SHOWN
 from airflow_provider_backpressure.cli.render.status_values import NOT_YET, Facts, consistent
 from airflow_provider_backpressure.cli.render.symbols import Marks, marks
-from airflow_provider_backpressure.core.gate.hydration import State
 from airflow_provider_backpressure.core.health_signals import size
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict, lags, sentence
 from airflow_provider_backpressure.core.progress.pipeline_view import Part, Pipe, pipe
 from airflow_provider_backpressure.core.progress.samples import arrival, duration
+from airflow_provider_backpressure.core.progress.state import State
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.stage_metrics import Level
 
@@ -27,8 +27,9 @@ INNER = PART - 2
 BAR = 24
 SPANS = 3
 """Phases that are shown beside the present one."""
-COLOURS = {Level.OK: "green", Level.LOW: "yellow", Level.HIGH: "red"}
-BAD = "bold red"
+COLOURS = {Level.OK: "green", Level.LOW: "yellow", Level.HIGH: "bold yellow"}
+BAD, WARN = "bold red", "bold yellow"
+"""Of a fault, and of what needs attention."""
 
 
 def render_hydration(facts: Facts, console: Console) -> RenderableType:
@@ -42,15 +43,15 @@ def _lines(facts: Facts, with_marks: Marks) -> Table:
     lines = _grid()
     lines.add_row(Text(now.hydration.id[:SHOWN], style="bold"), Text(now.hydration.source_identity))
     lines.add_row(Text("  into"), Text(now.hydration.sink_identity))
-    if now.state is State.FAILED:
-        lines.add_row("failed", Text(_failure(now), style=BAD))
+    style = BAD if now.state is State.FAILED else WARN if now.state in (State.STALE, State.THROTTLED) else ""
+    lines.add_row("state", Text(_state(now), style=style))
     lines.add_row("done", _done(now, with_marks))
     if rates := _rates(facts):
         lines.add_row("", Text(rates))
     lines.add_row("keeps up", Text(sentence(course), style=_style(course)))
     if course is not None and lags(course):
         lines.add_row("lag", Text(lags(course)))
-    if facts.memory is not None:
+    if facts.memory is not None and now.moving:
         lines.add_row("memory", Text(_memory(facts, with_marks)))
         done, memory = facts.curves(with_marks.levels)
         if done:
@@ -82,12 +83,14 @@ def _done(now: HydrationSummary, with_marks: Marks) -> Text:
     )
 
 
-def _failure(now: HydrationSummary) -> str:
-    """Return why it has failed, and when; ranges name their errors themselves."""
-    failure, at = now.hydration.failure, now.hydration.failed_at
-    if failure is None:
-        return f"{now.failed} ranges have used up their attempts: `airflow backpressure ranges` shows their errors"
-    return f"{failure} ({at:%Y-%m-%d %H:%M:%SZ})" if at else failure
+def _state(now: HydrationSummary) -> str:
+    """Return the state and what it leaves open; failed ranges name their errors themselves."""
+    hydration, note = now.hydration, now.state_note
+    if now.state is State.FAILED and hydration.failure is None:
+        note = f"{note}: `airflow backpressure ranges` shows their errors"
+    elif now.state is State.FAILED and hydration.failed_at:
+        note = f"{note} ({hydration.failed_at:%Y-%m-%d %H:%M:%SZ})"
+    return f"{now.state}: {note}" if note else now.state.value
 
 
 def _rates(facts: Facts) -> str:
@@ -95,16 +98,17 @@ def _rates(facts: Facts) -> str:
     now, left = facts.now, facts.now.eta
     ahead = now.progress.read - now.progress.committed
     parts = [
-        f"{now.speed:,.0f} {now.unit}/s" if now.running and now.speed is not None else "",
+        f"{now.speed:,.0f} {now.unit}/s" if now.moving and now.speed is not None else "",
         f"ETA {arrival(left)}" if left else "",
-        f"{ahead:,} more read" if now.running and ahead > 0 else "",
+        f"{ahead:,} more read" if now.moving and ahead > 0 else "",
     ]
     return "  ".join(part for part in parts if part)
 
 
 def _style(course: Course | None) -> str:
-    bad = course is not None and (course.trouble or course.verdict is Verdict.NOT_KEEPING_UP)
-    return BAD if bad else ""
+    if course is not None and course.trouble:
+        return BAD
+    return WARN if course is not None and course.verdict is Verdict.NOT_KEEPING_UP else ""
 
 
 def _memory(facts: Facts, with_marks: Marks) -> str:
@@ -121,8 +125,7 @@ def _phase(facts: Facts) -> str:
     over = [span for span in facts.spans if span.seconds is not None]
     spent = [f"{span.phase} took {duration(span.seconds or 0)}" for span in over[-SPANS:]]
     since = "" if facts.in_phase is None else f" for {duration(facts.in_phase)}"
-    failed = ", failed" if facts.now.state is State.FAILED else ""
-    return "; ".join([f"{facts.now.hydration.phase.value}{since}{failed}", *spent])
+    return "; ".join([f"{facts.now.hydration.phase.value}{since}", *spent])
 
 
 def _ranges(facts: Facts) -> str:
@@ -151,7 +154,7 @@ def _pipe(now: HydrationSummary, with_marks: Marks, width: int) -> RenderableTyp
     row.add_row(*cells)
     legend = f"{with_marks.full} busy  {with_marks.held} held back  {with_marks.rest} idle in the last minute"
     credit = f"{with_marks.taken} in flight  {with_marks.free} free credit"
-    return Group(row, Text(f"{legend}   {credit}", style="dim")) if now.running else row
+    return Group(row, Text(f"{legend}   {credit}", style="dim")) if now.moving else row
 
 
 def _box(part: Part, third: str, width: int) -> Panel:
@@ -163,7 +166,7 @@ def _box(part: Part, third: str, width: int) -> Panel:
         width=width,
         padding=0,
         box=box.HEAVY if part.bottleneck else box.SQUARE,
-        border_style=BAD if part.bottleneck else "",
+        border_style=WARN if part.bottleneck else "",
     )
 
 
@@ -198,5 +201,5 @@ def _gate(now: HydrationSummary) -> Table:
         lines.add_row("", Text(f"and {reason}", style="yellow"))
     found = pipe(now).bottleneck
     if found is not None:
-        lines.add_row("slowest", Text(f"{found.name} is the bottleneck: what is before it is held back", style=BAD))
+        lines.add_row("slowest", Text(f"{found.name} is the bottleneck: what is before it is held back", style=WARN))
     return lines

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_backpressure.cli.command import SHOWN
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts, Span, latency
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
+from airflow_provider_backpressure.core.progress.figures import to_dict
 from airflow_provider_backpressure.core.progress.lag import catch_up
 from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, Sample, duration
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary, held_back
@@ -94,84 +94,37 @@ class Facts:
         return max(0.0, (datetime.now(UTC) - self.spans[-1].started_at).total_seconds())
 
     def values(self) -> dict[str, Any]:
-        """Return them by name; what is not known is ``None``, never 0."""
-        return {**self._names(), **self._snapshot(), **self._describe_lag(), **self._phases(), **self._gate()}
+        """Return the figures that API and page have too, what is read for one hydration alone, and texts for people."""
+        return {**to_dict(self.now), **self._source(), **self._phases(), **self._texts()}
 
-    def _names(self) -> dict[str, Any]:
-        hydration = self.now.hydration
+    def _source(self) -> dict[str, Any]:
+        course = self.now.course
         return {
-            "id": hydration.id[:SHOWN],
-            "source": hydration.source_identity,
-            "target": hydration.sink_identity,
-            "owner": hydration.owner,
-            "phase": hydration.phase.value,
-            "state": self.now.state.value,
-            "failure": hydration.failure,
-            "failed_at": hydration.failed_at.isoformat() if hydration.failed_at else None,
-            "consistent": consistent(hydration),
-        }
-
-    def _snapshot(self) -> dict[str, Any]:
-        now, progress, left = self.now, self.now.progress, self.now.eta
-        return {
-            "percent": now.percent,
-            "unit": now.unit,
-            "rows": progress.committed,
-            "read": progress.read,
-            "total": progress.total,
-            "total_exact": progress.total_exact,
-            "rows_per_second": round(now.speed) if now.running and now.speed is not None else None,
-            "eta": duration(left.seconds) if left else None,
-            "eta_seconds": round(left.seconds, 1) if left else None,
-            "eta_soonest": _time(left.soonest if left else None),
-            "eta_latest": _time(left.latest if left else None),
-            "messages_received": progress.messages,
-            "bytes_received": progress.bytes,
             "workers": self.workers,
-            "memory_used": self.memory.memory_used if self.memory else None,
-            "memory_limit": self.memory.memory_limit if self.memory else None,
-        }
-
-    def _describe_lag(self) -> dict[str, Any]:
-        course, progress = self.now.course, self.now.progress
-        latest = course.latest if course else None
-        return {
-            "keeping_up": course.verdict.value if course else None,
-            "log_unit": latest.unit.value if latest else None,
-            "upstream_rate": _figure(progress.upstream_rate),
-            "process_rate": _figure(progress.process_rate),
-            "offset_known": progress.offset_known,
-            "offset_committed": progress.offset_committed,
-            "lag": course.lag if course else None,
-            "lag_by_key": latest.lag if latest else None,
-            "open_transactions": latest.open if latest else None,
-            "catch_up": catch_up(course.catch_up_seconds) if course else None,
-            "seen_at": latest.at.isoformat() if latest else None,
-            "trouble": (course.trouble or None) if course else None,
+            "lag_by_key": course.latest.lag if course else None,
+            "consistent": consistent(self.now.hydration),
         }
 
     def _phases(self) -> dict[str, Any]:
-        hydration, spans = self.now.hydration, self.spans
+        spans, counts = self.spans, self.counts
         return {
-            "created_at": hydration.created_at.isoformat(),
             "phase_since": spans[-1].started_at.isoformat() if spans else None,
-            "hydrated_at": hydration.hydrated_at.isoformat() if hydration.hydrated_at else None,
             "hydration_seconds": latency(spans, Phase.HYDRATION),
             "rehydration_seconds": latency(spans, Phase.REHYDRATION),
-        }
-
-    def _gate(self) -> dict[str, Any]:
-        now, counts = self.now, self.counts
-        return {
-            "ranges": f"{counts.committed}/{counts.total}" if counts else None,
             "ranges_committed": counts.committed if counts else None,
             "ranges_total": counts.total if counts else None,
-            "failed": counts.failed if counts else None,
-            "in_flight": now.in_flight,
+        }
+
+    def _texts(self) -> dict[str, Any]:
+        now, left, course, counts = self.now, self.now.eta, self.now.course, self.counts
+        return {
+            "eta": duration(left.seconds) if left else None,
+            "eta_soonest": _time(left.soonest if left else None),
+            "eta_latest": _time(left.latest if left else None),
+            "catch_up": catch_up(course.catch_up_seconds) if course else None,
+            "ranges": f"{counts.committed}/{counts.total}" if counts else None,
             "credits": f"{now.credits}/{now.hydration.credits_max}",
-            "credits_now": now.credits,
-            "credits_max": now.hydration.credits_max,
-            "held_back": held_back(now.flow) if now.running else "",
+            "held_back": held_back(now.flow) if now.moving else "",
             "gate": "; ".join(now.reasons),
         }
 
@@ -180,10 +133,6 @@ def _time(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     return "never" if math.isinf(seconds) else duration(seconds)
-
-
-def _figure(rate: float | None) -> float | None:
-    return None if rate is None else round(rate, 3)
 
 
 def consistent(hydration: Hydration) -> str | None:

@@ -331,7 +331,10 @@ class Hydrator:
             return None
         self._failures[record.seq] = self._failures.get(record.seq, 0) + 1
         last = isinstance(error, Terminal | SnapshotLost) or self._failures[record.seq] >= self.max_attempts
-        log.warning("Attempt %s of range %s failed: %s", record.attempt, record.seq, error)
+        remedy = "It is not tried again." if last else "It is tried again."
+        log.warning(
+            "Attempt %s of range %s (%s) failed: %s %s", record.attempt, record.seq, record.bounds, error, remedy
+        )
         self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error), fail=last)
         if not last:
             return None

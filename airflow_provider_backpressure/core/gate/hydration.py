@@ -6,7 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace, may_start
+from airflow_provider_backpressure.core.gate.activity import Activity
+from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
@@ -101,6 +102,10 @@ class Hydration:
     failed_at: datetime | None = None
     declaration: str | None = None
     """What it was declared to do when it was planned last, as :meth:`Ledger.keep_declaration` was given it."""
+    activity: Activity | None = None
+    """What its latest task has reported; ``None`` before the first heartbeat."""
+    heard_at: datetime | None = None
+    """When a task was heard of last."""
 
     @property
     def restarted_by(self) -> str:
@@ -182,38 +187,3 @@ class Refusal:
     decision: Decision
     exhausted: bool = False
     """No range is left to be admitted: waiting for the gate would be in vain."""
-
-
-class State(StrEnum):
-    """What a hydration does, or why it does nothing."""
-
-    NOT_BEGUN = "not begun"
-    """Nothing was planned yet."""
-    FAILED = "failed"
-    """Its latest task has failed, or a range has used up its attempts; nothing is in flight."""
-    PAUSED = "paused"
-    """A person has closed its gate."""
-    QUEUED = "queued"
-    """It waits for its turn on its Spark cluster."""
-    HYDRATING = "hydrating"
-    REHYDRATING = "rehydrating"
-    STEADY_STATE = "steady state"
-
-
-def state_of(hydration: Hydration, *, failed: int, in_flight: int, place: QueuePlace) -> State:
-    """Return the state that is shown; the first that applies, of what a person has to act on before all others.
-
-    ``failed``: ranges of its plan that have used up their attempts. ``in_flight``: ranges that hold a credit. While
-    any is in flight the hydration still works, whatever has failed.
-    """
-    if (hydration.failure is not None or failed) and not in_flight:
-        return State.FAILED
-    if hydration.phase is Phase.STEADY_STATE:
-        return State.STEADY_STATE
-    if hydration.paused_by is not None:
-        return State.PAUSED
-    if hydration.plan is None:
-        return State.NOT_BEGUN
-    if not in_flight and not place.granted and not may_start(place):
-        return State.QUEUED
-    return State.REHYDRATING if hydration.phase is Phase.REHYDRATION else State.HYDRATING

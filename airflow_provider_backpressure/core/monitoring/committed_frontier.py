@@ -111,7 +111,7 @@ def moves_with_ranges(plan: Plan | None) -> bool:
 
 def follows(plan: Plan | None) -> bool:
     """Whether later runs bring what comes to the source."""
-    return plan is not None and (plan.read.window is not None or plan.consistency is Consistency.CATCH_UP)
+    return plan is not None and plan.follows
 
 
 def _read(plan: Plan, position: str) -> Frontier | None:

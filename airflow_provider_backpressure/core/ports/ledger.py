@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from airflow_provider_backpressure.core.gate.activity import Activity
 from airflow_provider_backpressure.core.gate.credit_limits import Limit
 from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, Permit, RangeCounts, Span
 from airflow_provider_backpressure.core.gate.queue import Queue, Steering
@@ -331,6 +332,10 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
 
         ``failure`` is shown to people: it must hold no secret.
         """
+        ...
+
+    def keep_activity(self, hydration_id: str, activity: Activity | None = None) -> None:
+        """Keep a heartbeat of a task: that it was heard now, and what it does; ``None`` leaves the latter as it is."""
         ...
 
     def keep_push(self, process: str, counts: str) -> None:

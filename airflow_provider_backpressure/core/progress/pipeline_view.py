@@ -91,7 +91,7 @@ def _gate(now: HydrationSummary) -> Part:
     return Part(
         name="gate",
         figure=f"{now.in_flight} of {now.credits}",
-        note="at rest" if not now.running else "closed" if now.reasons else "open",
+        note="at rest" if not now.moving else "closed" if now.reasons else "open",
         spent=_spent(now, Stage.ADMIT),
         bottleneck=now.bottleneck is Stage.ADMIT,
     )
@@ -102,7 +102,7 @@ def _apart(now: HydrationSummary) -> dict[str, Stage]:
     plan = now.hydration.plan
     if plan is None or plan.transform is None:
         return {Stage.READ.value: Stage.READ}
-    told = unify_stages(now.flow) if now.running else {}
+    told = unify_stages(now.flow) if now.moving else {}
     if Stage.TRANSFORM in told:
         return {Stage.READ.value: Stage.READ, Stage.TRANSFORM.value: Stage.TRANSFORM}
     if Stage.READ in told:
@@ -124,7 +124,7 @@ def _describe_work(now: HydrationSummary, name: str, stage: Stage) -> Part:
 
 def _sink(now: HydrationSummary) -> Part:
     spent = _spent(now, Stage.SINK)
-    speed = now.speed if now.running else None
+    speed = now.speed if now.moving else None
     return Part(
         name="sink",
         figure=_rest(now, "rate unknown") if speed is None else f"{amount(speed, now.unit)}/s",
@@ -135,7 +135,7 @@ def _sink(now: HydrationSummary) -> Part:
 
 
 def _spent(now: HydrationSummary, stage: Stage) -> StageTime | None:
-    spent = now.flow.get(stage) if now.running else None
+    spent = now.flow.get(stage) if now.moving else None
     return spent if spent is not None and spent.seconds else None
 
 
@@ -144,4 +144,4 @@ def _share(spent: StageTime | None, state: State, name: str) -> str:
 
 
 def _rest(now: HydrationSummary, otherwise: str) -> str:
-    return otherwise if now.running else "at rest"
+    return otherwise if now.moving else "at rest"

@@ -5,11 +5,19 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, Phase, State, state_of
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, Span
 from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace
-from airflow_provider_backpressure.core.gate.signals import credits_taken, manual_pause, queue_place, sink_connections
+from airflow_provider_backpressure.core.gate.signals import (
+    CONNECTIONS,
+    Signal,
+    credits_taken,
+    manual_pause,
+    queue_place,
+    sink_connections,
+)
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict
 from airflow_provider_backpressure.core.progress.samples import Eta, Progress, Sample, eta
+from airflow_provider_backpressure.core.progress.state import MOVING, State, derive_state, describe_state
 from airflow_provider_backpressure.core.snapshot.offsets import Frontier, difference, meet
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, bottleneck, total, unify_stages
@@ -21,6 +29,8 @@ class HydrationSummary:
 
     hydration: Hydration
     progress: Progress
+    read_at: datetime
+    """When it was read, on the ledger's clock."""
     speed: float | None = None
     """Rows (or offsets) per second; ``None`` where unknown."""
     recent: Sequence[float] = ()
@@ -28,6 +38,10 @@ class HydrationSummary:
     memory_used: int | None = None
     """Bytes of the fullest executor, as of the latest sample; ``None`` where they were not seen."""
     memory_limit: int | None = None
+    span: Span | None = None
+    """The latest time in which a snapshot went in, or goes in."""
+    starts_in_seconds: float | None = None
+    """Expected, of a hydration that waits in its cluster's queue; ``None`` where unknown."""
     in_flight: int = 0
     """Ranges that hold a credit."""
     failed: int = 0
@@ -51,7 +65,43 @@ class HydrationSummary:
     @property
     def state(self) -> State:
         """What it does, as it is shown."""
-        return state_of(self.hydration, failed=self.failed, in_flight=self.in_flight, place=self.place)
+        return derive_state(self)
+
+    @property
+    def state_note(self) -> str:
+        """What the state's name leaves open, in a few words."""
+        return describe_state(self, self.state, lag_age_seconds=self.lag_age_seconds)
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds since a task of it was heard of."""
+        # A hydration that an earlier release has left has no heartbeats.
+        heard = self.hydration.heard_at or self.hydration.updated_at
+        return max(0.0, (self.read_at - heard).total_seconds())
+
+    @property
+    def lag_age_seconds(self) -> float | None:
+        """Seconds since the source was looked at; ``None`` where it never was."""
+        return None if self.course is None else max(0.0, (self.read_at - self.course.latest.at).total_seconds())
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the latest snapshot was begun; ``None`` before the first."""
+        return self.span.started_at if self.span and self.state is not State.NOT_BEGUN else None
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """Seconds from there to its end, to its failure, or to now."""
+        if self.span is None or self.started_at is None:
+            return None
+        ends = {State.FAILED: self.hydration.failed_at, State.STALE: self.hydration.heard_at}
+        end = self.span.ended_at or ends.get(self.state) or self.read_at
+        return round(max(0.0, (end - self.started_at).total_seconds()), 1)
+
+    @property
+    def moving(self) -> bool:
+        """Whether ranges are moved, so that rate and memory are of now."""
+        return self.running and (self.state in MOVING or (self.state is State.PAUSED and self.in_flight > 0))
 
     @property
     def unit(self) -> str:
@@ -67,19 +117,46 @@ class HydrationSummary:
     @property
     def eta(self) -> Eta | None:
         """When the snapshot is complete, with an interval by recent rates; ``None`` where unknown."""
-        return eta(self.progress, self.speed, self.recent) if self.running and self.state is not State.FAILED else None
+        return eta(self.progress, self.speed, self.recent) if self.running and self.state in MOVING else None
 
     @property
     def bottleneck(self) -> Stage | None:
         """The stage that holds the others up."""
-        return bottleneck(self.flow) if self.running else None
+        return bottleneck(self.flow) if self.moving else None
 
     @property
     def reasons(self) -> list[str]:
         """Why nothing more is admitted; empty where the gate is open or nothing is left to be admitted."""
         if not self.running:
             return []
-        return reasons(self.hydration, self)
+        known = self._known
+        return [signal.sentence for signal in known if signal.closed] + self._seen(known, warnings=True)
+
+    @property
+    def throttles(self) -> list[str]:
+        """What keeps the next range back, beside a person, the queue, and credits that all are in use."""
+        known, open = self._known, (self.hydration.decision or {}).get("open", True)
+        servers = [signal.sentence for signal in known if signal.name == CONNECTIONS and signal.closed]
+        return servers + ([] if open else self._seen(known, warnings=False))
+
+    @property
+    def _known(self) -> list[Signal]:
+        """Return the signals that the ledger knows by itself, as they are now."""
+        return [
+            manual_pause(self.paused_by, self.paused_why),
+            queue_place(self.place),
+            credits_taken(self.in_flight, self.credits),
+            sink_connections(self.connections, self.connections_max, self.connections_before),
+        ]
+
+    def _seen(self, known: Sequence[Signal], *, warnings: bool) -> list[str]:
+        """Return the sentences of measured signals that close the gate, or warn, as they were seen last."""
+        names = {signal.name for signal in known}
+        return [
+            signal["sentence"]
+            for signal in (self.hydration.decision or {}).get("signals", ())
+            if (signal["closed"] or (warnings and signal.get("warning"))) and signal["name"] not in names
+        ]
 
     @property
     def credits(self) -> int:
@@ -97,56 +174,11 @@ class HydrationSummary:
         return self.hydration.paused_why
 
 
-def summarize(
-    hydration: Hydration,
-    gate: GateState,
-    progress: Progress,
-    *,
-    speed: float | None = None,
-    recent: Sequence[float] = (),
-    failed: int = 0,
-    flow: Flow | None = None,
-    course: Course | None = None,
-) -> HydrationSummary:
-    """Return the state of a hydration by its gate."""
-    return HydrationSummary(
-        hydration=hydration,
-        progress=progress,
-        speed=speed,
-        recent=recent,
-        in_flight=gate.in_flight,
-        failed=failed,
-        place=gate.place,
-        connections=gate.connections,
-        connections_max=gate.connections_max,
-        connections_before=gate.connections_before,
-        flow=flow or {},
-        course=course,
-    )
-
-
 def held_back(flow: Flow) -> str:
     """Return how much each stage is held back, and the one that holds the others up; empty where nothing is known."""
     told, found = unify_stages(flow), bottleneck(flow)
     levels = [f"{stage} {told[stage].level}" for stage in Stage if stage in told and told[stage].seconds]
     return ", ".join(levels) + (f"; the bottleneck is {found}" if found else "")
-
-
-def reasons(hydration: Hydration, gate: "GateState | HydrationSummary") -> list[str]:
-    """Return why nothing more is admitted: the ledger as it is now; measured signals and warnings as last seen."""
-    now = [
-        manual_pause(gate.paused_by, gate.paused_why),
-        queue_place(gate.place),
-        credits_taken(gate.in_flight, gate.credits),
-        sink_connections(gate.connections, gate.connections_max, gate.connections_before),
-    ]
-    known = {signal.name for signal in now}
-    seen = [
-        signal["sentence"]
-        for signal in (hydration.decision or {}).get("signals", ())
-        if (signal["closed"] or signal.get("warning")) and signal["name"] not in known
-    ]
-    return [signal.sentence for signal in now if signal.closed] + seen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,6 +153,11 @@ class Plan:
         return self.path == REPLAY
 
     @property
+    def follows(self) -> bool:
+        """Whether later runs bring what comes to the source."""
+        return self.read.window is not None or self.consistency is Consistency.CATCH_UP
+
+    @property
     def landed(self) -> bool:
         """Whether its rows come from files that a hydration has landed before."""
         return self.read.kind == LANDED

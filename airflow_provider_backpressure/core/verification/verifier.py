@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -88,6 +88,8 @@ class Verifier:
     source: Source
     sink: Sink
     runner: Runner
+    on_range: Callable[[int], None] | None = None
+    """Called after each range with the number of those that are compared."""
 
     def verify(self, ranges: Iterable[RangeRecord], how: Verify) -> Report:
         """Compare each range by itself; the whole target at once where its rows cannot be separated by range.
@@ -163,6 +165,8 @@ class Verifier:
             for record, marker, sides in jobs:
                 target, *others = [side.result() for side in sides]
                 count, rows, total = count + 1, rows + target.rows, total + _number(target.checksum)
+                if self.on_range is not None:
+                    self.on_range(count)
                 difference = compare(marker, target, *others)
                 if self.plan.mode is Mode.UPSERT and marker is not None and target.rows > marker.rows:
                     difference += f"; {STAYING}"

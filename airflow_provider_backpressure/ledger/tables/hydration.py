@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_backpressure.core import transitions as refusals
+from airflow_provider_backpressure.core.gate.activity import Activity
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, Span
 from airflow_provider_backpressure.core.progress import alerts as events
 from airflow_provider_backpressure.core.progress.lag import Course
@@ -51,6 +52,18 @@ def read_spans(connection: Connection, hydration_id: str) -> list[Span]:
     """Return the phases of a hydration, in order."""
     rows = connection.execute(_OF.order_by(phase.c.number), {"hydration": hydration_id})
     return [Span(phase=Phase(row.phase), started_at=row.started_at, ended_at=row.ended_at) for row in rows]
+
+
+def read_snapshot_spans(connection: Connection, ids: Collection[str]) -> dict[str, Span]:
+    """Return the latest time in which a snapshot went in, by hydration."""
+    rows = connection.execute(
+        sa.select(phase)
+        .where(phase.c.hydration_id.in_(ids), phase.c.phase != Phase.STEADY_STATE.value)
+        .order_by(phase.c.number)
+    )
+    return {
+        row.hydration_id: Span(phase=Phase(row.phase), started_at=row.started_at, ended_at=row.ended_at) for row in rows
+    }
 
 
 _FIGURES: tuple[sa.ColumnElement[Any], ...] = (
@@ -293,6 +306,13 @@ def keep_failure(connection: Connection, hydration_id: str, failure: str | None)
         raise refusals.unknown(hydration_id)
 
 
+def keep_activity(connection: Connection, hydration_id: str, activity: Activity | None) -> None:
+    """Keep what a task does and when it was heard; ``LedgerRefused`` for an unknown id."""
+    own = {} if activity is None else {"activity": activity.to_json()}
+    if connection.execute(_UPDATE.values(heard_at=utc_now(), **own), {"key": hydration_id}).rowcount == 0:
+        raise refusals.unknown(hydration_id)
+
+
 def _kept(connection: Connection, hydration_id: str, column: sa.Column[Any]) -> str | None:
     row = connection.execute(sa.select(column).where(hydration.c.id == hydration_id)).one_or_none()
     if row is None:
@@ -379,6 +399,8 @@ def _hydration(row: Row[Any]) -> Hydration:
         failure=row.failure,
         failed_at=row.failed_at,
         declaration=row.declaration,
+        activity=Activity.from_json(row.activity) if row.activity else None,
+        heard_at=max(filter(None, (row.heard_at, row.sampled_at)), default=None),
     )
 
 

@@ -39,7 +39,7 @@ export function ask({ title, text, yes, fields = [] }, act) {
 
 export function controls(id, changed) {
   let one = null;
-  const tap = el("button", { type: "button", class: "primary", onclick: () => one && (one.paused ? resume() : pause()) });
+  const tap = el("button", { type: "button", class: "primary", onclick: () => one && (one.paused_by ? resume() : pause()) });
   const set = el("button", { type: "button", onclick: () => one && change() }, "Change …");
   const mayNot = el("p", { class: "quiet", hidden: true }, "You may look, and not steer: that takes the right to edit the DAG.");
   const act = async (name, body) => { await post(`hydrations/${id}/${name}`, body); changed(); };
@@ -72,7 +72,7 @@ export function controls(id, changed) {
     node: el("div", { class: "steer" }, buttons, mayNot),
     draw(found) {
       one = found;
-      put(tap, one.paused ? "Resume …" : "Pause …");
+      put(tap, one.paused_by ? "Resume …" : "Pause …");
       show(buttons, one.may_steer);
       show(mayNot, !one.may_steer);
     },

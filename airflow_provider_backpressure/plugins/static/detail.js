@@ -6,7 +6,7 @@ import { controls } from "./controls.js";
 import { amount, bytes, classes, DASH, drawState, duration, el, named, percent, put, rate, share, show, spread, STATES, time, whole } from "./dom.js";
 import { bar, standing } from "./overview.js";
 import { pipe } from "./pipe.js";
-import { foretold, planning } from "./planning.js";
+import { planning, preview } from "./planning.js";
 import { ranges } from "./ranges.js";
 
 // Each look asks for the hydration itself; what changes slowly is asked for less often, and so is what took long.
@@ -87,10 +87,10 @@ export function detail(main, id, { path, again }) {
       if (over) drawCharts(charts, over, one);
       if (tiles) map.draw(tiles.tiles, one);
     } else {
-      before.draw(one.dag_id, one.may_plan);
-      show(unknown, !one.foretold);
-      show(told, Boolean(one.foretold));
-      keep(told, one.foretold, () => foretold(one.foretold));
+      before.draw(one.owner, one.may_plan);
+      show(unknown, !one.preview);
+      show(told, Boolean(one.preview));
+      keep(told, one.preview, () => preview(one.preview));
     }
     if (acts) history(acts.acts);
     announce(one);
@@ -99,7 +99,7 @@ export function detail(main, id, { path, again }) {
   function head(one) {
     const [source, target] = [named(one.source), named(one.target)];
     put(title, `${source.name} → ${target.name}`);
-    put(under, `${source.place} → ${target.place} · DAG ${one.dag_id} · cluster ${one.cluster}`);
+    put(under, `${source.place} → ${target.place} · DAG ${one.owner} · cluster ${one.cluster}`);
     path(target.name);
     document.title = `${percent(one.percent)} ${target.name} · Backpressure`;
     drawState(badges.children[0], one);
@@ -113,8 +113,8 @@ export function detail(main, id, { path, again }) {
   function answered(one) {
     const running = one.phase !== "steady_state";
     done.draw(one.percent, percent(one.percent),
-      `${whole(one.committed)} of ${one.total_exact ? "" : "about "}${whole(one.total)} ${one.unit}`,
-      running ? `${rate(one.rate, one.unit)} · ETA ${duration(one.eta_seconds)}${one.eta_soonest_seconds === null ? "" : ` (${spread(one)})`}` : `complete since ${time(one.hydrated_at)}`);
+      `${whole(one.rows)} of ${one.total_exact ? "" : "about "}${whole(one.total)} ${one.unit}`,
+      running ? `${rate(one.rows_per_second, one.unit)} · ETA ${duration(one.eta_seconds)}${one.eta_soonest_seconds === null ? "" : ` (${spread(one)})`}` : `complete since ${time(one.hydrated_at)}`);
     const words = { "not keeping up": "No", "keeping up": "Yes", "caught up": "Yes, caught up", idle: "At rest", unknown: "Not known yet" };
     const behind = Object.entries(one.lag_by_key).filter(([, lag]) => lag > 0).sort(([, one], [, other]) => other - one);
     const most = behind.length > 1 ? `. Furthest: ${behind.slice(0, 3).map(([key, lag]) => `${key} (${amount(lag, one.log_unit)})`).join(", ")}.` : "";
@@ -135,7 +135,7 @@ export function detail(main, id, { path, again }) {
 
   // Only what matters is said aloud: not every figure that moves.
   function announce(one) {
-    const now = `${STATES[one.state]}, ${one.paused ? "paused" : one.open ? "gate open" : "gate closed"}`;
+    const now = `${STATES[one.state]}, ${one.paused_by ? "paused" : one.open ? "gate open" : "gate closed"}`;
     if (said !== null && said !== now) document.getElementById("news").textContent = now;
     said = now;
   }
@@ -215,7 +215,7 @@ function gateCard() {
       keep(signals, one.signals, () => one.signals.map(signal));
       const pairs = [
         ["Ranges", one.ranges ? `${whole(one.ranges.committed)} of ${whole(one.ranges.total)} committed, ${whole(one.ranges.admitted)} in flight, ${whole(one.ranges.failed)} failed` : DASH],
-        ["Credits", `${one.credits} now, ${one.credits_max} at most${one.credits_set ? ` (set manually; declared ${one.credits_declared})` : ""}`],
+        ["Credits", `${one.credits_now} now, ${one.credits_max} at most${one.credits_set ? ` (set manually; declared ${one.credits_declared})` : ""}`],
         ["Rows per range", one.range_rows_set ? `${whole(one.range_rows_set)} (set manually)` : "as declared"],
         ["Priority", one.queue_position ? `${one.priority}; number ${one.queue_position} in the queue` : one.priority],
         ["Admission to commit", duration(one.commit_seconds)],

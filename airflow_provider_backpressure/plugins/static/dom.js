@@ -104,15 +104,15 @@ export function named(identity) {
   return { kind: identity.split("://")[0], name: table.join("/") || place || identity, place: identity };
 }
 
-// The state is derived by the server, once for page, API and command line.
+// The state is derived by the server, once for page, API and command line. Red is for a fault, and for nothing else.
 export const STATES = {
-  "not begun": "Not begun", failed: "Failed", paused: "Paused", queued: "Queued",
-  hydrating: "Hydrating", rehydrating: "Rehydrating", "steady state": "Steady state",
+  "not begun": "Not begun", planning: "Planning", queued: "Queued", running: "Running", throttled: "Throttled", paused: "Paused",
+  verifying: "Verifying", failed: "Failed", succeeded: "Succeeded", following: "Following", stale: "Stale",
 };
-const KINDS = { failed: "failed", paused: "paused", queued: "calm", hydrating: "hydration", rehydrating: "rehydration", "steady state": "steady_state" };
+export const stateClass = (state) => `state-${state.replace(" ", "-")}`;
 export function drawState(node, one) {
-  classes(node, "badge", KINDS[one.state]);
-  put(node, STATES[one.state]);
-  node.title = one.failure ?? "";
+  classes(node, "badge", stateClass(one.state));
+  put(node, STATES[one.state] ?? one.state);
+  node.title = one.state_note;
 }
 export const RANGES = { planned: "planned", admitted: "in flight", committed: "committed", failed: "failed", revoked: "skipped" };

@@ -91,7 +91,7 @@ function summed(sums, found) {
     [whole(found.total), "in all"],
     [whole(running.length), "under way"],
     [whole(running.filter((one) => !one.open).length), "held back"],
-    [whole(found.hydrations.filter((one) => one.paused).length), "paused"],
+    [whole(found.hydrations.filter((one) => one.paused_by).length), "paused"],
     [whole(found.hydrations.filter((one) => one.state === "failed").length), "failed"],
   ];
   facts.forEach(([figure, word], index) => {
@@ -149,19 +149,19 @@ function line() {
       const running = one.phase !== "steady_state";
       link.href = `#/hydration/${one.id}`;
       put(link, target.name);
-      put(under, `from ${source.name} · ${one.dag_id}`);
+      put(under, `from ${source.name} · ${one.owner}`);
       under.title = `${source.place} → ${target.place}`;
       drawState(phase, one);
       progress.draw(one.percent, `Progress of ${target.name}`);
-      put(rowsDone, !one.begun ? "Nothing is planned" : `${short(one.committed)} of ${one.total_exact ? "" : "about "}${short(one.total)} ${one.unit}`);
+      put(rowsDone, !one.begun ? "Nothing is planned" : `${short(one.rows)} of ${one.total_exact ? "" : "about "}${short(one.total)} ${one.unit}`);
       put(left, duration(one.eta_seconds));
       show(interval, one.eta_soonest_seconds !== null);
       put(interval, spread(one));
-      put(cells.rate, rate(one.rate, one.unit));
+      put(cells.rate, rate(one.rows_per_second, one.unit));
       put(cells.memory, one.memory_limit && one.memory_used !== null ? share(one.memory_used / one.memory_limit) : null);
       cells.memory.title = one.memory_limit && one.memory_used !== null ? `${bytes(one.memory_used)} of ${bytes(one.memory_limit)} in the fullest executor` : "";
-      put(cells.credits, `${one.in_flight} of ${one.credits}`);
-      cells.credits.title = `${one.in_flight} in flight; ${one.credits} credits, at most ${one.credits_max}`;
+      put(cells.credits, `${one.in_flight} of ${one.credits_now}`);
+      cells.credits.title = `${one.in_flight} in flight; ${one.credits_now} credits, at most ${one.credits_max}`;
       const [kind, word] = standing(one, running);
       classes(gate, "badge", kind);
       put(gate, word);
@@ -180,7 +180,7 @@ function line() {
 }
 
 export function standing(one, running) {
-  if (one.paused) return ["paused", "Paused"];
+  if (one.paused_by) return ["paused", "Paused"];
   if (!running || !one.begun) return ["calm", "At rest"];
   return one.open ? ["open", "Open"] : ["closed", "Closed"];
 }

@@ -51,16 +51,16 @@ export function pipe() {
       const worst = (name) => one.bottleneck === name;
       const worked = (name) => ({ figure: stages[name] ? share(stages[name].busy) : "—", note: told(stages[name]), stage: stages[name], worst: worst(name) });
       source.draw({ figure: one.upstream_rate === null ? named(one.source).name : speed(one.upstream_rate, one.log_unit), note: `${named(one.source).kind} · lag ${amount(one.lag, one.log_unit)}` });
-      gate.draw({ figure: `${one.in_flight} of ${one.credits}`, note: stages.admit ? told(stages.admit) : one.open ? "credits in flight" : one.reasons[0], stage: stages.admit, worst: worst("admit") });
+      gate.draw({ figure: `${one.in_flight} of ${one.credits_now}`, note: stages.admit ? told(stages.admit) : one.open ? "credits in flight" : one.reasons[0], stage: stages.admit, worst: worst("admit") });
       const between = apart(one, stages);
       read.draw({ name: between.length > 1 || !one.plan?.transform ? "Read" : "Read and transform", ...worked(between[0]) });
       show(transform.node, between.length > 1);
       if (between.length > 1) transform.draw(worked(between[1]));
-      sink.draw({ figure: rate(one.rate, one.unit), note: told(stages.sink), stage: stages.sink, worst: worst("sink") });
+      sink.draw({ figure: rate(one.rows_per_second, one.unit), note: told(stages.sink), stage: stages.sink, worst: worst("sink") });
       const shown = Math.min(one.credits_max, MOST_DOTS);
       const taken = Math.round((one.in_flight / Math.max(1, one.credits_max)) * shown);
-      const given = Math.round((one.credits / Math.max(1, one.credits_max)) * shown);
-      dots.setAttribute("aria-label", `${one.in_flight} ranges in flight, ${one.credits} credits, at most ${one.credits_max}`);
+      const given = Math.round((one.credits_now / Math.max(1, one.credits_max)) * shown);
+      dots.setAttribute("aria-label", `${one.in_flight} ranges in flight, ${one.credits_now} credits, at most ${one.credits_max}`);
       const want = Array.from({ length: shown }, (_, index) => (index < taken ? "taken" : index < given ? "free" : "none"));
       if (dots.dataset.shown !== want.join()) {
         dots.dataset.shown = want.join();

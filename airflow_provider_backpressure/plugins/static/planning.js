@@ -37,7 +37,7 @@ export function planning(changed) {
 
 const MODES = { copy: "copied in the database's own form", frame: "decoded in Spark" };
 
-export function foretold(found) {
+export function preview(found) {
   const rows = `${found.exact || found.rows === null ? "" : "about "}${whole(found.rows)}`;
   const pairs = [
     ["Rows", rows],

@@ -98,7 +98,7 @@ export function oneRange(id, changed) {
       look().then(() => { node.scrollIntoView({ block: "nearest" }); title.focus({ preventScroll: true }); });
     },
     draw(hydration) {
-      [owner, may] = [hydration.dag_id, hydration.may_steer];
+      [owner, may] = [hydration.owner, hydration.may_steer];
       if (one && one.state !== "revoked") look();
     },
   };

@@ -144,7 +144,7 @@ def seen(world, *, known, committed, seconds):
 
 def test_a_hydration_is_named_by_id_or_table(world, airflow):
     for name in (world.hydration.id, world.hydration.id[:8], world.hydration.id[:8].upper(), "sink"):
-        assert facts(airflow, name)["id"] == world.hydration.id[:8]
+        assert facts(airflow, name)["id"] == world.hydration.id
 
 
 def test_a_name_that_means_none_or_several_is_wrong_use(world, airflow):
@@ -302,7 +302,7 @@ def test_watch_draws_until_the_hydration_is_in(world, airflow):
     world.ledger.finish(world.hydration.id)
     code, out, _ = airflow("status", "sink", "--watch")
     assert code == 0
-    assert re.match(r"\d{4}-\d\d-\d\dT[\d:]{8}Z sink steady_state: \[", out)
+    assert re.match(r"\d{4}-\d\d-\d\dT[\d:]{8}Z sink succeeded: \[", out)
     assert "100.0 %  100 of 100 rows" in out
     assert out.count("\n") == 1
 

@@ -69,7 +69,7 @@ def test_a_hydration_whose_planning_fails_is_failed_until_the_next_task_begins(w
     assert world.hydration.plan is None
     assert shown(world) == ("failed", "There is no table public.t.")
     plan(world).execute(context())
-    assert shown(world) == ("hydrating", None)
+    assert shown(world) == ("running", None)
 
 
 def test_a_lane_that_fails_leaves_why_and_a_stranger_s_error_only_its_type(world, monkeypatch):
@@ -89,7 +89,7 @@ def test_a_try_that_is_followed_by_another_has_not_failed_yet(world, monkeypatch
     monkeypatch.setattr(HydrateOperator, "_follow", raising(LedgerUnavailable("The ledger is away.")))
     with pytest.raises(LedgerUnavailable):
         lane(world).execute(given)
-    assert shown(world) == ("hydrating", None)
+    assert shown(world) == ("running", None)
     given["ti"].try_number = 2
     with pytest.raises(LedgerUnavailable):
         lane(world).execute(given)
@@ -97,7 +97,7 @@ def test_a_try_that_is_followed_by_another_has_not_failed_yet(world, monkeypatch
     monkeypatch.setattr(HydrateOperator, "_follow", raising(AirflowSkipException("enough")))
     with pytest.raises(AirflowSkipException):
         lane(world).execute(given)
-    assert shown(world) == ("hydrating", None)
+    assert shown(world) == ("running", None)
 
 
 def test_a_verification_that_fails_is_shown(world):

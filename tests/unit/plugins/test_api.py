@@ -79,14 +79,14 @@ def test_the_overview_tells_how_hydrations_stand(client: TestClient, ledger: Mem
     commit(ledger, plan_id, take(ledger, hydration_id).seq)
     take(ledger, hydration_id)
     (line,) = client.get("/api/hydrations").json()["hydrations"]
-    assert (line["id"], line["phase"], line["percent"], line["committed"], line["total"]) == (
+    assert (line["id"], line["phase"], line["percent"], line["rows"], line["total"]) == (
         hydration_id,
         "hydration",
         10.0,
         10,
         100,
     )
-    assert (line["in_flight"], line["credits"], line["open"]) == (1, 1, False)
+    assert (line["in_flight"], line["credits_now"], line["open"]) == (1, 1, False)
     assert line["reasons"] == ["1 of 1 credits in flight"]
     assert line["may_steer"] is True
     assert (line["keeping_up"], line["lag"], line["eta_seconds"]) == (None, None, None)
@@ -103,7 +103,7 @@ def test_a_failed_hydration_is_shown_as_failed(client: TestClient, ledger: Memor
     hydration_id, plan_id = planned(ledger, 3)
     poor, busy = take(ledger, hydration_id), take(ledger, hydration_id)
     ledger.release(plan_id, poor.seq, attempt=1, error="a poison row", fail=True)
-    assert client.get(f"/api/hydrations/{hydration_id}").json()["state"] == "hydrating"
+    assert client.get(f"/api/hydrations/{hydration_id}").json()["state"] == "running"
     ledger.release(plan_id, busy.seq, attempt=1, error="ended")
     one = client.get(f"/api/hydrations/{hydration_id}").json()
     assert (one["state"], one["failed"], one["failure"], one["eta_seconds"]) == ("failed", 1, None, None)
@@ -175,8 +175,12 @@ def test_steering_leaves_who_and_why(client: TestClient, ledger: MemoryLedger):
     hydration_id, _ = planned(ledger, credits=4)
     base = f"/api/hydrations/{hydration_id}"
     paused = client.post(f"{base}/pause", json={"why": "release night"}).json()
-    assert (paused["paused"], paused["paused_by"], paused["reasons"]) == (True, "ada", ["paused by ada: release night"])
-    assert client.post(f"{base}/resume", json={"why": "done"}).json()["paused"] is False
+    assert (paused["state"], paused["state_note"], paused["reasons"]) == (
+        "paused",
+        "by ada: release night",
+        ["paused by ada: release night"],
+    )
+    assert client.post(f"{base}/resume", json={"why": "done"}).json()["state"] == "running"
     changed = client.post(f"{base}/set", json={"why": "gently", "credits": 2, "range_rows": 500, "priority": 7}).json()
     assert (changed["credits_set"], changed["range_rows_set"], changed["priority"]) == (2, 500, 7)
     acts = client.get(f"{base}/history").json()["acts"]
@@ -374,7 +378,7 @@ def test_what_a_plan_would_be_is_told_before_there_is_one(client: TestClient, le
     hydration_id = register(ledger)
     path = f"/api/hydrations/{hydration_id}"
     one = client.get(path).json()
-    assert (one["begun"], one["foretold"], one["may_plan"]) == (False, None, True)
+    assert (one["begun"], one["preview"], one["may_plan"]) == (False, None, True)
     facts = {
         "at": "2026-01-01T12:00:00+00:00",
         "source": "s",
@@ -394,10 +398,10 @@ def test_what_a_plan_would_be_is_told_before_there_is_one(client: TestClient, le
     ledger.keep_preview(hydration_id, json.dumps(facts))
     person.runs = frozenset()
     one = client.get(path).json()
-    assert (one["foretold"]["rows"], one["foretold"]["ranges"], one["may_plan"]) == (1000, 10, False)
+    assert (one["preview"]["rows"], one["preview"]["ranges"], one["may_plan"]) == (1000, 10, False)
     replan(ledger, hydration_id)
     one = client.get(path).json()
-    assert (one["begun"], one["foretold"]) == (True, None)
+    assert (one["begun"], one["preview"]) == (True, None)
 
 
 def test_changes_are_answered_at_once_without_push(client: TestClient, ledger: MemoryLedger):

@@ -1,0 +1,67 @@
+"""What a task does, reported in a thread of its own: to the ledger as a heartbeat, to the task's log as a line."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from airflow_provider_backpressure.core.gate.activity import HEARTBEAT_SECONDS, Activity, Step
+from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+
+LINE_SECONDS = 10.0
+"""Most seconds between two lines of a task that works."""
+TICK_SECONDS = 2.0
+"""Seconds between two looks at what has changed."""
+
+
+@dataclass(kw_only=True)
+class Heartbeat:
+    """Beats while it is entered. A beat that fails fails nothing else."""
+
+    ledger: Ledger
+    hydration_id: str
+    activity: Activity
+    write: Callable[[], None]
+    """Writes the line."""
+    tick: float = TICK_SECONDS
+    line_seconds: float = LINE_SECONDS
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Heartbeat":
+        """Beat at once, and then again and again."""
+        self._thread = threading.Thread(target=self._run, name="backpressure-heartbeat", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End, but do not wait long: a ledger may be frozen."""
+        self._over.set()
+        assert self._thread is not None, "entered before"
+        self._thread.join(self.tick)
+        if self.activity.step is Step.PLANNING:
+            # What follows in the run are the ranges; until their task is heard the hydration is not planned any more.
+            with nobodys_error("This heartbeat is not kept"):
+                self.ledger.keep_activity(self.hydration_id, replace(self.activity, step=Step.RANGES))
+
+    def count(self, done: int, total: int) -> None:
+        """Take note of how far the task is."""
+        self.activity = replace(self.activity, done=done, total=total)
+
+    def _run(self) -> None:
+        begun = time.monotonic()
+        beaten: Activity | None = None
+        next_beat, next_line = begun, begun + self.line_seconds
+        while True:
+            now, activity = time.monotonic(), self.activity
+            if now >= next_beat or activity != beaten:
+                with nobodys_error("This heartbeat is not kept"):
+                    self.ledger.keep_activity(self.hydration_id, activity)
+                beaten, next_beat = activity, now + HEARTBEAT_SECONDS
+            if now >= next_line:
+                with nobodys_error("How far the task is cannot be said now"):
+                    self.write()
+                next_line = now + self.line_seconds
+            if self._over.wait(self.tick):
+                return

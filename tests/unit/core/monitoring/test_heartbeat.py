@@ -1,0 +1,76 @@
+"""A task is heard while it works, also while nothing is committed; and its log gets a line again and again."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_provider_backpressure.core.gate.activity import Activity, Step
+from airflow_provider_backpressure.core.monitoring import heartbeat as module
+from airflow_provider_backpressure.core.monitoring.heartbeat import Heartbeat
+from airflow_provider_backpressure.core.progress.state import State
+from airflow_provider_backpressure.testing import MemoryLedger
+from tests.conformance.ledger.support import planned, register
+
+
+def until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def clock():
+    return [datetime(2026, 1, 1, tzinfo=UTC)]
+
+
+@pytest.fixture
+def ledger(clock):
+    return MemoryLedger(now=lambda: clock[0])
+
+
+def beating(ledger, hydration_id, *, step, lines):
+    return Heartbeat(
+        ledger=ledger,
+        hydration_id=hydration_id,
+        activity=Activity(step=step, lane="dag/run/task/-1", try_number=1),
+        write=lambda: lines.append(1),
+        tick=0.01,
+        line_seconds=0.05,
+    )
+
+
+def test_it_beats_counts_and_writes(ledger, clock, monkeypatch):
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.05)
+    hydration_id, _ = planned(ledger, 3)
+    ledger.hold(hydration_id, run="run")
+    lines = []
+    with beating(ledger, hydration_id, step=Step.VERIFYING, lines=lines) as heartbeat:
+        clock[0] += timedelta(hours=1)
+        until(lambda: ledger.hydration(hydration_id).heard_at == clock[0])
+        heartbeat.count(2, 3)
+        until(lambda: ledger.hydration(hydration_id).activity.done == 2)
+        (now,) = ledger.glances(ids=[hydration_id], limit=1)
+        assert (now.state, now.state_note) == (State.VERIFYING, "2 of 3 ranges")
+        until(lambda: len(lines) >= 2)
+
+
+def test_a_plan_that_is_made_is_not_being_planned(ledger):
+    hydration_id = register(ledger)
+    ledger.hold(hydration_id, run="run")
+
+    def state():
+        (now,) = ledger.glances(ids=[hydration_id], limit=1)
+        return now.state
+
+    with beating(ledger, hydration_id, step=Step.PLANNING, lines=[]):
+        until(lambda: ledger.hydration(hydration_id).activity is not None)
+        assert state() is State.PLANNING
+    assert ledger.hydration(hydration_id).activity.step is Step.RANGES
+
+
+def test_a_ledger_that_fails_fails_nothing_else(ledger):
+    with beating(ledger, "0" * 32, step=Step.RANGES, lines=[]) as heartbeat:
+        pass
+    assert heartbeat.activity.step is Step.RANGES
