@@ -15,7 +15,7 @@ class HydrationLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the address."""
         found = getattr(operator, "hydration_id", "")
-        return address(found) if found else f"{settings.page_path()}?dag={ti_key.dag_id}"
+        return address(found) if found else f"{settings.airflow_path()}/dags/{ti_key.dag_id}/plugin/{settings.DAG_VIEW}"
 
 
 class RangeLink(BaseOperatorLink):
@@ -30,6 +30,6 @@ class RangeLink(BaseOperatorLink):
 
 
 def address(hydration_id: str, *, seq: Any = None) -> str:
-    """Return where the page shows a hydration, and a range of it."""
+    """Return where the page shows a hydration, and a range of it, within Airflow's own page."""
     place = "" if seq is None else f"/range/{int(seq)}"
-    return f"{settings.page_path()}#/hydration/{hydration_id}{place}"
+    return f"{settings.airflow_path()}/plugin/{settings.VIEW}#/hydration/{hydration_id}{place}"

@@ -14,6 +14,8 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 SECTION = "backpressure"
 PAGE = "/backpressure"
 """The page's path within Airflow."""
+VIEW, DAG_VIEW = "backpressure", "backpressure-of-dag"
+"""What Airflow's own pages with the page in them are called: under the navigation, and the tab of a DAG."""
 
 
 @cache
@@ -30,9 +32,14 @@ def environment() -> str:
     return name
 
 
+def airflow_path() -> str:
+    """Return the path under which Airflow is served, without a slash at its end; mostly empty."""
+    return urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
+
+
 def page_path() -> str:
     """Return the page's path, ``/backpressure/``; Airflow itself may be served under one."""
-    return urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/") + PAGE + "/"
+    return airflow_path() + PAGE + "/"
 
 
 def inline_wait() -> float:

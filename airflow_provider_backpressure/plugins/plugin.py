@@ -41,6 +41,6 @@ class BackpressurePlugin(AirflowPlugin):
     name = "backpressure"
     fastapi_apps = _Apps()
     external_views = [
-        _view("nav", "", "backpressure"),
-        _view("dag", "?dag={DAG_ID}", "backpressure-of-dag"),
+        _view("nav", "", settings.VIEW),
+        _view("dag", "?dag={DAG_ID}", settings.DAG_VIEW),
     ]

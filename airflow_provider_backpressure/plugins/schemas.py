@@ -65,6 +65,7 @@ class Line(BaseModel):
     bottleneck: str | None
     queue_position: int | None = Field(description="Place among those that wait for their cluster.")
     starts_in_seconds: float | None = Field(description="Expected, of one that waits for its cluster.")
+    followed: bool = Field(description="Whether later runs bring what the source gets.")
     keeping_up: str | None = Field(description="Verdict beside the source; null before the source was looked at.")
     keeping_up_sentence: str
     lag: int | None = Field(

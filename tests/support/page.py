@@ -306,6 +306,7 @@ def course(ledger: SqlLedger, hydration_id: str, plan_id: str) -> None:
 
 def fresh(server: PageServer) -> None:
     """Let a lane have looked just now: what the stages did is told of the last minute, rates of the last five."""
+    server.ledger.keep_activity(server.hydration_id)
     engine, table = sa.create_engine(server.ledger._database.engine.url), models.sample
     mine, now = table.c.hydration_id == server.hydration_id, datetime.now(UTC)
     with engine.begin() as connection:

@@ -60,10 +60,10 @@ def test_a_task_leads_to_its_hydration_and_its_range(installation: Installation)
     assert second is not None
     for task_id in ("plan_snapshot", "wait_for_turn", "hydrate_ranges", "verify_hydration"):
         links = lane.links(f"hydrate_lineitem.{task_id}")
-        assert links == {"Hydration": f"/backpressure/#/hydration/{first.id}"}, task_id
+        assert links == {"Hydration": f"/plugin/backpressure#/hydration/{first.id}"}, task_id
     assert by_task.links("hydrate_range.submit_range", map_index=1) == {
-        "Hydration": f"/backpressure/#/hydration/{second.id}",
-        "Range": f"/backpressure/#/hydration/{second.id}/range/1",
+        "Hydration": f"/plugin/backpressure#/hydration/{second.id}",
+        "Range": f"/plugin/backpressure#/hydration/{second.id}/range/1",
     }
     back = installation.airflow.request("GET", f"/backpressure/api/hydrations/{second.id}/ranges/1")["task"]
     assert (back["task_id"], back["map_index"], back["try_number"]) == ("hydrate_range.submit_range", 1, 1)

@@ -22,20 +22,23 @@ def test_a_link_is_there_while_the_task_runs(world: World):
     """Airflow stores links when a task ends, and a lane runs for hours."""
     given = context()
     HydrateOperator(task_id="hydrate", **world.flow).execute(given)
-    assert given["ti"].pushed["_link_HydrationLink"] == f"/backpressure/#/hydration/{world.hydration.id}"
+    assert given["ti"].pushed["_link_HydrationLink"] == f"/plugin/backpressure#/hydration/{world.hydration.id}"
 
 
 def test_a_range_has_a_link_of_its_own(world: World):
     given, task = context(), SubmitRangeOperator(task_id="submit", seq="3", **world.flow)
     task.execute(given)
     assert [link.name for link in task.operator_extra_links] == ["Hydration", "Range"]
-    assert given["ti"].pushed["_link_RangeLink"] == f"/backpressure/#/hydration/{world.hydration.id}/range/3"
+    assert given["ti"].pushed["_link_RangeLink"] == f"/plugin/backpressure#/hydration/{world.hydration.id}/range/3"
 
 
 def test_before_the_hydration_is_known_a_link_leads_to_those_of_the_dag(world: World):
     """As of a task that failed before it reached the ledger."""
     task = HydrateOperator(task_id="hydrate", **world.flow)
-    assert HydrationLink().get_link(task, ti_key=SimpleNamespace(dag_id="orders")) == "/backpressure/?dag=orders"
+    assert (
+        HydrationLink().get_link(task, ti_key=SimpleNamespace(dag_id="orders"))
+        == "/dags/orders/plugin/backpressure-of-dag"
+    )
     assert RangeLink().get_link(task, ti_key=SimpleNamespace(dag_id="orders")) == ""
 
 
@@ -43,4 +46,4 @@ def test_airflow_may_be_served_under_a_path(world: World, monkeypatch: pytest.Mo
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://data.example.com/airflow/")
     task = HydrateOperator(task_id="hydrate", **world.flow)
     found = HydrationLink().get_link(task, ti_key=SimpleNamespace(dag_id="orders"))
-    assert found == "/airflow/backpressure/?dag=orders"
+    assert found == "/airflow/dags/orders/plugin/backpressure-of-dag"

@@ -5,6 +5,7 @@ from math import isfinite
 from typing import Any
 
 from airflow_provider_backpressure.core.progress.lag import sentence
+from airflow_provider_backpressure.core.progress.state import follows
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 
 
@@ -89,6 +90,7 @@ def _lag(now: HydrationSummary) -> dict[str, Any]:
     course, progress = now.course, now.progress
     latest = course.latest if course else None
     return {
+        "followed": follows(now),
         "keeping_up": course.verdict.value if course else None,
         "keeping_up_sentence": sentence(course),
         "lag": course.lag if course else None,

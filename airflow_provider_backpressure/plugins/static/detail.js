@@ -3,8 +3,7 @@
 import { get } from "./api.js";
 import { draw as drawCharts, frames } from "./charts.js";
 import { controls } from "./controls.js";
-import { amount, bytes, classes, DASH, drawState, duration, el, named, percent, put, rate, share, show, spread, STATES, time, whole } from "./dom.js";
-import { bar, standing } from "./overview.js";
+import { amount, bar, bytes, classes, DASH, drawState, duration, el, named, outward, percent, put, rate, share, show, skeleton, spread, STATES, time, whole, words } from "./dom.js";
 import { pipe } from "./pipe.js";
 import { planning, preview } from "./planning.js";
 import { ranges } from "./ranges.js";
@@ -19,8 +18,8 @@ export function detail(main, id, { path, again }) {
   let said = null;
   const title = el("h1");
   const under = el("p", { class: "quiet identity" });
-  const badges = el("p", { class: "row" }, el("span"), el("span"));
-  const failure = el("p", { class: "bad", role: "alert", hidden: true });
+  const badges = el("p", { class: "row" }, el("span"), el("span", { class: "note" }));
+  const failure = fault(id);
   const steer = controls(id, anew);
   const done = answer("How much is done?");
   const keeping = answer("Is it keeping up?");
@@ -46,10 +45,11 @@ export function detail(main, id, { path, again }) {
     charts.node,
     card("Ranges", map.node));
   const all = el("div", { class: "detail" },
-    el("div", { class: "head" }, el("div", {}, title, under, badges, failure), steer.node),
+    el("div", { class: "head" }, el("div", {}, title, under, badges), steer.node),
+    failure.node,
     notBegun, begun,
     card("History", noActs, actTable));
-  const waiting = el("p", { class: "empty", role: "status" }, "Loading …");
+  const waiting = skeleton(12);
   show(all, false);
   main.append(waiting, all);
   path("…");
@@ -98,29 +98,30 @@ export function detail(main, id, { path, again }) {
 
   function head(one) {
     const [source, target] = [named(one.source), named(one.target)];
-    put(title, `${source.name} → ${target.name}`);
-    put(under, `${source.place} → ${target.place} · DAG ${one.owner} · cluster ${one.cluster}`);
+    const shown = `${source.name} → ${target.name}`;
+    if (title.textContent !== shown) title.replaceChildren(el("span", { class: "name" }, ...words(source.name)), " → ", el("span", { class: "name" }, ...words(target.name)));
+    const places = `${source.place} → ${target.place} · DAG ${one.owner} · cluster ${one.cluster}`;
+    if (under.textContent !== places) under.replaceChildren(...words(places));
     path(target.name);
     document.title = `${percent(one.percent)} ${target.name} · Backpressure`;
     drawState(badges.children[0], one);
-    show(failure, one.state === "failed");
-    put(failure, one.failure ? `Failed at ${time(one.failed_at)}: ${one.failure}` : `${whole(one.failed)} ranges have used up their attempts; the map of the ranges leads to their errors.`);
-    const [kind, word] = standing(one, one.phase !== "steady_state");
-    classes(badges.children[1], "badge", kind);
-    put(badges.children[1], kind === "open" || kind === "closed" ? `Gate ${word.toLowerCase()}` : word);
+    put(badges.children[1], one.state_note && one.state !== "failed" ? one.state_note : " ");
+    failure.draw(one);
   }
 
   function answered(one) {
+    const ends = { succeeded: `complete since ${time(one.hydrated_at)}`, following: `snapshot complete since ${time(one.hydrated_at)}` };
     const running = one.phase !== "steady_state";
     done.draw(one.percent, percent(one.percent),
       `${whole(one.rows)} of ${one.total_exact ? "" : "about "}${whole(one.total)} ${one.unit}`,
-      running ? `${rate(one.rows_per_second, one.unit)} · ETA ${duration(one.eta_seconds)}${one.eta_soonest_seconds === null ? "" : ` (${spread(one)})`}` : `complete since ${time(one.hydrated_at)}`);
-    const words = { "not keeping up": "No", "keeping up": "Yes", "caught up": "Yes, caught up", idle: "At rest", unknown: "Not known yet" };
+      ends[one.state] ?? (one.rows_per_second === null ? STATES[one.state] : `${rate(one.rows_per_second, one.unit)} · ETA ${duration(one.eta_seconds)}${one.eta_soonest_seconds === null ? "" : ` (${spread(one)})`}`));
+    // A snapshot is not behind its source: there is nothing to keep up with.
+    const verdicts = { "not keeping up": "No", "keeping up": "Yes", "caught up": "Yes, caught up", idle: "At rest", unknown: "Not known yet" };
     const behind = Object.entries(one.lag_by_key).filter(([, lag]) => lag > 0).sort(([, one], [, other]) => other - one);
     const most = behind.length > 1 ? `. Furthest: ${behind.slice(0, 3).map(([key, lag]) => `${key} (${amount(lag, one.log_unit)})`).join(", ")}.` : "";
-    keeping.draw(null, words[one.keeping_up] ?? DASH, `${figures(one.keeping_up_sentence)}${most}`,
+    keeping.draw(null, one.followed ? verdicts[one.keeping_up] ?? DASH : "Not followed", one.followed ? `${figures(one.keeping_up_sentence)}${most}${old(one)}` : "The source is read once: what it gets later is not looked for.",
       one.bottleneck ? `The bottleneck is ${one.bottleneck}.` : running && one.stages.length ? "No stage holds the others up." : "");
-    classes(keeping.figure, "large", one.keeping_up === "not keeping up" && "bad");
+    classes(keeping.figure, "large", one.keeping_up === "not keeping up" && "warn-text");
   }
 
   function history(found) {
@@ -146,7 +147,7 @@ export function detail(main, id, { path, again }) {
     ids: () => [id],
     select: (seq) => map.select(seq),
     themed: () => { charts.forget(); anew(); },
-    failed: (error) => { if (error.status === 404 || error.status === 403) { show(all, false); show(waiting, true); put(waiting, error.message); } },
+    failed: (error) => { if (error.status === 404 || error.status === 403) { show(all, false); show(waiting, true); waiting.replaceChildren(error.message); } },
     close: () => { charts.close(); document.title = "Backpressure"; },
   };
 }
@@ -169,6 +170,41 @@ function answer(question) {
       put(first, text);
       show(second, Boolean(more));
       put(second, more);
+    },
+  };
+}
+
+const OLD = 90; // seconds, after which a figure of the source carries its age
+const old = (one) => (one.lag_age_seconds > OLD ? `. As of ${duration(one.lag_age_seconds)} ago.` : "");
+
+// What has failed: the error, the range with its bounds and attempt, and the way to the task's log.
+function fault(id) {
+  const error = el("p", {});
+  const range = el("a");
+  const bounds = el("span", { class: "quiet" });
+  const log = outward();
+  const node = el("section", { class: "card fault", role: "alert", "aria-label": "What has failed", hidden: true }, el("h2", {}), error, el("p", {}, range, " ", bounds), el("p", {}, log));
+  return {
+    node,
+    draw(one) {
+      const failed = one.state === "failed";
+      show(node, failed || (one.state === "stale" && Boolean(one.task)));
+      if (node.hidden) return;
+      classes(node, "card", failed ? "fault" : "doubt");
+      put(node.children[0], failed ? `Failed${one.failed_at ? ` at ${time(one.failed_at)}` : ""}` : "Nothing is heard of its task");
+      put(error, failed ? one.failure ?? one.failed_range?.error ?? one.state_note : `${one.state_note[0].toUpperCase()}${one.state_note.slice(1)}. Airflow's page of the task says whether it still runs, waits for a retry, or has ended.`);
+      const one_range = one.failed_range;
+      show(range.parentElement, Boolean(one_range));
+      if (one_range) {
+        range.href = `#/hydration/${id}/range/${one_range.seq}`;
+        put(range, `Range ${whole(one_range.seq)}`);
+        put(bounds, `${one_range.bounds}, attempt ${one_range.attempt}${one.failure && !one.failure.includes(one_range.error) ? `: ${one_range.error}` : ""}`);
+      }
+      show(log.parentElement, Boolean(one.task));
+      if (one.task) {
+        log.href = one.task.href;
+        put(log, `Log of the task ${one.task.task_id}${one.task.try_number ? `, try ${one.task.try_number}` : ""}`);
+      }
     },
   };
 }
@@ -210,8 +246,9 @@ function gateCard() {
     facts,
     draw(one) {
       const running = one.phase !== "steady_state";
-      const told = one.reasons.length ? one.reasons : [running ? "Open: the next range may start." : "Nothing is left to be admitted."];
-      keep(reasons, told, () => told.map((text) => el("li", { class: one.reasons.length ? "no" : "yes" }, text)));
+      const rest = { failed: "Nothing is admitted until a run tries again.", stale: "No task is heard that would ask for the next range." }[one.state];
+      const told = one.reasons.length ? one.reasons : [rest ?? (running ? "Open: the next range may start." : "Nothing is left to be admitted.")];
+      keep(reasons, told, () => told.map((text) => el("li", { class: one.reasons.length ? "held-by" : rest ? "" : "yes" }, text)));
       keep(signals, one.signals, () => one.signals.map(signal));
       const pairs = [
         ["Ranges", one.ranges ? `${whole(one.ranges.committed)} of ${whole(one.ranges.total)} committed, ${whole(one.ranges.admitted)} in flight, ${whole(one.ranges.failed)} failed` : DASH],

@@ -90,18 +90,56 @@ export function bytes(value) {
 export const amount = (value, unit) => (value === null || value === undefined ? DASH : unit === "bytes" ? bytes(value) : `${short(value)} ${unit}`);
 export const speed = (value, unit) => (value === null || value === undefined ? DASH : `${amount(value, unit)}/s`);
 
+// The time zone that is chosen in Airflow, and a clock of 24 hours as its own pages have.
+export function zone() {
+  try {
+    const kept = JSON.parse(localStorage.getItem("timezone") ?? "null");
+    return kept === "local" ? undefined : kept || "UTC";
+  } catch {
+    return "UTC";
+  }
+}
+
 export function time(text) {
   if (!text) return DASH;
-  const at = new Date(text);
-  const today = at.toDateString() === new Date().toDateString();
-  return today ? at.toLocaleTimeString() : at.toLocaleString();
+  const style = (options) => new Intl.DateTimeFormat("sv-SE", { timeZone: zone(), hourCycle: "h23", ...options });
+  const [at, day] = [new Date(text), { year: "numeric", month: "2-digit", day: "2-digit" }];
+  const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit" };
+  const today = style(day).format(at) === style(day).format(new Date());
+  return style(today ? clock : { ...day, ...clock }).format(at);
 }
 
 // postgres://host:5432/shop/public.orders: the end is what people call it.
 export function named(identity) {
   const rest = identity.split("/").slice(3).join("/");
   const [place, ...table] = rest.split("/");
-  return { kind: identity.split("://")[0], name: table.join("/") || place || identity, place: identity };
+  const name = table.join("/") || place || identity;
+  return { kind: identity.split("://")[0], name, place: identity, server: identity.endsWith(`/${name}`) ? identity.slice(0, -name.length - 1) : identity };
+}
+
+// A name may be broken behind its dots, slashes and underscores, and nowhere else.
+export const words = (name) => name.split(/(?<=[./_])/).flatMap((part, index) => (index ? [document.createElement("wbr"), part] : [part]));
+
+// What is drawn in the place of what is not there yet.
+export function skeleton(lines) {
+  return el("div", { class: "card skeleton", role: "status", "aria-label": "Loading" }, ...Array.from({ length: lines }, () => el("span", { class: "bone" })));
+}
+
+export function bar() {
+  const fill = el("span");
+  const text = el("span", { class: "figure" });
+  const node = el("div", { class: "bar", role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100" }, fill);
+  return {
+    node: el("div", { class: "progress" }, node, text),
+    draw(value, label, kind = "") {
+      fill.style.width = `${value ?? 0}%`;
+      classes(fill, kind);
+      if (value === null) node.removeAttribute("aria-valuenow");
+      else node.setAttribute("aria-valuenow", value);
+      node.setAttribute("aria-label", label);
+      put(text, percent(value));
+    },
+  };
 }
 
 // The state is derived by the server, once for page, API and command line. Red is for a fault, and for nothing else.

@@ -1,80 +1,206 @@
-// All hydrations in one table, and the queues of their clusters.
+// All hydrations in one table: searched, filtered, sorted and grouped in the browser; and the queues of their clusters.
 
-import { get, post } from "./api.js";
-import { ask } from "./controls.js";
-import { amount, bytes, classes, drawState, duration, el, named, percent, put, rate, share, show, short, spread, time, whole } from "./dom.js";
+import { keepQuery, query } from "./address.js";
+import { get } from "./api.js";
+import { el, named, put, show, skeleton, STATES, whole } from "./dom.js";
+import { COLUMNS, compare, line, ORDER } from "./line.js";
 import { planning } from "./planning.js";
+import { drawQueues } from "./queues.js";
 
-const PAGE = 50;
-const HEADS = [
-  "Hydration", "Phase", "Progress", "ETA", "Rate", "Memory", "Credits", "Gate", "Keeping up", "Bottleneck",
-];
+const FIRST = 100; // asked for at each look: those under way come first
+const AT_ONCE = 30; // asked for at the very first look
+const MORE = 200; // asked for at a time of all others
+const SHOWN = 100; // rows that are drawn, until more are wanted
+const LEAST = 15000; // between two looks at all others
+const REST = 10; // times as long as that took
+const GROUPS = { dag: (one) => one.owner, schema: (one) => named(one.target).name.split(".").slice(0, -1).join(".") || named(one.target).name };
+const server = (identity) => named(identity).server;
 
 export function overview(main, { dag, path, straight, again }) {
-  let offset = 0;
-  let shown = [];
+  const known = new Map();
   const rows = new Map();
-  const body = el("tbody");
+  let total = 0;
+  let most = SHOWN;
+  let due = 0;
+  let seen = false;
+  let visible = [];
+  const asked = query();
+  const wish = { sort: asked.get("sort") ?? "state", down: asked.get("down") ?? "" };
+
+  const search = el("input", { id: "search", type: "search", placeholder: "Name of a table or DAG", value: asked.get("q") ?? "", oninput: changed });
+  const chooser = (id, all) => el("select", { id, onchange: changed }, el("option", { value: "" }, all));
+  const state = chooser("by-state", "All states");
+  state.append(...ORDER.map((name) => el("option", { value: name }, STATES[name])));
+  const choosers = { state, dag: chooser("by-dag", "All DAGs"), source: chooser("by-source", "All sources"), target: chooser("by-target", "All targets") };
+  const group = el("select", { id: "group", onchange: changed }, el("option", { value: "" }, "No groups"), el("option", { value: "dag" }, "By DAG"), el("option", { value: "schema" }, "By schema of the target"));
+  const label = (id, text, node) => el("div", { class: "field" }, el("label", { for: id }, text), node);
+  const filters = el("form", { class: "filters", role: "search", "aria-label": "Find hydrations", onsubmit: (event) => event.preventDefault() },
+    label("search", "Search", search), label("by-state", "State", state), dag ? null : label("by-dag", "DAG", choosers.dag),
+    label("by-source", "Source", choosers.source), label("by-target", "Target", choosers.target), label("group", "Group", group));
+  const heads = Object.fromEntries(COLUMNS.map(({ key, head }) => [key, el("button", { type: "button", class: "sort", onclick: () => sortBy(key) }, head)]));
+  const cells = Object.fromEntries(COLUMNS.map(({ key }) => [key, el("th", { scope: "col", class: key }, heads[key])]));
+  const inner = el("table", { class: "wide overview" },
+    el("caption", { class: "unseen" }, "Hydrations; the button in a column's head sorts by it"),
+    el("thead", {}, el("tr", {}, ...Object.values(cells))));
+  const table = el("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Hydrations" }, inner);
+  const waiting = skeleton(8);
   const empty = el("section", { class: "empty", hidden: true });
-  const table = el(
-    "div",
-    { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Hydrations" },
-    el("table", { class: "wide" },
-      el("caption", { class: "unseen" }, "Hydrations, those under way first"),
-      el("thead", {}, el("tr", {}, ...HEADS.map((head) => el("th", { scope: "col" }, head)))),
-      body),
-  );
+  const none = el("p", { class: "empty", hidden: true }, "No hydration matches. ", el("button", { type: "button", onclick: clear }, "Clear search and filters"));
   const sums = el("ul", { class: "sums" });
-  const back = el("button", { type: "button", onclick: () => turn(-PAGE) }, "Previous");
-  const on = el("button", { type: "button", onclick: () => turn(PAGE) }, "Next");
-  const where = el("span", { class: "quiet" });
-  const pager = el("div", { class: "row end" }, where, back, on);
+  const where = el("span", { class: "quiet", "aria-live": "polite" });
+  const more = el("button", { type: "button", onclick: () => { most += SHOWN; draw(); } }, "Show more");
+  const pager = el("div", { class: "row end" }, where, more);
   const queues = el("section", { class: "card queues", hidden: true, "aria-label": "Queues" });
   const before = planning(again);
-  const words = nothing(dag);
-  empty.append(...words, ...(dag ? [before.node] : []));
-  main.append(el("h1", {}, dag ? `Hydrations of ${dag}` : "Hydrations"), sums, table, pager, empty, queues);
+  empty.append(...nothing(dag), ...(dag ? [before.node] : []));
+  for (const node of [filters, table, pager, sums]) show(node, false);
+  main.append(el("h1", {}, dag ? `Hydrations of ${dag}` : "Hydrations"), sums, filters, waiting, table, none, pager, empty, queues);
+  group.value = asked.get("group") ?? "";
   path();
 
-  async function turn(step) {
-    offset = Math.max(0, offset + step);
-    again();
+  function changed() {
+    most = SHOWN;
+    draw();
+    keepQuery({ q: search.value, ...Object.fromEntries(Object.entries(choosers).map(([name, node]) => [name, node.value])), group: group.value, sort: wish.sort === "state" ? "" : wish.sort, down: wish.down });
   }
 
+  function clear() {
+    search.value = "";
+    for (const node of Object.values(choosers)) node.value = "";
+    changed();
+    search.focus();
+  }
+
+  function sortBy(key) {
+    [wish.down, wish.sort] = [wish.sort === key && !wish.down ? "1" : "", key];
+    changed();
+  }
+
+  const ask = (limit, offset) => get(`hydrations?${new URLSearchParams({ limit, offset, ...(dag ? { dag_id: dag } : {}) })}`);
+
   async function look() {
-    const query = new URLSearchParams({ limit: PAGE, offset, ...(dag ? { dag_id: dag } : {}) });
-    const [found, waiting] = await Promise.all([get(`hydrations?${query}`), get("queue")]);
+    const limit = seen ? FIRST : AT_ONCE;
+    const [found, waited] = await Promise.all([ask(limit, 0), seen ? get("queue") : null]);
     if (straight && dag && found.total === 1) {
       // The tab of a DAG with one hydration shows it at once; the way back leads here.
       location.replace(`#/hydration/${found.hydrations[0].id}`);
       return;
     }
-    shown = found.hydrations.map((one) => one.id);
-    draw(found);
-    drawQueues(queues, waiting.clusters, again);
+    total = found.total;
+    if (total <= limit) known.clear();
+    for (const one of found.hydrations) known.set(one.id, one);
+    before.draw(dag, found.may_plan);
+    seen = true;
+    draw();
+    if (waited) drawQueues(queues, waited.clusters, again);
+    // The first rows are there; what else there is comes now.
+    else return again();
+    if (total > FIRST && Date.now() >= due) others();
   }
 
-  function draw(found) {
-    show(table, found.total > 0);
-    show(sums, found.total > 0);
-    show(pager, found.total > PAGE);
-    show(empty, found.total === 0);
-    before.draw(dag, found.may_plan);
-    put(where, `${offset + 1} to ${offset + found.hydrations.length} of ${whole(found.total)}`);
-    back.disabled = offset === 0;
-    on.disabled = offset + PAGE >= found.total;
-    summed(sums, found);
-    const ids = new Set(found.hydrations.map((one) => one.id));
+  // Many are asked for a piece at a time, and less often; the first rows are there long before.
+  async function others() {
+    due = Infinity;
+    const begun = Date.now();
+    const ids = new Set();
+    try {
+      for (let offset = 0; offset < total; offset += MORE) {
+        const found = await ask(MORE, offset);
+        for (const one of found.hydrations) { known.set(one.id, one); ids.add(one.id); }
+        total = found.total;
+        draw();
+      }
+      for (const id of known.keys()) if (!ids.has(id)) known.delete(id);
+    } catch {
+      // The next look asks again, and says what is wrong.
+    } finally {
+      due = Date.now() + Math.max(LEAST, REST * (Date.now() - begun));
+    }
+    draw();
+  }
+
+  function fill(name, values) {
+    const node = choosers[name];
+    const wanted = [...new Set(values)].sort();
+    if (node.dataset.shown === wanted.join("\n")) return;
+    node.dataset.shown = wanted.join("\n");
+    const kept = node.value || asked.get(name) || "";
+    node.replaceChildren(node.firstElementChild, ...wanted.map((value) => el("option", { value }, value)));
+    node.value = wanted.includes(kept) ? kept : "";
+  }
+
+  function fits(one) {
+    const text = search.value.trim().toLowerCase();
+    return (!state.value || one.state === state.value)
+      && (!choosers.dag.value || one.owner === choosers.dag.value)
+      && (!choosers.source.value || server(one.source) === choosers.source.value)
+      && (!choosers.target.value || server(one.target) === choosers.target.value)
+      && (!text || `${one.source} ${one.target} ${one.owner} ${one.id}`.toLowerCase().includes(text));
+  }
+
+  function draw() {
+    if (!seen) return;
+    const every = [...known.values()];
+    fill("dag", every.map((one) => one.owner));
+    fill("source", every.map((one) => server(one.source)));
+    fill("target", every.map((one) => server(one.target)));
+    if (asked.get("state") && !state.dataset.shown) state.value = asked.get("state");
+    state.dataset.shown = "1";
+    const found = every.filter(fits).sort(compare(wish.sort, Boolean(wish.down)));
+    const by = GROUPS[group.value];
+    if (by) found.sort((one, other) => by(one).localeCompare(by(other)));
+    const cut = found.slice(0, most);
+    visible = cut.map((one) => one.id);
+    show(waiting, false);
+    for (const node of [sums, filters]) show(node, total > 0);
+    show(table, found.length > 0);
+    show(none, total > 0 && found.length === 0);
+    show(empty, total === 0);
+    show(pager, found.length > 0 && (found.length > SHOWN || found.length < total));
+    show(more, found.length > cut.length);
+    put(where, `${whole(cut.length)} of ${whole(found.length)} shown${known.size < total ? `; ${whole(total - known.size)} more are being read` : ""}`);
+    counted(sums, every, total);
+    for (const { key } of COLUMNS) cells[key].setAttribute("aria-sort", wish.sort === key ? (wish.down ? "descending" : "ascending") : "none");
+    place(cut, by, found);
+  }
+
+  function place(cut, by, found) {
+    const ids = new Set(visible);
     for (const [id, row] of rows) if (!ids.has(id)) { row.node.remove(); rows.delete(id); }
-    found.hydrations.forEach((one, index) => {
-      const row = rows.get(one.id) ?? line();
-      rows.set(one.id, row);
-      if (body.children[index] !== row.node) body.insertBefore(row.node, body.children[index] ?? null);
-      row.draw(one);
+    const sections = [];
+    for (const one of cut) {
+      const name = by ? by(one) : "";
+      if (sections.at(-1)?.name !== name) sections.push({ name, lines: [] });
+      sections.at(-1).lines.push(one);
+    }
+    const bodies = [...inner.tBodies];
+    while (bodies.length < sections.length) bodies.push(inner.appendChild(el("tbody")));
+    for (const body of bodies.splice(sections.length)) body.remove();
+    sections.forEach(({ name, lines }, index) => {
+      const body = bodies[index];
+      const nodes = lines.map((one) => {
+        const row = rows.get(one.id) ?? line();
+        rows.set(one.id, row);
+        row.draw(one);
+        return row.node;
+      });
+      if (by) nodes.unshift(headOf(body, name, found.filter((one) => by(one) === name).length));
+      else body.head = null;
+      // What is in its place already is left alone: focus stays where it is.
+      nodes.forEach((node, at) => { if (body.children[at] !== node) body.insertBefore(node, body.children[at] ?? null); });
+      while (body.children.length > nodes.length) body.lastChild.remove();
     });
   }
 
-  return { look, ids: () => shown };
+  function headOf(body, name, number) {
+    const shown = `${name} · ${whole(number)}`;
+    if (body.head?.dataset.shown !== shown) {
+      body.head = el("tr", { class: "group", "data-shown": shown }, el("th", { scope: "rowgroup", colspan: COLUMNS.length }, name, " ", el("span", { class: "quiet" }, whole(number))));
+    }
+    return body.head;
+  }
+
+  return { look, ids: () => visible.slice(0, FIRST) };
 }
 
 function nothing(dag) {
@@ -85,134 +211,11 @@ function nothing(dag) {
   ];
 }
 
-function summed(sums, found) {
-  const running = found.hydrations.filter((one) => one.begun && one.phase !== "steady_state" && one.state !== "failed");
-  const facts = [
-    [whole(found.total), "in all"],
-    [whole(running.length), "under way"],
-    [whole(running.filter((one) => !one.open).length), "held back"],
-    [whole(found.hydrations.filter((one) => one.paused_by).length), "paused"],
-    [whole(found.hydrations.filter((one) => one.state === "failed").length), "failed"],
-  ];
-  facts.forEach(([figure, word], index) => {
-    const item = sums.children[index] ?? sums.appendChild(el("li", {}, el("b"), " ", el("span")));
-    put(item.children[0], figure);
-    put(item.children[1], word);
-  });
+function counted(sums, every, total) {
+  const numbers = every.reduce((found, one) => ({ ...found, [one.state]: (found[one.state] ?? 0) + 1 }), {});
+  const facts = [["in all", total], ...ORDER.filter((name) => numbers[name]).map((name) => [STATES[name].toLowerCase(), numbers[name]])];
+  const shown = JSON.stringify(facts);
+  if (sums.dataset.shown === shown) return;
+  sums.dataset.shown = shown;
+  sums.replaceChildren(...facts.map(([word, figure]) => el("li", {}, el("b", {}, whole(figure)), " ", word)));
 }
-
-export function bar() {
-  const fill = el("span");
-  const text = el("span", { class: "figure" });
-  const node = el("div", { class: "bar", role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100" }, fill);
-  return {
-    node: el("div", { class: "progress" }, node, text),
-    draw(value, label) {
-      fill.style.width = `${value ?? 0}%`;
-      if (value === null) node.removeAttribute("aria-valuenow");
-      else node.setAttribute("aria-valuenow", value);
-      node.setAttribute("aria-label", label);
-      put(text, percent(value));
-    },
-  };
-}
-
-function line() {
-  const link = el("a");
-  const under = el("small");
-  const phase = el("span");
-  const turn = el("small");
-  const progress = bar();
-  const rowsDone = el("small");
-  const gate = el("span");
-  const reason = el("small");
-  const left = el("span");
-  const interval = el("small", { title: "By how much the rates of the last minutes differ" });
-  const verdict = el("span");
-  const behind = el("small");
-  const cells = Object.fromEntries(["eta", "rate", "memory", "credits", "keeping", "bottleneck"].map((name) => [name, el("td")]));
-  for (const name of ["eta", "rate", "memory", "credits"]) cells[name].className = "figure";
-  cells.keeping.append(verdict, behind);
-  cells.eta.append(left, interval);
-  const node = el("tr", {},
-    el("th", { scope: "row" }, link, under),
-    el("td", {}, phase, turn),
-    el("td", { class: "grows" }, progress.node, rowsDone),
-    cells.eta, cells.rate, cells.memory, cells.credits,
-    el("td", { class: "reason" }, gate, reason),
-    cells.keeping, cells.bottleneck);
-  cells.keeping.className = "keeping";
-  return {
-    node,
-    draw(one) {
-      const [source, target] = [named(one.source), named(one.target)];
-      const running = one.phase !== "steady_state";
-      link.href = `#/hydration/${one.id}`;
-      put(link, target.name);
-      put(under, `from ${source.name} · ${one.owner}`);
-      under.title = `${source.place} → ${target.place}`;
-      drawState(phase, one);
-      progress.draw(one.percent, `Progress of ${target.name}`);
-      put(rowsDone, !one.begun ? "Nothing is planned" : `${short(one.rows)} of ${one.total_exact ? "" : "about "}${short(one.total)} ${one.unit}`);
-      put(left, duration(one.eta_seconds));
-      show(interval, one.eta_soonest_seconds !== null);
-      put(interval, spread(one));
-      put(cells.rate, rate(one.rows_per_second, one.unit));
-      put(cells.memory, one.memory_limit && one.memory_used !== null ? share(one.memory_used / one.memory_limit) : null);
-      cells.memory.title = one.memory_limit && one.memory_used !== null ? `${bytes(one.memory_used)} of ${bytes(one.memory_limit)} in the fullest executor` : "";
-      put(cells.credits, `${one.in_flight} of ${one.credits_now}`);
-      cells.credits.title = `${one.in_flight} in flight; ${one.credits_now} credits, at most ${one.credits_max}`;
-      const [kind, word] = standing(one, running);
-      classes(gate, "badge", kind);
-      put(gate, word);
-      put(reason, [one.state === "failed" && one.failure, one.failed && `${one.failed} failed`, one.reasons[0]].filter(Boolean).join("; ") || " ");
-      reason.title = one.reasons.join("\n");
-      put(verdict, one.keeping_up === "unknown" ? null : one.keeping_up);
-      verdict.className = one.keeping_up === "not keeping up" ? "bad" : "";
-      show(behind, Boolean(one.lag));
-      put(behind, `${amount(one.lag, one.log_unit)} behind`);
-      cells.keeping.title = one.keeping_up_sentence;
-      put(cells.bottleneck, one.bottleneck);
-      show(turn, one.queue_position !== null);
-      put(turn, `number ${one.queue_position} in the queue`);
-    },
-  };
-}
-
-export function standing(one, running) {
-  if (one.paused_by) return ["paused", "Paused"];
-  if (!running || !one.begun) return ["calm", "At rest"];
-  return one.open ? ["open", "Open"] : ["closed", "Closed"];
-}
-
-function drawQueues(section, clusters, again) {
-  show(section, clusters.length > 0);
-  const shown = JSON.stringify(clusters);
-  if (section.dataset.shown === shown) return;
-  section.dataset.shown = shown;
-  section.replaceChildren(el("h2", {}, "Queues"), ...clusters.map((one) => queue(one, again)));
-}
-
-function queue(one, again) {
-  const last = one.acts[0];
-  const words = `${one.running} of ${one.at_once} under way, ${one.waiting || "none"} waiting`;
-  return el("div", { class: "cluster", role: "group", "aria-label": `Queue of ${one.cluster}` },
-    el("div", { class: "row spread" },
-      el("h3", {}, one.cluster, " ", el("span", { class: "quiet" }, words)),
-      one.may_steer ? el("button", { type: "button", "aria-label": `Change the queue of ${one.cluster}`, onclick: () => change(one, again) }, "Change …") : null),
-    last ? el("p", { class: "quiet" }, `Set to ${last.values.most} by ${last.who} at ${time(last.at)}${last.why ? `: ${last.why}` : ""}.`) : null,
-    el("ol", { class: "queue" },
-      ...one.turns.filter((turn) => !turn.running).map((turn) =>
-        el("li", { value: turn.position },
-          el("a", { href: `#/hydration/${turn.id}` }, named(turn.target).name), " ",
-          el("span", { class: "quiet" }, turn.starts_in_seconds === null ? "nobody can say when it starts" : `starts in about ${duration(turn.starts_in_seconds)}`)))));
-}
-
-const change = (one, again) => ask(
-  {
-    title: `Change the queue of ${one.cluster}`,
-    text: "So many sources hydrate at once there. If you raise it, the next one starts within a second; if you lower it, running ones continue.",
-    yes: "Change",
-    fields: [{ id: "queue-most", name: "at_once", label: "At once", hint: `now ${one.at_once}; 0 lets none begin`, value: one.at_once, min: 0, max: 10000, required: true }],
-  },
-  async (why, { at_once }) => { await post("queue", { cluster: one.cluster, at_once: Number(at_once), why }); again(); });

@@ -1,5 +1,6 @@
 // The page: which view is shown, and when it looks again.
 
+import { adopt, chosen, tellOuter } from "./address.js";
 import { Refused } from "./api.js";
 import { el, put, show } from "./dom.js";
 import { detail } from "./detail.js";
@@ -16,11 +17,6 @@ let view = null;
 let seen = null;
 let pushed = false;
 
-function chosen() {
-  const match = /^#\/hydration\/([0-9a-f]{32})(?:\/range\/(\d+))?$/.exec(location.hash);
-  return { id: match?.[1] ?? null, seq: match?.[2] ?? null };
-}
-
 function path(...names) {
   const top = dag ? `Hydrations of ${dag}` : "All hydrations";
   const items = [names.length ? el("a", { href: "#/" }, top) : el("span", { "aria-current": "page" }, top)];
@@ -29,6 +25,7 @@ function path(...names) {
 }
 
 function open({ move = true } = {}) {
+  tellOuter();
   const { id, seq } = chosen();
   if (view && id && view.id === id) {
     view.select(seq);
@@ -68,6 +65,7 @@ function beat() {
   pulse.title = pushed ? "Changes are pushed to this page." : "Changes are not pushed to this page now: it looks by itself.";
 }
 
+adopt();
 follow(() => view?.themed?.());
 addEventListener("hashchange", () => open());
 setInterval(beat, 1000);

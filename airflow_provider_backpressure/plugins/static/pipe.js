@@ -45,12 +45,12 @@ export function pipe() {
   return {
     node: el("div", {}, el("ol", { class: "pipe" }, source.node, gate.node, read.node, transform.node, sink.node), legend),
     draw(one) {
-      const running = one.phase !== "steady_state";
+      const running = one.rows_per_second !== null || one.stages.length > 0;
       const stages = running ? Object.fromEntries(one.stages.map((stage) => [stage.stage, stage])) : {};
       const told = (stage) => (stage ? `${share(stage.busy)} busy, ${share(stage.backpressured)} held back` : running ? "not known yet" : "at rest");
       const worst = (name) => one.bottleneck === name;
       const worked = (name) => ({ figure: stages[name] ? share(stages[name].busy) : "—", note: told(stages[name]), stage: stages[name], worst: worst(name) });
-      source.draw({ figure: one.upstream_rate === null ? named(one.source).name : speed(one.upstream_rate, one.log_unit), note: `${named(one.source).kind} · lag ${amount(one.lag, one.log_unit)}` });
+      source.draw({ figure: one.upstream_rate === null ? named(one.source).name : speed(one.upstream_rate, one.log_unit), note: `${named(one.source).kind}${one.lag === null ? "" : ` · lag ${amount(one.lag, one.log_unit)}`}` });
       gate.draw({ figure: `${one.in_flight} of ${one.credits_now}`, note: stages.admit ? told(stages.admit) : one.open ? "credits in flight" : one.reasons[0], stage: stages.admit, worst: worst("admit") });
       const between = apart(one, stages);
       read.draw({ name: between.length > 1 || !one.plan?.transform ? "Read" : "Read and transform", ...worked(between[0]) });

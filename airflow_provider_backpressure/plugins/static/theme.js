@@ -1,4 +1,4 @@
-// Light and dark as Airflow's own page has it. In a frame of the same origin its element decides; alone, its stored choice.
+// Follows Airflow's theme as it is changed. Which one holds is decided in first.js, before the first paint.
 
 function outer() {
   try {
@@ -8,18 +8,9 @@ function outer() {
   }
 }
 
-function dark() {
-  const root = outer()?.documentElement;
-  if (root?.classList.contains("dark")) return true;
-  if (root?.classList.contains("light")) return false;
-  const kept = localStorage.getItem("theme");
-  if (kept === "dark" || kept === "light") return kept === "dark";
-  return matchMedia("(prefers-color-scheme: dark)").matches;
-}
-
 export function follow(changed) {
   const apply = () => {
-    const name = dark() ? "dark" : "light";
+    const name = window.airflowIsDark() ? "dark" : "light";
     if (document.documentElement.dataset.theme === name) return;
     document.documentElement.dataset.theme = name;
     changed();
