@@ -1,9 +1,11 @@
 """The commands ``airflow backpressure …`` as Airflow's own parser takes them. Imports none of them."""
 
+import difflib
 import os
+import sys
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
@@ -61,6 +63,14 @@ def _read_names(conn_id: str, names: Callable[[Any], Names]) -> Names:
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     with closing(BackpressureHook(conn_id).ledger()) as ledger:
         return names(ledger)
+
+
+def suggest_command(words: Sequence[str], known: Sequence[str]) -> str:
+    """Return what a person may have meant by a command that there is not, as a sentence; empty where all is well."""
+    if not words or words[0].startswith("-") or words[0] in known:
+        return ""
+    close = difflib.get_close_matches(words[0], known, n=3)
+    return f"There is no command {words[0]!r}: did you mean {' or '.join(close)}?" if close else ""
 
 
 def hydrations(ledger: Any) -> Names:
@@ -158,7 +168,24 @@ OVERWRITE = _argument("--overwrite", action="store_true", help="replace the role
 
 
 def get_commands() -> list[CLICommand]:
-    """Return the command group."""
+    """Return the command group; a command that is misspelt on this process's command line gets a suggestion first."""
+    commands = _make_commands()
+    # Airflow's parser lists all commands where one is unknown, and names none that is like it.
+    known = [command.name for group in commands for command in group.subcommands]
+    if suggestion := suggest_command(_read_words(sys.argv), known):
+        print(suggestion, file=sys.stderr)
+    return [*commands]
+
+
+def _read_words(argv: Sequence[str]) -> Sequence[str]:
+    """Return what is typed behind the group's name; nothing in a process that runs another program."""
+    program = os.path.basename(argv[0]) if argv else ""
+    if program == "airflow-backpressure":
+        return argv[1:]
+    return argv[2:] if program in ("airflow", "__main__.py") and list(argv[1:2]) == ["backpressure"] else ()
+
+
+def _make_commands() -> list[GroupCommand]:
     return [
         GroupCommand(
             name="backpressure",

@@ -31,7 +31,21 @@ from airflow_provider_backpressure.hooks.recorded_declaration import check_trans
 def plan(args: Namespace) -> None:
     """Check source, executors and target of each hydration of a DAG, and show its plan; nothing is changed."""
     rows = [_preview(declaration) for declaration in declarations(args)]
-    print_rows(args, rows)
+    if args.output == "table":
+        print("\n\n".join(format_preview(row) for row in rows))
+    else:
+        print_rows(args, rows)
+
+
+def format_preview(row: dict[str, Any]) -> str:
+    """Return a plan as lines of a name and a value: a table of its columns would wrap on any screen, and in a pipe."""
+    facts = {name: value for name, value in row.items() if name not in ("source", "target")}
+    width = max(map(len, facts))
+    lines = [f"{row['source']} -> {row['target']}"]
+    for name, value in facts.items():
+        shown = f"{value:,}" if type(value) is int else "" if value is None else str(value)
+        lines.append(f"  {name.replace('_', ' '):{width}}  {shown}".rstrip())
+    return "\n".join(lines)
 
 
 def _preview(declaration: Declaration) -> dict[str, Any]:

@@ -35,6 +35,8 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import get_recorded_plan
 
 REFRESH_SECONDS = 1.0
+PIPE_WIDTH = 100
+"""Columns of what is drawn into a file or a pipe."""
 NONE = "No hydration was planned yet: trigger a DAG that has one, or look at it with `airflow backpressure plan`."
 
 
@@ -47,7 +49,8 @@ def status(args: Namespace) -> None:
                 raise InvalidDeclaration("--watch draws on the screen: it goes with --output table only.")
             _watch(ledger, push, args)
         elif args.output == "table":
-            Console().print(_picture(ledger, _chosen(ledger, args), Console()))
+            console = open_console()
+            console.print(_picture(ledger, _chosen(ledger, args), console))
         else:
             more = {"push": push_facts(ledger, push)} if args.output in NESTED else {}
             print_rows(args, [{**Facts.read(ledger, one).values(), **more} for one in _chosen(ledger, args)])
@@ -61,6 +64,12 @@ def ranges(args: Namespace) -> None:
         plan_id = get_recorded_plan(find_hydration(ledger, args.hydration)).plan_id
         rows = [_range_facts(record) for record in every_range(ledger, plan_id, states)]
     print_rows(args, rows)
+
+
+def open_console() -> Console:
+    """Return where is drawn; a pipe has no width of its own."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
 def _chosen(ledger: Ledger, args: Namespace) -> list[HydrationSummary]:
@@ -78,7 +87,7 @@ def _picture(ledger: Ledger, chosen: list[HydrationSummary], console: Console) -
 
 def _watch(ledger: Ledger, push: Push | None, args: Namespace) -> None:
     """Draw until interrupted, or until the one hydration that was named is in steady state."""
-    console = Console()
+    console = open_console()
     looks = _looks(ledger, push, args)
     try:
         if console.is_terminal:

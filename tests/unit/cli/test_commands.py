@@ -8,6 +8,8 @@ from datetime import timedelta
 import pytest
 from airflow.cli.cli_parser import get_parser
 
+from airflow_provider_backpressure.cli.definition import get_commands
+from airflow_provider_backpressure.cli.plan import format_preview
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
@@ -117,6 +119,35 @@ def test_one_screen_answers_both_questions(world, airflow):
     assert "phase hydration for 0:0" in text
     assert "committed ▁" in text
     assert "memory ▅ fullest executor" in text.replace("▅" * text.count("▅"), "▅")
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["airflow", "backpressure", "statsu"], "There is no command 'statsu': did you mean status?"),
+        (["airflow-backpressure", "rezume"], "There is no command 'rezume': did you mean resume?"),
+        (["airflow", "backpressure", "status"], ""),
+        (["airflow", "backpressure", "--help"], ""),
+        (["airflow", "dags", "statsu"], ""),
+        (["airflow", "backpressure", "qqqqqq"], ""),
+    ],
+)
+def test_a_misspelt_command_gets_a_suggestion(monkeypatch, capsys, argv, told):
+    monkeypatch.setattr("sys.argv", argv)
+    get_commands()
+    assert capsys.readouterr().err.strip() == told
+
+
+def test_a_plan_is_readable_in_a_pipe():
+    """A line for each fact: a table of all of them would wrap, here and on any screen."""
+    text = format_preview(
+        {"source": "postgres://a/public.orders", "target": "postgres://b/raw.orders", "rows": 1000, "range_rows": None}
+    )
+    assert text.splitlines() == [
+        "postgres://a/public.orders -> postgres://b/raw.orders",
+        "  rows        1,000",
+        "  range rows",
+    ]
 
 
 @pytest.mark.statement("M2", "M8")
