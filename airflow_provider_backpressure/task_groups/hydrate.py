@@ -12,6 +12,7 @@ from airflow.sdk import TaskGroup, TriggerRule, task_group
 
 from airflow_provider_backpressure.base_operator import HydrationTask
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
+from airflow_provider_backpressure.core.declarations import check_kind, check_name
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.table_selection import placeholder
 from airflow_provider_backpressure.core.verification.verifier import SOURCE_MOVED, Verify
@@ -139,10 +140,33 @@ def hydrate(
     :param backpressure_conn_id: Airflow connection of the ledger
     :param group_id: id of the task group; ``hydrate_<table>`` where it is not given
     """
+    check_sides(source, sink, spark_conn_id, budget)
     given = dict(locals())
     del given["group_id"]
     options = HydrationOptions(**given)
     return hydrate_tables(options, group_id) if getattr(source, "tables", ()) else hydrate_table(options, group_id)
+
+
+def check_sides(source: Any, sink: Any, spark_conn_id: Any, budget: Any) -> None:
+    """Raise :class:`InvalidDeclaration` where an argument is of another kind, as where the two sides are swapped."""
+    for name, side, is_kind in (
+        ("source", source, hasattr(source, "consistencies")),
+        ("sink", sink, hasattr(sink, "conn_types") and not hasattr(sink, "consistencies")),
+    ):
+        if not is_kind or isinstance(side, type):
+            raise InvalidDeclaration(
+                f"hydrate's {name} must be a {name}, as {EXAMPLES[name]}, not {type(side).__name__}."
+            )
+    if budget is not None and not isinstance(budget, Budget):
+        raise InvalidDeclaration(f"hydrate's budget must be a Budget, as Budget(credits=4), not {budget!r}.")
+    check_kind("hydrate's spark_conn_id", spark_conn_id, str)
+    check_name("hydrate's spark_conn_id", spark_conn_id)
+
+
+EXAMPLES = {
+    "source": 'PostgresSource(conn_id="shop", table="public.orders")',
+    "sink": 'PostgresSink(conn_id="warehouse", table="raw.orders")',
+}
 
 
 def complete(options: HydrationOptions) -> HydrationOptions:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from airflow_provider_backpressure.core.config import check_quarantine, taken_key
+from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -54,7 +55,7 @@ def _open_target(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderSink(ABC):
+class FolderSink(Declared, ABC):
     """A table of files at a path. Raises :class:`InvalidDeclaration`."""
 
     conn_types: ClassVar[tuple[str, ...]] = ("aws",)
@@ -112,7 +113,7 @@ class DeltaSink(FolderSink):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IcebergSink:
+class IcebergSink(Declared):
     """An Iceberg table in a catalog, which is created where it is missing. Raises :class:`InvalidDeclaration`."""
 
     conn_types: ClassVar[tuple[str, ...]] = ("aws", "iceberg", "postgres")

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_provider_backpressure.core.config import check_some, take_tuples
+from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.table_selection import one_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSource:
+class TableSource(Declared):
     """A table or view, or a part of it. Raises :class:`InvalidDeclaration`."""
 
     templated: ClassVar[tuple[str, ...]] = (

@@ -1,5 +1,6 @@
 """The declaration of a Kafka topic as a source. Knows no connection and imports no driver."""
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import ClassVar
 
 from airflow_provider_backpressure.connectors.kafka.source.formats import CONN_TYPES, Format
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Retention, Watched
 from airflow_provider_backpressure.core.ports import Source
@@ -27,7 +29,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class KafkaSource:
+class KafkaSource(Declared):
     """A topic, read by offsets; later runs bring the offsets that are new. Raises :class:`InvalidDeclaration`.
 
     Columns: ``topic``, ``partition``, ``offset``, ``timestamp``, ``key``, ``headers``, and ``value`` or the fields.
@@ -60,6 +62,8 @@ class KafkaSource:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant; templates are looked at when they are known."""
+        if isinstance(self.topic, str) and "{" not in self.topic:
+            self._check_topic()
         if self.format not in FORMATS:
             raise InvalidDeclaration(f"KafkaSource.format must be one of {', '.join(FORMATS)}, not {self.format!r}.")
         if isinstance(self.key, str) and self.key not in KEYS:
@@ -73,6 +77,12 @@ class KafkaSource:
             raise InvalidDeclaration("KafkaSource.value says how values are written: leave format and fields out.")
         if self.fields is not None and self.format != "json":
             raise InvalidDeclaration("KafkaSource.fields are those of JSON objects: they need format='json'.")
+        if self.fields is not None and not isinstance(self.fields, Mapping):
+            raise InvalidDeclaration(
+                f'KafkaSource.fields must give a type to each field, as {{"id": "bigint"}}, not {self.fields!r}.'
+            )
+        for name, type_ in (self.fields or {}).items():
+            check_field(name, type_)
         if self.fields is not None and not self.fields:
             raise InvalidDeclaration("KafkaSource.fields must name at least one field, or be None for the whole value.")
         if self.bad_timestamps not in BAD_TIMESTAMPS:
@@ -106,9 +116,12 @@ class KafkaSource:
         """Return the source at this endpoint; it connects at the first question. Names and types are checked here."""
         from airflow_provider_backpressure.connectors.kafka.source.topic import KafkaTopic
 
+        self._check_topic()
+        return KafkaTopic(self, endpoint)
+
+    def _check_topic(self) -> None:
         if not isinstance(self.topic, str) or not _TOPIC.fullmatch(self.topic) or self.topic in (".", ".."):
             raise InvalidDeclaration(f"{self.topic!r} is no name that a topic can have.")
-        return KafkaTopic(self, endpoint)
 
 
 def parse_start(start: Start) -> str | datetime | dict[int, int]:
@@ -168,6 +181,15 @@ _ALIASES = {
     "varchar": "character varying",
     "char": "character(1)",
 }
+_TYPES = (
+    *("text", "json", "jsonb", "uuid", "date", "time", "timetz", "interval", "inet", "cidr", "macaddr", "macaddr8"),
+    *("character", "bit", "varbit", "bit varying", "bytea", "money", "xml", "point", "line", "lseg", "box", "path"),
+    *("polygon", "circle", "tsvector", "tsquery", "oid", "name", "real", "smallint", "numeric", "time with time zone"),
+    *("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange", "time without time zone", "jsonpath"),
+    *("int4multirange", "int8multirange", "nummultirange", "tsmultirange", "tstzmultirange", "datemultirange"),
+    *("pg_lsn", "hstore", "citext", "timestamp with time zone", "timestamp without time zone", ""),
+)
+"""What a field may be beside the short forms; bytes are refused where the columns are made."""
 _TYPE = re.compile(r"([a-z_][a-z0-9_ ]*?)\s*(?:\(([\d\s,]+)\))?((?: with| without) time zone)?")
 
 
@@ -210,6 +232,22 @@ def rebuild_source(conn_id: str, topic: str, columns: tuple[Column, ...]) -> "Ka
         if rest == (Column(name=VALUE, type=type_),):
             return KafkaSource(conn_id=conn_id, topic=topic, format=name, key=key)
     return KafkaSource(conn_id=conn_id, topic=topic, key=key, fields={column.name: column.type for column in rest})
+
+
+def check_field(name: object, type_: object) -> None:
+    """Raise :class:`InvalidDeclaration` for a field whose type is none of PostgreSQL's own.
+
+    Types of users have a schema, or are quoted: whether they exist is seen when the target is made.
+    """
+    if not isinstance(name, str) or not isinstance(type_, str):
+        raise InvalidDeclaration(f"KafkaSource.fields must map names to names of types, not {name!r} to {type_!r}.")
+    base = " ".join(re.sub(r"\(.*?\)|\[\d*\]", " ", type_.lower()).split())
+    known = {*_ALIASES, *_ALIASES.values(), *_TYPES}
+    if "." in type_ or '"' in type_ or base in known:
+        return
+    close = difflib.get_close_matches(type_.lower(), sorted(known), n=1)
+    hint = f"did you mean {close[0]}?" if close else "docs/reference/types-kafka.md lists those there are."
+    raise InvalidDeclaration(f"The field {name} of KafkaSource.fields has the type {type_!r}, which is unknown: {hint}")
 
 
 def to_postgres_type(type_: str) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -21,7 +22,7 @@ class Lake(DeclaredTable, Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LandedSource:
+class LandedSource(Declared):
     """Rows that a hydration has landed in a table of files, read without their upstream. Its files are the ranges.
 
     Raises :class:`InvalidDeclaration`.

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_provider_backpressure.core.config import check_quarantine, taken_key
+from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports.sink import Sink
 
 
 @dataclass(frozen=True, kw_only=True)
-class PostgresSink:
+class PostgresSink(Declared):
     """A table that rows go into; it is created where it is missing. Raises :class:`InvalidDeclaration`."""
 
     conn_types: ClassVar[tuple[str, ...]] = ("postgres",)
