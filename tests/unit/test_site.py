@@ -85,6 +85,10 @@ def test_nothing_is_asked_of_anybody_else(site: Path) -> None:
         assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text()), sheet.name
 
 
+FILES = (".json", ".yaml")
+"""What a page offers to be taken as it is."""
+
+
 def test_links_lead_to_pages_and_headings(site: Path) -> None:
     """Also those that were written for another place, such as README's."""
     seen = dict(pages(site))
@@ -95,5 +99,8 @@ def test_links_lead_to_pages_and_headings(site: Path) -> None:
                 continue
             there = (page.parent / path).resolve() if path else page
             there = there / "index.html" if there.is_dir() else there
+            if there.suffix in FILES:
+                assert there.is_file(), f"{page.name}: {target}"
+                continue
             assert there in seen, f"{page.name}: {target}"
             assert not anchor or anchor in seen[there].anchors, f"{page.name}: {target}"
