@@ -83,6 +83,8 @@ def test_a_plan_for_a_task_per_range_is_refused_at_parse_too(consistency, senten
         ({"lanes": 2}, "A snapshot lives in the one task that keeps it, so several lanes"),
         ({"task_per_range": True}, "need consistency='static'"),
         ({"verify": "full"}, "which may have moved on since its snapshot"),
+        ({"mode": "mirror", "refresh": "once"}, "mode='mirror' compares the whole table in each run"),
+        ({"mode": "mirror", "consistency": "catch_up"}, "it needs mode='upsert'"),
         ({"mode": "merge"}, "mode must be one of append, upsert, replace, mirror, not 'merge'"),
         ({"verify": "twice"}, "verify must be one of none, target, full, not 'twice'"),
         ({"lanes": 0, "consistency": "static"}, "lanes must be a whole number from 1"),
@@ -268,6 +270,7 @@ def test_a_schedule_whose_second_run_would_do_nothing_is_told_at_parse():
     [
         {"refresh": "once"},
         {"refresh": "each_run", "mode": "replace"},
+        {"mode": "mirror"},
         {"source": replace(SOURCE, increment_column="at"), "mode": "upsert"},
         {"consistency": "catch_up", "mode": "upsert"},
         {"schedule": None},
