@@ -100,6 +100,12 @@ SUITES = (
         options=_scaled("--rows", 0.05, 1),
     ),
     Suite(
+        name="mirror",
+        about="a table of which 1 % has changed in a tenth of its ranges: mirrored, copied again, only read",
+        minutes=15,
+        options=_scaled("--rows", 1, 20_000),
+    ),
+    Suite(
         name="orchestration",
         about="what a range costs without Spark",
         minutes=2,
