@@ -1,6 +1,10 @@
 """What the stages do is known while a long range runs, from what the target's server shows of its attempt."""
 
+import json
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -8,52 +12,93 @@ import pytest
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, State
-from tests.support.composed import Composed
+from airflow_provider_backpressure.hooks.spark import open_runner
+from tests.support.composed import Composed, warm_runner
 from tests.support.local_runner import LocalRunner
 from tests.support.postgres import run
 
 pytestmark = pytest.mark.integration
 
-SLOW = """
+ROW_SECONDS = 0.02
+SLOW = f"""
     CREATE FUNCTION raw.wait() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$
+    $$ BEGIN PERFORM pg_sleep({ROW_SECONDS}); RETURN NEW; END $$
 """
 FRESH_SECONDS = 5.0
+FIRST_SECONDS = 60.0
+"""Within which the first figure is there: an application has to start."""
+SMALL = {"spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.ui.enabled": False}
 
 
-def test_a_range_that_is_half_way_shows_what_its_stages_do(database: Endpoint, ledger_url: str) -> None:
-    """F5, L9 without a runner of Spark's: figures of the last five seconds, before the only range has ended."""
+@pytest.fixture
+def runner(request: pytest.FixtureRequest, database: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
+    """One of them, which knows the logins of source and sink."""
+    logins = {name: replace(database, conn_id=name) for name in ("source", "sink")}
+    with ExitStack() as stack:
+        if request.param == "connect":
+            server = request.getfixturevalue("connect")
+            yield stack.enter_context(warm_runner(server.url, server.ui_url, logins))
+            return
+        if request.param == "submit":
+            connection = {"conn_type": "spark", "host": "local[2]", "extra": {"conf": SMALL}}
+            monkeypatch.setenv("AIRFLOW_CONN_SPARK_SUBMIT", json.dumps(connection))
+            made: Runner = open_runner("spark_submit", endpoints=logins)
+        else:
+            made = LocalRunner(logins=logins)
+        stack.callback(made.close)
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("runner", "seconds"),
+    [
+        ("local", 12),
+        pytest.param("connect", 120, marks=pytest.mark.long),
+        pytest.param("submit", 120, marks=pytest.mark.long),
+    ],
+    indirect=["runner"],
+)
+def test_a_range_that_is_half_way_shows_what_its_stages_do(
+    runner: Runner, seconds: int, database: Endpoint, ledger_url: str
+) -> None:
+    """F5, L9: figures are never older than five seconds, from the first one to the range's end, on both runners."""
+    rows = int(seconds / ROW_SECONDS)
     run(
         database,
-        "CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1::bigint, 500) i",
+        f"CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1::bigint, {rows}) i",
         "ALTER TABLE t ADD PRIMARY KEY (id)",
         "CREATE SCHEMA raw",
         "CREATE TABLE raw.t (LIKE t)",
         SLOW,
         "CREATE TRIGGER slow BEFORE INSERT ON raw.t FOR EACH ROW EXECUTE FUNCTION raw.wait()",
     )
-    composed = Composed(
-        source=database, sink=database, ledger_url=ledger_url, remote="", budget=Budget(credits=1, range_rows=1_000)
-    )
-    logins = {name: replace(database, conn_id=name) for name in ("source", "sink")}
-    runner = LocalRunner(logins=logins)
+    budget = Budget(credits=1, range_rows=rows)
+    composed = Composed(source=database, sink=database, ledger_url=ledger_url, remote="", budget=budget)
     with composed.open(runner) as ports:
         assert ports.planner().plan().ranges == 1
         hydration_id, plan_id = ports.hydration.id, ports.plan.plan_id
         lane = threading.Thread(target=ports.hydrator().run)
         lane.start()
 
-        def seen() -> Flow | None:
+        def look() -> Flow | None:
             flow = ports.ledger.flow(hydration_id, seconds=FRESH_SECONDS)
-            return flow if Stage.SINK in flow else None
+            return flow if Stage.SINK in flow and flow[Stage.SINK].seconds else None
 
-        flow = PollPolicy().until(seen, timeout=9, clock=SystemClock())
-        counts = ports.ledger.counts(plan_id)
-        lane.join()
-        assert (counts.admitted, counts.committed) == (1, 0), "it was on its way"
-        assert flow is not None
-        assert flow[Stage.SINK].share(State.BUSY) > 0.9
-        assert flow[Stage.READ].share(State.BACKPRESSURED) > 0.9
+        try:
+            seen = [PollPolicy().until(look, timeout=FIRST_SECONDS, clock=SystemClock())]
+            while ports.ledger.counts(plan_id).admitted:
+                seen.append(look())
+                time.sleep(0.5)
+        finally:
+            lane.join()
+        assert len(seen) > seconds * 0.5, "most of the range was seen"
+        assert None not in seen, "a figure was older than five seconds"
+        shares = [
+            (flow[Stage.SINK].share(State.BUSY), flow[Stage.READ].share(State.BACKPRESSURED)) for flow in seen if flow
+        ]
+        busy, held = shares[len(shares) // 2]
+        assert busy > 0.9, "the target is slow in the middle of it"
+        assert held > 0.8
         assert ports.ledger.counts(plan_id).committed == 1
-    runner.close()
