@@ -20,6 +20,7 @@ from airflow_provider_backpressure.core.monitoring.pruning import end_run
 from airflow_provider_backpressure.core.monitoring.source_poller import Observation, Observer
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.preconditions import check_held
+from airflow_provider_backpressure.core.planning.previewer import Probes
 from airflow_provider_backpressure.core.ports import Runner, Source, Unread
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
@@ -128,6 +129,7 @@ class SharedPorts:
     runner: Runner
     endpoints: Mapping[str, Endpoint]
     """Where the connections of source and sink lead to, by their ids."""
+    probes: Probes = field(default_factory=Probes)
 
     @contextmanager
     def open(self, declared: Declaration) -> Iterator["HydrationSession"]:
@@ -145,6 +147,7 @@ class SharedPorts:
                 runner=self.runner,
                 endpoint=upstream,
                 push=self.push,
+                probes=self.probes,
             )
             stack.callback(opened.health.close_and_wait)
             yield opened
@@ -170,6 +173,7 @@ class HydrationSession:
     """Of the source."""
     push: Push | None = None
     """This process's end of the ledger's channel, if it has one."""
+    probes: Probes = field(default_factory=Probes)
 
     @cached_property
     def health(self) -> HealthWatch:
@@ -214,6 +218,7 @@ class HydrationSession:
             key=declared.sink.key or (),
             environment=self.environment,
             cluster=declared.spark_conn_id,
+            probes=self.probes,
             check_signals=self.health.check,
             **{name: getattr(declared, name) for name in PLANNED_OPTIONS},
         )
@@ -300,11 +305,15 @@ class HydrationSession:
         )
 
     def observation(
-        self, hydration_id: str, *, tell: Callable[[Hydration, Course | None], None] | None = None
+        self,
+        hydration_id: str,
+        *,
+        tell: Callable[[Hydration, Course | None], None] | None = None,
+        delay: float = 0.0,
     ) -> Observation:
         """Return what keeps the statistics up with the source while it is entered; over a connection of its own.
 
-        ``tell`` is called after each look, in the observation's thread.
+        ``tell`` is called after each look, in the observation's thread; the first is after ``delay`` seconds.
         """
 
         def on_look(hydration: Hydration, course: Course | None) -> None:
@@ -320,6 +329,7 @@ class HydrationSession:
                 tell=on_look,
             ),
             kept=settings.samples_kept(),
+            delay=delay,
         )
 
     def _another_source(self) -> Source:

@@ -37,6 +37,8 @@ from airflow_provider_backpressure.operators.table_set import PlannedTables, fin
 
 SNAPSHOTS = 3
 """How many snapshots one try of the task may take, one after the other."""
+OBSERVED_AFTER = 2.0
+"""Seconds after which one of several tables that are drained is observed."""
 ONE_TASK = "A snapshot lives in the one task that keeps it, so {} need consistency='static'."
 IN_ORDER = "A log is replayed in its order, one window after another, so consistency='catch_up' goes without {}."
 
@@ -169,9 +171,13 @@ class HydrateOperator(TransformTask):
         label = f"{opened.declaration.source.table}: " if is_several(self.source) else ""
         self.log.info("%s", start_line(opened, hydration, memory_url(self.spark_conn_id)))
         progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log, label=label)
+        if label:
+            progress.postpone()
+        # Most of many tables are done before anything has to be said of them.
+        delay = OBSERVED_AFTER if label else 0.0
         with (
             self.report(context, opened, hydration.id, Step.RANGES, write=progress.write),
-            opened.observation(hydration.id, tell=teller.look),
+            opened.observation(hydration.id, tell=teller.look, delay=delay),
             notify_if_full(teller, hydration),
         ):
             result = self._follow(context, opened, progress, pace)

@@ -80,6 +80,10 @@ class ProgressLog:
         if now >= self._next:
             self.write()
 
+    def postpone(self) -> None:
+        """Write no line for the first commits: most of many tables end with them."""
+        self._next = time.monotonic() + PROGRESS_SECONDS
+
     def write(self) -> None:
         """Write a line."""
         self._next = time.monotonic() + PROGRESS_SECONDS

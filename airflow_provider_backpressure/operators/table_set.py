@@ -199,6 +199,9 @@ def _unknown(error: Exception) -> Exception | None:
 @contextmanager
 def open_tables(task: HydrationTask, context: Context, *, retries: bool) -> Iterator[TableSet]:
     """Open what the tables of a task share for the time of the task, with errors as Airflow understands them."""
+    # Not at the top: parsing a DAG loads no driver.
+    from airflow_provider_backpressure.connectors.postgres.connect import keep_connections
+
     declared = task.declaration(context)
-    with airflow_errors(), declared.open_shared() as shared:
+    with airflow_errors(), keep_connections(), declared.open_shared() as shared:
         yield TableSet(task=task, context=context, shared=shared, declared=declared, retries=retries)

@@ -1,10 +1,16 @@
 """Which tables a pattern means in a real PostgreSQL and a real MySQL."""
 
-import pytest
+from contextlib import closing
 
+import pytest
+from psycopg import sql
+
+from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Session, Settings, keep_connections
+from airflow_provider_backpressure.connectors.postgres.source.table import ERRORS
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
 from tests.support import mysql, postgres
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -45,3 +51,25 @@ def test_tables_of_mysql(mysql_database: Endpoint) -> None:
     everywhere = {table.schema for table in MySQLSource(conn_id="shop", tables="*").found(mysql_database)}
     assert name in everywhere
     assert everywhere.isdisjoint({"mysql", "sys", "information_schema", "performance_schema"})
+
+
+def test_sessions_of_many_tables_take_over_connections(database: Endpoint) -> None:
+    """One after the other uses the same; other settings have another, and one that was lost is opened again."""
+    pid, count = sql.SQL("SELECT pg_backend_pid()"), sql.SQL("SELECT count(*) FROM pg_stat_activity WHERE pid = %s")
+
+    def ask(settings: Settings | None = None) -> int:
+        with closing(Session(database, errors=ERRORS, settings=settings)) as session:
+            return int(session.value(pid))
+
+    assert ask() != ask(), "kept by nobody"
+    with keep_connections():
+        first, other = ask(), ask(READ_ONLY)
+        assert (ask(), ask(READ_ONLY)) == (first, other)
+        assert first != other
+        postgres.run(database, f"SELECT pg_terminate_backend({first})")
+        again = ask()
+        assert again != first
+        assert ask() == again
+    with closing(Session(database, errors=ERRORS)) as session:
+        until(lambda: session.value(count, (again,)) == 0, 10)
+        assert session.value(count, (other,)) == 0

@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -120,6 +120,57 @@ Connection = psycopg.Connection[Row]
 STREAM_ROWS = 10_000
 
 
+class _Idle:
+    """Connections that sessions have closed and others may take, while anybody keeps them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._connections: dict[tuple[object, ...], list[Connection]] = {}
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep them meanwhile; the last one that leaves closes them."""
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                last = [] if self._users else [each for every in self._connections.values() for each in every]
+                if last:
+                    self._connections.clear()
+            for connection in last:
+                connection.close()
+
+    def take(self, key: tuple[object, ...]) -> Connection | None:
+        """Return one that leads to the same place with the same settings; ``None`` where there is none."""
+        with self._lock:
+            while found := self._connections.get(key):
+                connection = found.pop()
+                if not connection.closed:
+                    return connection
+        return None
+
+    def put(self, key: tuple[object, ...], connection: Connection) -> None:
+        """Keep one that no session has any more, or close it."""
+        idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        with self._lock:
+            if self._users and idle:
+                self._connections.setdefault(key, []).append(connection)
+                return
+        connection.close()
+
+
+_idle = _Idle()
+
+
+def keep_connections() -> AbstractContextManager[None]:
+    """Let sessions take over the connections of sessions that were closed: for the work on many tables of a server."""
+    return _idle.kept()
+
+
 class Session:
     """Runs statements on one connection, opened at the first. Every psycopg error leaves as one of ``errors``."""
 
@@ -137,6 +188,8 @@ class Session:
         self._settings = settings
         self._lock = threading.RLock()
         self._connection: Connection | None = None
+        self._taken = False
+        """Whether another session has used the connection before."""
 
     def rows(self, query: Query, params: Params | None = None, *, seconds: float | None = None) -> list[Row]:
         """Return the rows of one statement, in a transaction of its own; ``seconds`` as in :meth:`transaction`."""
@@ -183,27 +236,36 @@ class Session:
         """Release the connection; idempotent. The next statement would open a new one."""
         with self._lock:
             if self._connection is not None:
-                self._connection.close()
+                _idle.put(self._key, self._connection)
                 self._connection = None
 
     def _run(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
         with self._lock, self.errors.translate_errors(self.endpoint):
             used_before = self._connection is not None
             connection = self._open()
+            used_before = used_before or self._taken
             try:
                 with _hung_up(connection, seconds):
                     return work(connection)
             except psycopg.Error as error:
                 if not (used_before and is_lost(error)):
                     raise
-                connection = self._open()
+                # Others that are idle were most likely lost with it.
+                connection = self._open(anew=True)
                 with _hung_up(connection, seconds):
                     return work(connection)
 
-    def _open(self) -> Connection:
+    def _open(self, *, anew: bool = False) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = self._connect()
+            idle = None if anew else _idle.take(self._key)
+            self._connection, self._taken = idle or self._connect(), idle is not None
         return self._connection
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        place = self.endpoint
+        login = (place.address, place.user, place.password, *sorted(place.options.items()))
+        return (*login, self._application_name, repr(self._settings))
 
     def _connect(self) -> Connection:
         return connect(

@@ -113,6 +113,8 @@ class Observation:
 
     observer: Observer
     kept: Kept = field(default_factory=Kept)
+    delay: float = 0.0
+    """Seconds before the first look: what is over by then needs none."""
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _next_prune: float = 0.0
@@ -132,6 +134,8 @@ class Observation:
             self.observer.settle()
 
     def _run(self) -> None:
+        if self.delay and self._over.wait(self.delay):
+            return
         while True:
             with nobodys_error("The source's frontier is not seen now"):
                 self.observer.look()

@@ -1,7 +1,8 @@
 """The previewer: everything that is checked before anything is written down."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
 from airflow_provider_backpressure.core.gate.hydration import Hydration
@@ -25,6 +26,22 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.schema_change import keep_planned_columns
 
 
+class Probes:
+    """What probes of one session's executors have found: many plans need one job. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, ...], ExecutorEnvironment] = {}
+
+    def find(self, runner: Runner, modules: Sequence[str]) -> ExecutorEnvironment:
+        """Return what is on the executors, by a probe where these modules were not looked for yet."""
+        with self._lock:
+            key = tuple(modules)
+            if key not in self._found:
+                self._found[key] = runner.probe(modules)
+            return self._found[key]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Previewer:
     """Checks source, executors and sink of one hydration, and says what a plan would be; writes no plan."""
@@ -44,6 +61,8 @@ class Previewer:
     environment: str = "default"
     owner: str
     cluster: str
+    probes: "Probes" = field(default_factory=lambda: Probes())
+    """What is known of the executors; shared by plans of one session."""
     check_signals: Callable[[], None] = lambda: None
     """Looks once at every signal that the budget declares; raises what cannot be watched."""
 
@@ -124,6 +143,6 @@ class Previewer:
         return plan.hydration_id if plan is not None and plan.environment == self.environment else None
 
     def _probe(self, read: ReadSpec) -> tuple[ExecutorEnvironment, ReadSpec]:
-        found = self.runner.probe(sorted({*NEEDED_MODULES, *self.source.modules, *self.sink.modules}))
+        found = self.probes.find(self.runner, sorted({*NEEDED_MODULES, *self.source.modules, *self.sink.modules}))
         check_modules(found, self.cluster, read.substitutes)
         return found, replace(read, substitutes=find_substitutes(found, read, self.cluster))

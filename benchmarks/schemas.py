@@ -1,0 +1,219 @@
+"""Whole schemas: many tables from one declaration, by one task group, from the run's begin to verified.
+
+``python -m benchmarks.schemas --tables 1000 --rows 1000`` starts PostgreSQL and Spark Connect, and lets Airflow run the
+DAG once, with ``airflow dags test``. It prints how long each task took, and how many there were.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from rich.console import Console
+
+from airflow_provider_backpressure.ledger.migration import migrate
+from benchmarks import machine, page, report
+from dev.airflow import Airflow
+from dev.services import Server, Services
+
+HEADING = "Whole schemas"
+DAG_ID = "schemas"
+DATABASES = ("airflow", "ledger", "shop", "warehouse")
+DAG = f"""
+from airflow.sdk import DAG
+
+from airflow_provider_backpressure.sinks import PostgresSink
+from airflow_provider_backpressure.sources import PostgresSource
+from airflow_provider_backpressure.task_groups import hydrate
+
+with DAG("{DAG_ID}", schedule=None):
+    hydrate(
+        source=PostgresSource(conn_id="shop_db", tables="public.t*"),
+        sink=PostgresSink(conn_id="warehouse", table="raw.{{table}}"),
+        spark_conn_id="spark_connect_default",
+    )
+"""
+console = Console()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What was measured; times of the machine as it was."""
+
+    tables: int
+    rows: int
+    """Of each table."""
+    tasks: dict[str, float]
+    """Seconds of each task instance."""
+    wall_seconds: float
+    """From the first task's begin to the last one's end."""
+
+
+def database(server: Server, name: str, **more: str) -> dict[str, Any]:
+    """Return a database as Airflow's file of connections has it."""
+    return {
+        "conn_type": "postgres",
+        "host": server.host,
+        "port": server.port,
+        "login": server.user,
+        "password": server.password,
+        "schema": name,
+        **more,
+    }
+
+
+def url(server: Server, name: str) -> str:
+    """Return a database's URL for SQLAlchemy."""
+    return f"postgresql+psycopg://{server.user}:{server.password}@{server.host}:{server.port}/{name}"
+
+
+def connect(server: Server, name: str) -> "psycopg.Connection[tuple[Any, ...]]":
+    """Connect to a database."""
+    return psycopg.connect(
+        host=server.host, port=server.port, user=server.user, password=server.password, dbname=name, autocommit=True
+    )
+
+
+def fill(server: Server, tables: int, rows: int) -> None:
+    """Make the databases, and the tables of the source."""
+    with closing(connect(server, "postgres")) as link:
+        for name in DATABASES:
+            link.execute(f"CREATE DATABASE {name}")
+    with closing(connect(server, "shop")) as link:
+        for number in range(tables):
+            link.execute(
+                f"CREATE TABLE t{number:04} AS SELECT i AS id, i * 1.25::numeric(15,2) AS amount, "
+                f"md5(i::text) AS comment, now() AS at FROM generate_series(1::bigint, {rows}) i"
+            )
+            link.execute(f"ALTER TABLE t{number:04} ADD PRIMARY KEY (id)")
+        link.execute("ANALYZE")
+
+
+def install(home: Path, postgres: Server, spark: Server) -> Airflow:
+    """Return an Airflow whose tables, and the ledger's, exist; nothing of it runs."""
+    dags = home / "dags"
+    dags.mkdir(parents=True)
+    (dags / "schemas.py").write_text(DAG)
+    place = {"conn_type": "spark_connect", "host": spark.host, "port": spark.port}
+    airflow = Airflow(
+        home=home / "airflow",
+        dags=dags,
+        metadata_url=url(postgres, "airflow"),
+        connections={
+            "shop_db": database(postgres, "shop"),
+            "warehouse": database(postgres, "warehouse"),
+            "backpressure_default": database(postgres, "ledger", conn_type="backpressure"),
+            "spark_connect_default": {**place, "extra": json.dumps({"ui_url": spark.ui_url})},
+        },
+    )
+    airflow.command("db", "migrate")
+    migrate(url(postgres, "ledger"))
+    return airflow
+
+
+def run(airflow: Airflow) -> str:
+    """Run the DAG once, and return what Airflow has printed; an error where a task has failed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow", "dags", "test", DAG_ID],
+        env=airflow.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"The run has failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    return done.stdout + done.stderr
+
+
+def measure(server: Server, tables: int, rows: int) -> Figures:
+    """Return the figures of the run that has ended, as Airflow's own tables have them; see that all rows arrived."""
+    with closing(connect(server, "airflow")) as link:
+        found = link.execute(
+            "SELECT task_id, map_index, start_date, end_date, state FROM task_instance ORDER BY start_date"
+        ).fetchall()
+    with closing(connect(server, "warehouse")) as link:
+        for number in range(tables):
+            (count,) = link.execute(f"SELECT count(*) FROM raw.t{number:04}").fetchone() or (0,)
+            if count != rows:
+                raise SystemExit(f"raw.t{number:04} holds {count} of {rows} rows.")
+    if {state for *_, state in found} != {"success"}:
+        raise SystemExit(f"Tasks have failed: {found}")
+    names = {f"{task_id}[{index}]" if index >= 0 else task_id: (start, end) for task_id, index, start, end, _ in found}
+    first, last = min(start for start, _ in names.values()), max(end for _, end in names.values())
+    return Figures(
+        tables=tables,
+        rows=rows,
+        tasks={name: round((end - start).total_seconds(), 1) for name, (start, end) in names.items()},
+        wall_seconds=round((last - first).total_seconds(), 1),
+    )
+
+
+def section(every: list[Figures], about: dict[str, str]) -> str:
+    """Return the figures as Markdown."""
+    head = ("tables", "rows of each", "task instances", "planned in s", "drained in s", "verified in s", "all in s")
+    lines = [
+        (
+            f"{found.tables:,}",
+            f"{found.rows:,}",
+            str(len(found.tasks)),
+            *(f"{seconds:,.1f}" for seconds in found.tasks.values()),
+            f"{found.wall_seconds:,.1f}",
+        )
+        for found in every
+    ]
+    commands = [f"python -m benchmarks.schemas --tables {found.tables} --rows {found.rows}" for found in every]
+    return "\n".join(
+        [
+            "PostgreSQL to PostgreSQL, each table with a key and four columns, from one",
+            "[declaration](../howto/several-tables.md) with a pattern, default budget and four tokens; source, target,",
+            "ledger, Airflow and Spark share the machine. Airflow's own time between tasks is not in the figures.",
+            "\n```sh",
+            *commands,
+            "```\n",
+            report.markdown(head, lines),
+            "",
+            report.machine(about),
+        ]
+    )
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.schemas", description=__doc__)
+    parser.add_argument("--tables", type=int, nargs="+", default=[1_000])
+    parser.add_argument("--rows", type=int, default=1_000, help="of each table")
+    parser.add_argument("--log", type=Path, help="write here what Airflow prints")
+    parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
+    wanted = parser.parse_args(words)
+    about, every = machine.describe(jars=()), []
+    for tables in wanted.tables:
+        with tempfile.TemporaryDirectory(prefix="schemas-") as home:
+            services = Services(Path(home), owner_pid=os.getpid())
+            try:
+                servers = services.up("postgres", "connect")
+                fill(servers["postgres"], tables, wanted.rows)
+                airflow = install(services.guest("airflow"), servers["postgres"], servers["connect"])
+                began = time.monotonic()
+                log = run(airflow)
+                console.print(f"airflow dags test: {time.monotonic() - began:.1f} s")
+                if wanted.log:
+                    wanted.log.write_text(log)
+                every.append(measure(servers["postgres"], tables, wanted.rows))
+            finally:
+                services.down(remove=True)
+        console.print(json.dumps(asdict(every[-1])), highlight=False, soft_wrap=True)
+    if wanted.write_docs:
+        page.write(HEADING, section(every, about))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
