@@ -41,6 +41,8 @@ PLANNED_AT_ONCE = 8
 """Tables of one task that are planned at once; each has a connection to source and target."""
 RESTART, FORETELL, ALLOW_DELETES = "restart", "plan", "allow_deletes"
 """What a run may be triggered for by its ``backpressure``."""
+PLANNED_BY = "_backpressure_planned_by"
+"""Attribute of a DAG: the task that plans each hydration."""
 ONE_TABLE = "A task for each range goes with one table: give each table a hydrate() of its own, or leave it out."
 READ_ONCE = "it is read once, and refresh='each_run' would read it again"
 
@@ -97,13 +99,16 @@ class PlanSnapshotOperator(TransformTask):
 
     def _check_alone(self) -> None:
         """Refuse a second plan of one hydration: both would take the target from each other."""
-        tasks, mine = self.dag.tasks if self.has_dag() else (), self.planned  # type: ignore[no-untyped-call]
-        for other in tasks:
-            twice = isinstance(other, PlanSnapshotOperator) and other is not self and mine & other.planned
-            for _, table, _, _, target in twice or ():
+        if not self.has_dag():  # type: ignore[no-untyped-call]
+            return
+        # With the DAG, so that a DAG of many tasks is not searched for each of them.
+        known: dict[tuple[object, ...], str] = vars(self.dag).setdefault(PLANNED_BY, {})
+        for name in self.planned:
+            other = known.setdefault(name, self.task_id)
+            if other != self.task_id:
+                _, table, _, _, target = name
                 raise InvalidDeclaration(
-                    f"DAG {self.dag_id!r} hydrates {target} from {table} in {other.task_id} already: leave one of "
-                    "them out."
+                    f"DAG {self.dag_id!r} hydrates {target} from {table} in {other} already: leave one of them out."
                 )
 
     def execute(self, context: Context) -> Any:

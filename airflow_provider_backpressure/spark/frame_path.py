@@ -128,7 +128,7 @@ def _straight(session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: 
     def hash_or_work() -> SliceResult:
         rows = (batch for piece in spec.slices for batch in _read(spec, piece, source))
         given = append_end(rows, spec.read.columns, hidden_columns(spec.read))
-        found = task_module(spec.write.kind, "mirror").hash_batches(spec, given)
+        found = task_module(spec.write.kind, "range_hash").hash_batches(spec, given)
         return replace(found, unchanged=True) if found is not None and spec.is_unchanged(found) else work()
 
     task = hash_or_work if spec.last_write is not None and not spec.last_write.staged else work

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -54,13 +55,18 @@ class HydrationOptions:
 
     def select(self, operator: type) -> dict[str, Any]:
         """Return the options that an operator takes."""
-        own = [each for each in operator.__mro__ if issubclass(each, HydrationTask)]
-        taken = {name for each in own for name in signature(each.__init__).parameters}
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name in taken}
+        return {name: getattr(self, name) for name in _taken(operator)}
 
     def build(self, operator: type, task_id: str, **more: Any) -> Any:
         """Return a task of the operator, with the options that it takes and with ``more``."""
         return operator(task_id=task_id, **self.select(operator), **more)
+
+
+@cache
+def _taken(operator: type) -> list[str]:
+    own = [each for each in operator.__mro__ if issubclass(each, HydrationTask)]
+    taken = {name for each in own for name in signature(each.__init__).parameters}
+    return [field.name for field in fields(HydrationOptions) if field.name in taken]
 
 
 def hydrate_tables(options: HydrationOptions, group_id: str | None) -> TaskGroup:

@@ -14,6 +14,8 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, Quarant
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
 from airflow_provider_backpressure.operators.lane_progress import Teller
+from airflow_provider_backpressure.sinks import PostgresSink
+from airflow_provider_backpressure.sources import PostgresSource
 from airflow_provider_backpressure.task_groups import hydrate
 from tests.support.world import World, context
 
@@ -122,5 +124,6 @@ def test_without_listeners_nothing_is_written(world):
 def test_what_cannot_be_meant_is_refused_at_parse(world):
     with pytest.raises(InvalidDeclaration, match="takes notifiers and callables, not str"):
         HydrateOperator(task_id="hydrate", on_event="mail", **world.flow)
+    source, sink = PostgresSource(conn_id="shop_db", table="t"), PostgresSink(conn_id="warehouse", table="t")
     with pytest.raises(InvalidDeclaration, match="no use with task_per_range"):
-        hydrate(world.flow["source"], world.flow["sink"], spark_conn_id="spark", task_per_range=True, on_event=Note())
+        hydrate(source, sink, spark_conn_id="spark", consistency="static", task_per_range=True, on_event=Note())

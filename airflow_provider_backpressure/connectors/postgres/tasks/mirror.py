@@ -1,44 +1,18 @@
 """A staged range takes the place of the target's rows within its bounds, as far as they differ."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import psycopg
-import pyarrow
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
 from airflow_provider_backpressure.connectors.postgres.predicates import condition
-from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy as binary
-from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import STAGE, RowSum, names
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import STAGE, names
 from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
-from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
-from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete
-
-
-def hash_batches(spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult | None:
-    """Hash rows as the target has them, without asking it; ``None`` where only the server can make its types of them.
-
-    It is also ``None`` where a row cannot go into the target: writing it says so.
-    """
-    columns, total = binary.read_targets(spec.write.columns), RowSum()
-    if columns is None:
-        return None
-    for batch in complete(batches):
-        rows, bad = apart(batch, keep_bad=False)
-        check_names(rows, spec.write)
-        if bad or not binary.fits(rows.schema, columns):
-            return None
-        if not rows.num_rows:
-            continue
-        try:
-            total.add(binary.rows(rows, columns).to_pylist())
-        except RangeFailed:
-            return None
-    piece = spec.slices[0]
-    return SliceResult(slice_id=piece.slice_id, rows=total.rows, bytes=total.bytes, checksum=str(total))
+from airflow_provider_backpressure.exceptions import SinkRefused
 
 
 def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, staged: SliceResult) -> SliceResult:
