@@ -23,17 +23,19 @@ class Declared:
                 f"{cls.__name__} takes its arguments by name, as in {cls.__name__}({_example(cls)}), not {args[0]!r}."
             )
         kind: Any = cls
-        known = {field.name: field for field in fields(kind) if field.init}
+        known, needed = _fields(kind)
         for name in values.keys() - known.keys():
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}."
             raise InvalidDeclaration(f"{cls.__name__} has no argument {name}: {hint}")
-        needed = [name for name, field in known.items() if field.default is field.default_factory is MISSING]
         if values and (missing := [name for name in needed if name not in values]):
             raise InvalidDeclaration(f"{cls.__name__} needs {' and '.join(missing)}.")
         for name, value in values.items():
-            check_kind(f"{cls.__name__}.{name}", value, _hints(kind).get(name))
-            if name in NAMES:
+            # A DAG may declare thousands of tables, so what is as it should be takes no more than this.
+            hint, kinds = known[name]
+            if kinds and type(value) not in kinds:
+                check_kind(f"{cls.__name__}.{name}", value, hint)
+            if name in NAMES and (type(value) is not str or len(value.split()) != 1 or value != value.strip()):
                 check_name(f"{cls.__name__}.{name}", value)
         return super().__new__(cls)
 
@@ -43,10 +45,10 @@ def check_kind(what: str, value: Any, hint: Any) -> None:
 
     Other kinds are not checked here, and neither is what Airflow has still to resolve: the result of a task.
     """
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if not all(kind in PLAIN or kind is NoneType for kind in kinds) or hasattr(value, "resolve"):
+    kinds = _plain_kinds(hint)
+    if not kinds or hasattr(value, "resolve") or type(value) in kinds:
         return
-    if type(value) in kinds or any(kind is not int and isinstance(value, kind) for kind in kinds):
+    if any(kind is not int and isinstance(value, kind) for kind in kinds):
         return
     wanted = " or ".join("None" if kind is NoneType else PLAIN[kind] for kind in kinds)
     raise InvalidDeclaration(f"{what} must be {wanted}, not {value!r}.")
@@ -66,5 +68,14 @@ def _example(cls: Any) -> str:
 
 
 @cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return get_type_hints(cls)
+def _fields(cls: Any) -> tuple[dict[str, tuple[Any, tuple[Any, ...]]], list[str]]:
+    """Return the hints of a declaration's arguments, with the kinds that are checked, and those without a default."""
+    hints, taken = get_type_hints(cls), [field for field in fields(cls) if field.init]
+    needed = [field.name for field in taken if field.default is field.default_factory is MISSING]
+    return {field.name: (hints.get(field.name), _plain_kinds(hints.get(field.name))) for field in taken}, needed
+
+
+def _plain_kinds(hint: Any) -> tuple[Any, ...]:
+    """Return the kinds of a hint that are checked; none where another kind is among them."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return kinds if all(kind in PLAIN or kind is NoneType for kind in kinds) else ()

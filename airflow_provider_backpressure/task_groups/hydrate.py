@@ -157,7 +157,7 @@ def check_sides(source: Any, sink: Any, spark_conn_id: Any, budget: Any) -> None
     """Raise :class:`InvalidDeclaration` where an argument is of another kind, as where the two sides are swapped."""
     for name, side, is_kind in (
         ("source", source, hasattr(source, "consistencies")),
-        ("sink", sink, hasattr(sink, "conn_types") and not hasattr(sink, "consistencies")),
+        ("sink", sink, hasattr(sink, "conn_types") and hasattr(sink, "key")),
     ):
         if not is_kind or isinstance(side, type):
             raise InvalidDeclaration(
