@@ -174,7 +174,8 @@ def section(every: list[Figures], about: dict[str, str]) -> str:
         [
             "PostgreSQL to PostgreSQL, each table with a key and four columns, from one",
             "[declaration](../howto/several-tables.md) with a pattern, default budget and four tokens; source, target,",
-            "ledger, Airflow and Spark share the machine. Airflow's own time between tasks is not in the figures.",
+            "ledger, Airflow and Spark share the machine. Airflow's own time between tasks is not in the figures. Task",
+            "instances do not grow with the tables; seconds do, and with whatever else the machine does.",
             "\n```sh",
             *commands,
             "```\n",

@@ -106,6 +106,12 @@ SUITES = (
         options=_scaled("--rows", 1, 20_000),
     ),
     Suite(
+        name="schemas",
+        about="a thousand small tables from one declaration, by one task group",
+        minutes=20,
+        options=_scaled("--tables", 0.0001, 20),
+    ),
+    Suite(
         name="orchestration",
         about="what a range costs without Spark",
         minutes=2,
