@@ -27,7 +27,9 @@ def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, 
     if not isinstance(bounds, KeyBounds | NullBounds):
         raise SinkRefused(f"Range {bounds} cannot be mirrored: it is not cut by a key.")
     within = _list_conditions(write, bounds)
-    connection.execute(sql.SQL("ANALYZE {}").format(STAGE))
+    # Of the key alone: statistics of every column would cost more than the comparison.
+    key = sql.SQL(", ").join(map(sql.Identifier, write.key))
+    connection.execute(sql.SQL("ANALYZE {} ({})").format(STAGE, key))
     _check_bounds(connection, write, bounds, within)
     columns = [column.name for column in write.columns]
     parts = {
