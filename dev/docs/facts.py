@@ -38,6 +38,7 @@ DECLARED = (
     sources.PostgresSource,
     sources.KafkaSource,
     sources.Avro,
+    sources.JsonSchema,
     sources.MySQLSource,
     sources.LandedSource,
     sinks.PostgresSink,

@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.config import NewColumn
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.sources import Avro
+from airflow_provider_backpressure.sources import Avro, JsonSchema
 from dev.services import Server
 from tests import types_avro as typed
 from tests.integration.test_kafka_source import Run, Stage, stage  # noqa: F401 - the fixture
@@ -40,7 +40,7 @@ class Registered:
         """Return where the registry keeps its schemas."""
         return Subject(server=self.server, name=f"{self.topic.name}-{part}")
 
-    def hydration(self, value: Avro | None = None, server: Server | None = None, **changes: Any) -> Run:
+    def hydration(self, value: Avro | JsonSchema | None = None, server: Server | None = None, **changes: Any) -> Run:
         """Return its hydration into PostgreSQL."""
         place = on_registry.endpoint_of(server or self.server)
         reading = {"value": value or Avro(registry_conn_id=CONN_ID), **changes.pop("reading", {})}
@@ -198,6 +198,36 @@ def test_the_last_record_of_each_key_stays(orders: Registered) -> None:
     assert [(json.loads(found), state) for found, state in run.rows("key, state")] == [
         ({"id": 0, "state": "eu"}, "sent")
     ]
+
+
+def test_json_with_a_schema_arrives_in_columns(orders: Registered) -> None:
+    """A part of R1: JSON Schema values and keys into PostgreSQL, numbers with all of their digits."""
+    properties: dict[str, Any] = {
+        "id": {"type": "integer"},
+        "price": {"type": "number"},
+        "at": {"type": "string", "format": "date-time"},
+        "lines": {"type": "array"},
+    }
+    schema = {"type": "object", "properties": properties}
+    first = orders.subject().register(schema, type_="JSON")
+    key = orders.subject("key").register({"type": "object", "properties": {"id": {"type": "integer"}}}, type_="JSON")
+    text = b'{"id": 7, "price": 0.10000000000000000001, "at": "2026-01-31T12:00:00Z", "lines": [1.50]}'
+    orders.topic.send(0, framed(text, first), framed(b"{}", first), None, key=framed(b'{"id": 7}', key))
+    format_ = JsonSchema(registry_conn_id=CONN_ID)
+    run = orders.hydration(format_, reading={"key": format_})
+    run.go()
+    assert run.rows('"offset", key, id, price::text, at::text, lines::text') == [
+        (0, '{"id": 7}', 7, "0.10000000000000000001", "2026-01-31 12:00:00+00", "[1.50]"),
+        (1, '{"id": 7}', None, None, None, None),
+        (2, '{"id": 7}', None, None, None, None),
+    ]
+    later = {**schema, "properties": {**properties, "id": {"type": "string"}}}
+    second = orders.subject().register(later, type_="JSON")
+    orders.topic.send(0, framed(b'{"id": "x"}', second))
+    with pytest.raises(
+        SourceRefused, match=rf"Schema {second} .* does not fit schema {first}, .*: column id was bigint"
+    ):
+        run.plan()
 
 
 def test_a_subject_that_is_not_there_is_named(orders: Registered) -> None:

@@ -5,22 +5,22 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from airflow_provider_backpressure.connectors.kafka import avro
-from airflow_provider_backpressure.connectors.kafka.source.registry import AVRO, Version
+from airflow_provider_backpressure.connectors.kafka.source import json_schema
+from airflow_provider_backpressure.connectors.kafka.source.registry import AVRO, JSON, Version
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 CONN_TYPES = ("http",)
 """Types that the connection of a registry may be of."""
+KEY = "key"
+"""Name of the column of keys, and of a key that is a single value."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Avro:
-    """Records in Avro, each behind its schema's id as Confluent's serializers write it.
+class Registered:
+    """What formats have in common whose schemas are in a registry."""
 
-    A record's fields become columns; any other value is one column. Raises :class:`InvalidDeclaration`.
-    """
-
-    kind: ClassVar[str] = "avro"
-    schema_type: ClassVar[str] = AVRO
+    kind: ClassVar[str]
+    schema_type: ClassVar[str]
     templated: ClassVar[tuple[str, ...]] = ("registry_conn_id", "subject")
     """Fields whose text may be a template."""
 
@@ -29,17 +29,43 @@ class Avro:
     subject: str = ""
     """Where the registry keeps the schemas; empty: ``<topic>-value`` or ``<topic>-key``. Of the strategy by records it
     is the record's full name, of the one by topic and record ``<topic>-<full name>``."""
-    raw: tuple[str, ...] = ()
-    """Fields that are taken without their logical type: a timestamp as its number, a decimal as its bytes."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Column by field, where it is not to have the field's name: ``{"timestamp": "created_at"}``."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         if not self.registry_conn_id:
-            raise InvalidDeclaration("Avro.registry_conn_id must name the Airflow connection of the schema registry.")
+            raise InvalidDeclaration(
+                f"{type(self).__name__}.registry_conn_id must name the Airflow connection of the schema registry."
+            )
+
+    def identity(self) -> list[Any]:
+        """Return what makes other columns of the same records."""
+        return [self.kind, self.subject, sorted(self.names.items())]
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what a task needs to know beside the schemas."""
+        return {"names": dict(self.names)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Avro(Registered):
+    """Records in Avro, each behind its schema's id as Confluent's serializers write it.
+
+    A record's fields become columns; any other value is one column. Raises :class:`InvalidDeclaration`.
+    """
+
+    kind: ClassVar[str] = "avro"
+    schema_type: ClassVar[str] = AVRO
+
+    raw: tuple[str, ...] = ()
+    """Fields that are taken without their logical type: a timestamp as its number, a decimal as its bytes."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        super().__post_init__()
         if isinstance(self.raw, str):
-            raise InvalidDeclaration("Avro.raw must be a list of columns, not one text.")
+            raise InvalidDeclaration("Avro.raw must be a list of fields, not one text.")
 
     def column_types(self, version: Version, whole: str) -> dict[str, str | None]:
         """Return the type of each column by a schema; ``None`` where every value is null."""
@@ -48,11 +74,30 @@ class Avro:
 
     def identity(self) -> list[Any]:
         """Return what makes other columns of the same records."""
-        return [self.kind, self.subject, sorted(self.raw), sorted(self.names.items())]
+        return [*super().identity(), sorted(self.raw)]
 
     def settings(self) -> Mapping[str, Any]:
         """Return what a task needs to know beside the schemas."""
-        return {"raw": list(self.raw), "names": dict(self.names)}
+        return {**super().settings(), "raw": list(self.raw)}
 
 
-Format = Avro
+@dataclass(frozen=True, kw_only=True)
+class JsonSchema(Registered):
+    """Records in JSON, each behind its schema's id as Confluent's serializers write it.
+
+    The properties of an object become columns, and what its schema does not name is left out; any other value is one
+    column of JSON, and so is every key. Raises :class:`InvalidDeclaration`.
+    """
+
+    kind: ClassVar[str] = "json"
+    schema_type: ClassVar[str] = JSON
+
+    def column_types(self, version: Version, whole: str) -> dict[str, str | None]:
+        """Return the type of each column by a schema; ``None`` where every value is null."""
+        types = json_schema.column_types(version.schema)
+        if whole == KEY or not types:
+            return {whole: "json"}
+        return {self.names.get(name, name): type_ for name, type_ in types.items()}
+
+
+Format = Avro | JsonSchema

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_backpressure.connectors.kafka.source.formats import Format
+from airflow_provider_backpressure.connectors.kafka.source.formats import KEY, Format
 from airflow_provider_backpressure.connectors.kafka.source.registry import Registry, Version
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, InvalidDeclaration, SourceRefused
 
-KEY = "key"
-"""Name of the column of keys, and of a key that is a single value."""
 Types = Mapping[str, str | None]
-_WIDER = frozenset({("integer", "bigint"), ("integer", "double precision"), ("real", "double precision")})
+_WIDER = frozenset(
+    {("integer", "bigint"), ("integer", "double precision"), ("real", "double precision"), ("bigint", "numeric")}
+)
 """Types of a column of which the second holds every value of the first."""
 
 

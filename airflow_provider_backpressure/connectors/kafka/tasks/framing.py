@@ -1,7 +1,7 @@
 """Keys and values behind the id of their schema, as Confluent's serializers write them, as columns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -29,6 +29,31 @@ class Schema(Protocol):
 
 
 _FORMATS = {"avro": AvroSchema}
+JSON = "json"
+"""Format that needs no schema to be decoded: only its columns come of it."""
+
+
+class Unframed:
+    """A record without the id of its value's schema."""
+
+    __slots__ = ("record",)
+
+    def __init__(self, record: Any) -> None:
+        self.record = record
+
+    def value(self) -> bytes | None:
+        """Return what is behind the id."""
+        whole: bytes | None = self.record.value()
+        return None if whole is None else whole[HEAD:]
+
+    def offset(self) -> int:
+        return int(self.record.offset())
+
+    def partition(self) -> int:
+        return int(self.record.partition())
+
+    def topic(self) -> str:
+        return str(self.record.topic())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +85,25 @@ class Decoder:
             taken += len(rows)
         at = of_numbers(places, pyarrow.int64())
         return [pyarrow.concat_arrays(each).take(at) for each in zip(*pieces, strict=True)], problems
+
+    def check(self, payloads: Sequence[bytes | None]) -> dict[int, str]:
+        """Return why some records have no schema that is known, by their number."""
+        return self._group(payloads)[1]
+
+    @property
+    def is_json(self) -> bool:
+        """Whether what is behind the id is JSON, which goes by the words of its sender."""
+        return bool(self.decoding["format"] == JSON)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a value is one column, and not one for each of its fields."""
+        return [(each.name, each.type) for each in self.columns] == [("value", "json")]
+
+    def fields(self) -> list[Column]:
+        """Return the columns by the names that their fields have in records."""
+        names = {column: name for name, column in self.decoding["names"].items()}
+        return [replace(each, name=names.get(each.name, each.name)) for each in self.columns]
 
     def _group(self, payloads: Sequence[bytes | None]) -> tuple[dict[int, list[int]], dict[int, str]]:
         """Return the numbers of records by their schema's id, and why some have none that is known."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.kafka.source.json_schema import column_types
 from airflow_provider_backpressure.connectors.kafka.source.registry import Registry, Version
 from airflow_provider_backpressure.connectors.kafka.source.schemas import Pinned, is_held, merge, pin, to_key
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
@@ -98,6 +99,38 @@ def test_a_key_of_several_fields_is_one_text() -> None:
     assert to_key(merged({"key": "bigint"})).type == "bigint"
     assert to_key(merged({"key": "json"})).type == "text"
     assert to_key(merged({"id": "bigint", "region": "text"})).type == "text"
+
+
+@pytest.mark.parametrize(
+    ("property_", "type_"),
+    [
+        ({"type": "integer"}, "bigint"),
+        ({"type": "number"}, "numeric"),
+        ({"type": "boolean"}, "boolean"),
+        ({"type": "string"}, "text"),
+        ({"type": "string", "format": "date"}, "date"),
+        ({"type": "string", "format": "date-time"}, "timestamp with time zone"),
+        ({"type": "string", "format": "uuid"}, "uuid"),
+        ({"type": "string", "format": "email"}, "text"),
+        ({"type": ["null", "integer"]}, "bigint"),
+        ({"type": "null"}, None),
+        ({"type": ["integer", "string"]}, "json"),
+        ({"type": "object"}, "json"),
+        ({"type": "array"}, "json"),
+        ({"oneOf": [{"type": "null"}, {"type": "string"}]}, "text"),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "json"),
+        ({"$ref": "#/definitions/id"}, "bigint"),
+        ({"$ref": "#/definitions/loop"}, "json"),
+        ({"$ref": "elsewhere.json"}, "json"),
+        ({"enum": ["a", 1]}, "json"),
+        (True, "json"),
+    ],
+)
+def test_a_property_of_json_has_the_type_that_holds_it(property_: Any, type_: str | None) -> None:
+    """What may be several things is JSON."""
+    definitions = {"id": {"type": "integer"}, "loop": {"$ref": "#/definitions/loop"}}
+    schema = {"type": "object", "properties": {"a": property_}, "definitions": definitions}
+    assert column_types(json.dumps(schema)) == {"a": type_}
 
 
 @contextmanager

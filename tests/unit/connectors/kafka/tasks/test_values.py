@@ -9,7 +9,9 @@ import pytest
 
 from airflow_provider_backpressure.connectors.kafka.source.config import columns_of
 from airflow_provider_backpressure.connectors.kafka.tasks import values
+from airflow_provider_backpressure.connectors.kafka.tasks.framing import Decoder
 from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource
 from airflow_provider_backpressure.spark.stream_end import BAD
@@ -268,3 +270,36 @@ def test_few_bad_records_do_not_cost_a_batch_for_each_record(
     found = to_batch_with_bad(records, columns, "orders").to_pylist()
     assert [(row["offset"], row[BAD] is not None) for row in found] == [(at, at in wrong) for at in range(5_000)]
     assert len(calls) <= most
+
+
+def test_json_behind_a_schema_s_id_is_taken_as_other_json() -> None:
+    """Fields by their columns' names, in their sender's words; the record itself is named where something is wrong."""
+    schemas: dict[str, Any] = {"7": {}, "8": {"misfit": "its schema 8 does not fit schema 7: field id is text"}}
+    decoding = {"format": "json", "subject": "orders-value", "latest": 7, "schemas": schemas, "names": {"key": "id"}}
+    value = [Column(name="id", type="bigint"), Column(name="lines", type="json")]
+    key = Column(name="key", type="text")
+    columns = columns_of(KafkaSource(conn_id="c", topic="orders"), value, key)
+    decoders = {
+        part: Decoder(decoding=decoding, columns=made, part=part) for part, made in (("value", value), ("key", [key]))
+    }
+    head = b"\0\0\0\0\7"
+    good = Sent(head + b'{"key": 12345678901, "lines": [1.50]}', head + b'{"a":1}')
+    found = to_batch([good, Sent(None)], columns, "orders", decoders=decoders).to_pylist()
+    assert [(row["key"], row["id"], row["lines"]) for row in found] == [
+        ('{"a":1}', 12345678901, "[1.50]"),
+        (None, None, None),
+    ]
+    wrong = [
+        Sent(head + b'{"key": "x"}', at=1),
+        Sent(b"\0\0\0\0\x08{}", at=2),
+        Sent(b"{}", at=3),
+        Sent(head + b"{", at=4),
+    ]
+    kept = to_batch_with_bad([good, *wrong, good], columns, "orders", decoders=decoders).to_pylist()
+    reasons = [json.loads(row[BAD])["reason"] if row[BAD] else None for row in kept]
+    assert [row["offset"] for row in kept] == [0, 1, 2, 3, 4, 0]
+    assert reasons[0] is None is reasons[5]
+    for reason, words in zip(
+        reasons[1:5], ("is no bigint", "does not fit", "begin with a schema's id", "no JSON"), strict=True
+    ):
+        assert words in str(reason)

@@ -1,0 +1,274 @@
+"""Values that are JSON: as texts, or field by field, every value in its sender's words; and why a record is refused."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow
+import pyarrow.compute as pc
+
+from airflow_provider_backpressure.connectors.kafka.tasks.json_objects import are_objects
+from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.spark import arrow_buffers as buffers
+from airflow_provider_backpressure.spark.types import carrier
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+Records = Sequence["Message"]
+_JSON = ("json", "jsonb")
+_HEXADECIMAL = r"^\s*[+-]?0[xX]"
+_FLOATING = re.compile(r"\s*[+-]?[0-9.]+([eE][+-]?[0-9]+)?\s*")
+_INTEGER, _DECIMAL = re.compile(r"[+-]?\d+"), re.compile(r"[+-]?\d+(\.\d*)?")
+_NUMERIC = re.compile(r"numeric\(\d+,\s*(-?\d+)\)")
+_FRACTION = re.compile(r"(timestamp|time|timetz|interval|money)\b[^(]*(?:\((\d+)\).*)?")
+"""Types that PostgreSQL rounds to so many digits behind the point."""
+_SHOWN = 40
+"""Digits of a number that an error shows."""
+_DAY_MILLIS = 86_400_000
+FIRST_MILLIS, LAST_MILLIS = -62_135_596_800_000, 253_402_300_799_999
+OUTSIDE = "is outside of the years 1 to 9999"
+"""All that readers of files can hold."""
+_ASIDE = "Where there is no transform, quarantine= on the sink puts such records aside."
+
+
+class Unreadable(SourceRefused):
+    """A record is not what its columns say; ``reason`` without its place."""
+
+    reason: str = ""
+    record: "Message | None" = None
+
+
+def refuse(record: "Message", reason: str, way_out: str = "") -> NoReturn:
+    error = Unreadable(
+        f"The record at offset {record.offset()} of partition {record.partition()} of topic {record.topic()} cannot be "
+        f"taken: {reason}. {way_out}{_ASIDE}"
+    )
+    error.reason, error.record = reason, record
+    raise error
+
+
+def each_part(records: Records, part: str) -> Iterator[Any]:
+    """Yield one part of every record. Called as what it is of its type, a method takes half the time."""
+    return map(getattr(type(records[0]), part), records) if records else iter(())
+
+
+def read_bytes(records: Records, part: str) -> pyarrow.Array:
+    return buffers.of_bytes(list(each_part(records, part)), pyarrow.binary())
+
+
+def read_text(record: "Message", part: str, value: bytes | None) -> str | None:
+    """Return bytes as text that PostgreSQL can hold."""
+    if value is None:
+        return None
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        refuse(record, f"its {part} is no UTF-8")
+    if "\0" in text:
+        refuse(record, f"its {part} holds a NUL character, which no text can")
+    return text
+
+
+class _Number(str):
+    """A number in the words of its sender: nothing of it is rounded."""
+
+    __slots__ = ()
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_parse: Callable[[str], Any] = json.JSONDecoder(
+    parse_int=_Number, parse_float=_Number, parse_constant=_no_number
+).decode
+
+
+def _parse_value(record: "Message") -> tuple[str | None, Any]:
+    """Return a value's text and what it says."""
+    text = read_text(record, "value", record.value())
+    if text is None:
+        return None, None
+    try:
+        return text, _parse(text)
+    except ValueError as error:
+        reason = str(error).partition(": line")[0]
+        at = getattr(error, "pos", None)
+        refuse(record, f"its value is no JSON ({reason}{'' if at is None else f' at character {at}'})")
+    except RecursionError:
+        refuse(record, "its value is nested too deep")
+
+
+def json_texts(records: Records, *, trusts: bool) -> pyarrow.Array:
+    """Return the values as text: as they are where all are plainly objects, otherwise each is checked by itself."""
+    values = read_bytes(records, "value")
+    if trusts or are_objects(values):
+        with suppress(pyarrow.ArrowInvalid):
+            return values.cast(pyarrow.string())
+    return pyarrow.array([_parse_value(record)[0] for record in records], pyarrow.string())
+
+
+def json_columns(records: Records, columns: Sequence[Column]) -> list[pyarrow.Array]:
+    """Return the fields of values that are all objects."""
+    objects = [json_object(record) for record in records]
+    return [json_field(records, objects, column) for column in columns]
+
+
+def json_object(record: "Message") -> dict[str, Any] | None:
+    text, value = _parse_value(record)
+    if text is not None and not isinstance(value, dict):
+        refuse(record, "its value is no JSON object")
+    found: dict[str, Any] | None = value
+    return found
+
+
+def json_field(records: Records, objects: Sequence[dict[str, Any] | None], column: Column) -> pyarrow.Array:
+    """Return one field of every object in the column's type; NULL where it is missing or null."""
+    as_json = column.type in _JSON
+    try:
+        texts = [None if each is None else _to_text(each.get(column.name), as_json=as_json) for each in objects]
+        return _cast(pyarrow.array(texts, pyarrow.string()), column)
+    except (pyarrow.ArrowInvalid, UnicodeEncodeError, RecursionError):
+        _refuse_first(records, objects, column, as_json=as_json)
+
+
+def _cast(texts: pyarrow.Array, column: Column) -> pyarrow.Array:
+    type_ = carrier(column.type)[0]
+    if _would_round(texts, column.type):
+        raise pyarrow.ArrowInvalid("rounded")
+    if type_ != pyarrow.string():
+        return _number(texts, type_)
+    if pc.any(pc.match_substring(texts, "\0")).as_py():
+        raise pyarrow.ArrowInvalid("NUL")
+    return texts
+
+
+@cache
+def _digits(type_: str) -> str | None:
+    """Return the pattern of texts with a longer fraction than a type's; ``None`` for a type that has none."""
+    match = _FRACTION.fullmatch(type_)
+    if match is None:
+        return None
+    digits = match[2] or ("2" if match[1] == "money" else "6")
+    return rf"\.\d{{{digits}}}\d*[1-9]"
+
+
+def _would_round(texts: pyarrow.Array, type_: str) -> bool:
+    """Whether PostgreSQL would take another value than one that is written, without a word: it rounds to the type."""
+    pattern = _digits(type_)
+    if pattern is not None:
+        return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
+    match = _NUMERIC.fullmatch(type_)
+    if match is None or carrier(type_)[0] != pyarrow.string():
+        return False
+    return any(_decimals(text) > int(match[1]) for text in texts.to_pylist() if text is not None)
+
+
+def _decimals(text: str) -> float:
+    """Return how many digits behind the point a number needs, below zero where it ends in zeros before it."""
+    try:
+        _, digits, exponent = Decimal(text).as_tuple()
+    except InvalidOperation:
+        return -math.inf
+    written = "".join(map(str, digits)).rstrip("0")
+    return -exponent - (len(digits) - len(written)) if written and isinstance(exponent, int) else -math.inf
+
+
+def _number(texts: pyarrow.Array, type_: pyarrow.DataType) -> pyarrow.Array:
+    """Return texts in a type that is none; ``ArrowInvalid`` where Arrow would give another number than is written.
+
+    It reads hexadecimal digits, by their bits, and takes what is too large for infinity.
+    """
+    if pyarrow.types.is_integer(type_) and pc.any(pc.match_substring_regex(texts, _HEXADECIMAL)).as_py():
+        raise pyarrow.ArrowInvalid("hexadecimal")
+    found = pc.cast(texts, type_)
+    if pyarrow.types.is_temporal(type_) and pc.any(_is_outside(found)).as_py():
+        raise pyarrow.ArrowInvalid("out of range")
+    if pyarrow.types.is_floating(type_):
+        infinite = pc.and_(pc.is_inf(found), pc.match_substring_regex(texts, "[0-9]"))
+        vanished = pc.and_(pc.equal(found, 0), pc.match_substring_regex(texts, "^[^eE]*[1-9]"))
+        if pc.any(pc.or_(infinite, vanished)).as_py():
+            raise pyarrow.ArrowInvalid("out of range")
+    return found
+
+
+def _is_outside(moments: pyarrow.Array) -> pyarrow.Array:
+    """Whether each date or timestamp is outside of the years 1 to 9999."""
+    if pyarrow.types.is_date32(moments.type):
+        found, first, last = moments.view(pyarrow.int32()), FIRST_MILLIS // _DAY_MILLIS, LAST_MILLIS // _DAY_MILLIS
+    else:
+        found, first, last = moments.view(pyarrow.int64()), FIRST_MILLIS * 1000, LAST_MILLIS * 1000 + 999
+    return pc.or_(pc.less(found, first), pc.greater(found, last))
+
+
+def _refuse_first(
+    records: Records, objects: Sequence[dict[str, Any] | None], column: Column, *, as_json: bool
+) -> NoReturn:
+    for record, found in zip(records, objects, strict=True):
+        text = None
+        try:
+            text = None if found is None else _to_text(found.get(column.name), as_json=as_json)
+            _cast(pyarrow.array([text], pyarrow.string()), column)
+        except RecursionError:
+            refuse(record, f"its field {column.name} is nested too deep")
+        except (pyarrow.ArrowInvalid, UnicodeEncodeError):
+            refuse(record, f"its field {column.name} {_unfit(text or '', column)}")
+    raise AssertionError("one of them was refused")
+
+
+def _unfit(text: str, column: Column) -> str:
+    """Return why a text is not of a column's type: a number may be one and be too large."""
+    type_ = carrier(column.type)[0]
+    if any("\ud800" <= each <= "\udfff" for each in text):
+        return "holds half of a surrogate pair, which no text can"
+    if "\0" in text:
+        return "holds a NUL character, which no text can"
+    if _would_round(pyarrow.array([text]), column.type):
+        return f"has too many decimals for {column.type}"
+    if pyarrow.types.is_temporal(type_) and _is_moment(text, type_):
+        return f"{OUTSIDE}: {text[:_SHOWN]}"
+    if pyarrow.types.is_integer(type_) and _INTEGER.fullmatch(text):
+        return f"is too large for {column.type}: {text[:_SHOWN]}"
+    if pyarrow.types.is_floating(type_) and _FLOATING.fullmatch(text):
+        return f"is {'too small' if abs(float(text)) < 1 else 'too large'} for {column.type}: {text[:_SHOWN]}"
+    if pyarrow.types.is_decimal(type_) and _DECIMAL.fullmatch(text):
+        whole = len(text.partition(".")[0].lstrip("+-0"))
+        return (
+            f"{'is too large' if whole > type_.precision - type_.scale else 'has too many decimals'} for {column.type}"
+        )
+    return f"is no {column.type}"
+
+
+def _is_moment(text: str, type_: pyarrow.DataType) -> bool:
+    try:
+        return bool(pc.cast(pyarrow.array([text]), type_).is_valid()[0].as_py())
+    except pyarrow.ArrowInvalid:
+        return False
+
+
+def _to_text(value: Any, *, as_json: bool) -> str | None:
+    """Return a field in its sender's words; an object or a list as JSON."""
+    if value is None:
+        return None
+    if as_json or isinstance(value, dict | list):
+        return _dump(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _dump(value: Any) -> str:
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)}: {_dump(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_dump, value)) + "]"
+    return json.dumps(value)
