@@ -6,7 +6,7 @@ MySQL where many register at once, a cluster of them at any commit.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from sqlalchemy.engine import URL, Connection, Engine
@@ -376,6 +376,11 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     def keep_activity(self, hydration_id: str, activity: Activity | None = None) -> None:
         with self._database.write() as connection:
             hydrations.keep_activity(connection, hydration_id, activity)
+
+    @repeatable
+    def hear(self, ids: Collection[str]) -> None:
+        with self._database.write() as connection:
+            hydrations.hear(connection, ids)
 
     @repeatable
     def keep_push(self, process: str, counts: str) -> None:

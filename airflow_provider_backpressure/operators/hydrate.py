@@ -139,6 +139,7 @@ class HydrateOperator(TransformTask):
         with open_tables(self, context, retries=may_retry(context["ti"])) as tables:
             lane = TableLane(tables=tables, lanes=self.lanes, lane_index=self.lane_index, resumed=self._waited)
             lane.select(planned)
+            tables.heard |= {found.id for found in lane.hydrations.values()}
             tables.over = self.await_runs(lane.hydrations.values(), context["ti"])
             found = lane.run(
                 lambda opened, hydration, clock, share: self._hydrate(

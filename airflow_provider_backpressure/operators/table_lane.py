@@ -88,6 +88,7 @@ class TableLane:
         """Return what waits at the gates of those that were tried; the others would be behind them in the queue."""
         tried = [pair for pair, result in waiting.items() if result is not None]
         first = tried[:MOST_WAITS]
+        behind = [self.hydrations[pair].id for pair in waiting if pair not in first]
         many = REMIND_SECONDS if len(tried) > len(first) else None
         return [
             self.tables.task.make_trigger(
@@ -96,8 +97,9 @@ class TableLane:
                 watch=Watch.GATE,
                 source=self.tables.declare(pair).source,
                 remind_after=_least(self._reminders.get(pair), many),
+                also=[] if number else behind,
             )
-            for pair in first
+            for number, pair in enumerate(first)
         ]
 
     def _is_mine(self, pair: TablePair, found: Hydration) -> bool:

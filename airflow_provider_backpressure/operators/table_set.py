@@ -12,6 +12,7 @@ from airflow_provider_backpressure.airflow_compat import AirflowFailException
 from airflow_provider_backpressure.base_operator import HydrationTask, airflow_errors, failure_of
 from airflow_provider_backpressure.connectors.postgres.identifiers import quote_if_needed
 from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.monitoring.heartbeat import hearing
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.table_selection import TableName, in_files, placeholder, targets
 from airflow_provider_backpressure.exceptions import (
@@ -115,6 +116,8 @@ class TableSet:
     """Runs that have held hydrations and are over."""
     retries: bool
     """Whether Airflow tries the task again."""
+    heard: set[str] = field(default_factory=set)
+    """Hydrations of which the task is heard, also while they wait for others."""
 
     def declare(self, pair: TablePair) -> Declaration:
         """Return the declaration of one of the tables."""
@@ -161,6 +164,7 @@ class TableSet:
             holder = ledger.hold(hydration.id, run=run, over=holder)
         if holder != run:
             raise LedgerUnavailable(f"Run {holder} has this hydration now: a retry takes its turn.")
+        self.heard.add(hydration.id)
 
     def _keep_failure(self, opened: HydrationSession, error: Exception) -> None:
         if self.retries and not isinstance(error, Terminal):
@@ -204,4 +208,6 @@ def open_tables(task: HydrationTask, context: Context, *, retries: bool) -> Iter
 
     declared = task.declaration(context)
     with airflow_errors(), keep_connections(), declared.open_shared() as shared:
-        yield TableSet(task=task, context=context, shared=shared, declared=declared, retries=retries)
+        tables = TableSet(task=task, context=context, shared=shared, declared=declared, retries=retries)
+        with hearing(shared.ledger, lambda: [*tables.heard]):
+            yield tables

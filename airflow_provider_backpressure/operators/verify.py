@@ -117,6 +117,7 @@ class VerifyHydrationOperator(HydrationTask):
         with open_tables(self, context, retries=may_retry(context["ti"])) as tables:
             known = {found.id: found for found in tables.hydrations()}
             every = {pair: known[id_] for pair, id_ in planned.ids.items() if id_ in known}
+            tables.heard |= {found.id for found in every.values() if found.holder is not None}
             tables.over = self.await_runs(every.values(), context["ti"])
             # Nobody has it any more where an earlier try has verified it.
             before = {pair: found for pair, found in every.items() if found.holder is None and found.failure is None}

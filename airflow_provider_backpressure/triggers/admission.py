@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -55,6 +55,8 @@ class Wait:
     """Seconds before the first look."""
     remind_after: float | None = None
     """Seconds after which it fires though nothing has changed, so that the task can report it."""
+    also: Sequence[str] = ()
+    """Other hydrations of the waiting task, which are behind this one; it is heard of them too."""
     source: str = ""
     """The declaration whose log is looked after, as :func:`..hooks.recorded_declaration.text` has it; empty: none."""
 
@@ -88,6 +90,7 @@ class AdmissionTrigger(BaseTrigger):
         poll_interval: float = 1.0,
         first_look: float = FIRST_LOOK_SECONDS,
         remind_after: float | None = None,
+        also: Sequence[str] = (),
         source: str = "",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -103,6 +106,7 @@ class AdmissionTrigger(BaseTrigger):
             poll_interval=poll_interval,
             first_look=first_look,
             remind_after=remind_after,
+            also=[*also],
             source=source,
         )
         self._guard = Guard(source=from_plain(json.loads(source))) if source else None
@@ -139,7 +143,7 @@ class AdmissionTrigger(BaseTrigger):
                 seen = watcher.last
                 if why is None and time.monotonic() >= beaten + HEARTBEAT_SECONDS:
                     # The task that waits has no process, so its trigger is heard in its place.
-                    await asyncio.to_thread(watcher.ledger.keep_activity, self.wait.hydration_id)
+                    await asyncio.to_thread(watcher.ledger.hear, [self.wait.hydration_id, *self.wait.also])
                     beaten = time.monotonic()
                 if why is None and time.monotonic() >= guarded + GUARD_SECONDS:
                     await self._guard_log(watcher.ledger)

@@ -66,7 +66,7 @@ def count_rows(target: Endpoint, ledger_url: str) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize("runs", [20, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("runs", [10, pytest.param(1000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("mode", sorted(CHANGE))
 def test_the_bookkeeping_of_many_runs_stays_bounded(mode: str, runs: int, database: Endpoint, ledger_url: str) -> None:
     """L5: increments and copies that are made again; a writer of a plan that was removed is refused by the target."""
@@ -91,7 +91,7 @@ def test_the_bookkeeping_of_many_runs_stays_bounded(mode: str, runs: int, databa
         for number in range(1, runs + 1):
             hydrate(ports, f"run {number}")
             run(database, CHANGE[mode].format(number))
-            if number == 10:
+            if number == 6:
                 early = count_rows(database, ledger_url)
         hydrate(ports, "last")
         late, first = count_rows(database, ledger_url), runner.submitted[0][1]

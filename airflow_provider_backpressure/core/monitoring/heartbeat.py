@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.gate.activity import HEARTBEAT_SECONDS, Activity, Step
@@ -65,3 +66,23 @@ class Heartbeat:
                 next_line = now + self.line_seconds
             if self._over.wait(self.tick):
                 return
+
+
+@contextmanager
+def hearing(ledger: Ledger, held: Callable[[], Collection[str]], *, every: float = HEARTBEAT_SECONDS) -> Iterator[None]:
+    """Beat meanwhile for all hydrations that a task has: most of many tables wait while it works on some of them."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(every):
+            if ids := held():
+                with nobodys_error("This heartbeat is not kept"):
+                    ledger.hear(ids)
+
+    thread = threading.Thread(target=beat, name="backpressure-hearing", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(TICK_SECONDS)

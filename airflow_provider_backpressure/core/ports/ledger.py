@@ -338,6 +338,10 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         """Keep a heartbeat of a task: that it was heard now, and what it does; ``None`` leaves the latter as it is."""
         ...
 
+    def hear(self, ids: Collection[str]) -> None:
+        """Note that the task which has these hydrations was heard now, also where it works on others of them."""
+        ...
+
     def keep_push(self, process: str, counts: str) -> None:
         """Keep what a process's channel has done, as JSON, in the place of what it said before; for an hour."""
         ...

@@ -313,6 +313,11 @@ def keep_activity(connection: Connection, hydration_id: str, activity: Activity 
         raise refusals.unknown(hydration_id)
 
 
+def hear(connection: Connection, ids: Collection[str]) -> None:
+    """Keep that these were heard now; nothing else is changed."""
+    connection.execute(sa.update(hydration).where(hydration.c.id.in_(ids)).values(heard_at=utc_now()))
+
+
 def _kept(connection: Connection, hydration_id: str, column: sa.Column[Any]) -> str | None:
     row = connection.execute(sa.select(column).where(hydration.c.id == hydration_id)).one_or_none()
     if row is None:

@@ -279,6 +279,7 @@ def test_a_table_that_a_person_has_paused_keeps_nobody_else(shop):
     waits = deferred.value.trigger.waits
     ids = [shop.hydration_of(name).id for name in ("t1", "t4")]
     assert sorted(wait["hydration_id"] for wait in waits) == sorted(ids)
+    assert not any(wait["also"] for wait in waits), "each of them is waited for"
     assert shop.touched() == {"t0", "t2", "t3", "t5"}
     for id_ in ids:
         shop.ledger.resume(id_, who="ada")

@@ -205,6 +205,35 @@ def test_without_an_address_of_spark_it_watches_what_the_ledger_tells(world):
     asyncio.run(waits())
 
 
+def test_it_is_heard_of_tables_behind_the_one_that_it_waits_for(world, monkeypatch):
+    """They have no trigger of their own."""
+    monkeypatch.setattr(admission, "HEARTBEAT_SECONDS", 0.02)
+    made = trigger(world)
+    world.ledger.pause(world.hydration.id, who="ada")
+    behind = world.ledger.register(
+        environment="default",
+        source_identity="memory://behind",
+        sink_identity="memory://behind",
+        owner="dag",
+        cluster="spark",
+        credits=1,
+    )
+    assert behind.heard_at is None
+    made.wait = replace(made.wait, also=[behind.id])
+
+    def heard() -> bool:
+        return world.ledger.hydration(behind.id).heard_at is not None
+
+    async def watch() -> None:
+        look = asyncio.create_task(first(made))
+        async with asyncio.timeout(10):
+            while not heard():
+                await asyncio.sleep(0.01)
+        look.cancel()
+
+    asyncio.run(watch())
+
+
 def test_errors_that_pass_are_waited_out_and_others_told(world, monkeypatch):
     gate, calls = world.ledger.gate, []
 

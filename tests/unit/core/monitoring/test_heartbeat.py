@@ -7,10 +7,10 @@ import pytest
 
 from airflow_provider_backpressure.core.gate.activity import Activity, Step
 from airflow_provider_backpressure.core.monitoring import heartbeat as module
-from airflow_provider_backpressure.core.monitoring.heartbeat import Heartbeat
+from airflow_provider_backpressure.core.monitoring.heartbeat import Heartbeat, hearing
 from airflow_provider_backpressure.core.progress.state import State
 from airflow_provider_backpressure.testing import MemoryLedger
-from tests.conformance.ledger.support import planned, register
+from tests.conformance.ledger.support import planned, register, replan
 
 
 def until(condition):
@@ -74,3 +74,21 @@ def test_a_ledger_that_fails_fails_nothing_else(ledger):
     with beating(ledger, "0" * 32, step=Step.RANGES, lines=[]) as heartbeat:
         pass
     assert heartbeat.activity.step is Step.RANGES
+
+
+def test_a_table_that_waits_for_others_of_its_task_is_not_stale(ledger, clock):
+    """The task is heard of all that it has; one that it does not have is not."""
+    mine, _ = planned(ledger, 3)
+    other = register(ledger, sink_identity="postgres://warehouse:5432/warehouse/raw.others")
+    replan(ledger, other, 3)
+    for hydration_id in (mine, other):
+        ledger.hold(hydration_id, run="run")
+    clock[0] += timedelta(hours=1)
+
+    def states():
+        return {now.hydration.id: now.state for now in ledger.glances(ids=[mine, other], limit=2)}
+
+    assert set(states().values()) == {State.STALE}
+    with hearing(ledger, lambda: [mine], every=0.01):
+        until(lambda: states()[mine] is not State.STALE)
+    assert states()[other] is State.STALE
