@@ -7,7 +7,7 @@ from airflow_provider_backpressure.core.progress.samples import Sample, WorkerSt
 from airflow_provider_backpressure.core.progress.summary import FlowAt, HydrationSummary, Tile, stretches
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
-from airflow_provider_backpressure.ledger import history, queries
+from airflow_provider_backpressure.ledger import chart_data, queries
 from airflow_provider_backpressure.ledger.database import Database
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import range as ranges
@@ -116,7 +116,7 @@ class SqlViews:
 
     def history(self, hydration_id: str, *, seconds: float, most: int = 600) -> list[Sample]:
         with self._database.read() as connection:
-            return history.history(connection, hydration_id, seconds=seconds, most=most)
+            return chart_data.history(connection, hydration_id, seconds=seconds, most=most)
 
     def flows(self, hydration_id: str, *, seconds: float, most: int = 120) -> list[FlowAt]:
         with self._database.read() as connection:
@@ -124,4 +124,4 @@ class SqlViews:
 
     def tiles(self, plan_id: str, *, most: int = 2_000) -> list[Tile]:
         with self._database.read() as connection:
-            return history.tiles(connection, plan_id, most=most)
+            return chart_data.tiles(connection, plan_id, most=most)

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.airflow_compat import AirflowFailException
 from airflow_provider_backpressure.base_operator import HydrationTask, airflow_errors, failure_of
 from airflow_provider_backpressure.connectors.postgres.identifiers import quote_if_needed
 from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.monitoring.heartbeat import hearing
+from airflow_provider_backpressure.core.monitoring.heartbeat import beat_for
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.table_selection import TableName, in_files, placeholder, targets
 from airflow_provider_backpressure.exceptions import (
@@ -209,5 +209,5 @@ def open_tables(task: HydrationTask, context: Context, *, retries: bool) -> Iter
     declared = task.declaration(context)
     with airflow_errors(), keep_connections(), declared.open_shared() as shared:
         tables = TableSet(task=task, context=context, shared=shared, declared=declared, retries=retries)
-        with hearing(shared.ledger, lambda: [*tables.heard]):
+        with beat_for(shared.ledger, lambda: [*tables.heard]):
             yield tables

@@ -69,7 +69,9 @@ class Heartbeat:
 
 
 @contextmanager
-def hearing(ledger: Ledger, held: Callable[[], Collection[str]], *, every: float = HEARTBEAT_SECONDS) -> Iterator[None]:
+def beat_for(
+    ledger: Ledger, held: Callable[[], Collection[str]], *, every: float = HEARTBEAT_SECONDS
+) -> Iterator[None]:
     """Beat meanwhile for all hydrations that a task has: most of many tables wait while it works on some of them."""
     over = threading.Event()
 

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_backpressure.core.gate.activity import Activity, Step
 from airflow_provider_backpressure.core.monitoring import heartbeat as module
-from airflow_provider_backpressure.core.monitoring.heartbeat import Heartbeat, hearing
+from airflow_provider_backpressure.core.monitoring.heartbeat import Heartbeat, beat_for
 from airflow_provider_backpressure.core.progress.state import State
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import planned, register, replan
@@ -89,6 +89,6 @@ def test_a_table_that_waits_for_others_of_its_task_is_not_stale(ledger, clock):
         return {now.hydration.id: now.state for now in ledger.glances(ids=[mine, other], limit=2)}
 
     assert set(states().values()) == {State.STALE}
-    with hearing(ledger, lambda: [mine], every=0.01):
+    with beat_for(ledger, lambda: [mine], every=0.01):
         until(lambda: states()[mine] is not State.STALE)
     assert states()[other] is State.STALE
