@@ -32,7 +32,7 @@ from airflow_provider_backpressure.exceptions import (
 )
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import SourceDeclaration
-from airflow_provider_backpressure.hooks.recorded_declaration import open_recorded_health
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, open_recorded_health
 
 
 def as_callbacks(on_event: Callback | Sequence[Callback] | None) -> list[dict[str, Any]]:
@@ -77,25 +77,33 @@ class Guard:
     """One source's log, as a trigger looks after it. For one event loop; what hangs holds no other trigger up."""
 
     source: SourceDeclaration
-    """With the policy, which no ledger knows."""
+    """With the policy at the limit of its log."""
     _open: Callable[[], Source] | None = None
+    _declaration: str | None = None
 
     async def look(self, hydration: Hydration, *, replaying: bool | None) -> None:
         """Let the policy act where a log is followed; raises what :meth:`..core.ports.ChangeLog.guard` raises."""
         if hydration.plan is None or hydration.plan.consistency is not Consistency.CATCH_UP:
             return
-        if self._open is None:
+        if self._open is None or self._declaration != hydration.declaration:
             # Airflow's channel to the triggerer belongs to the event loop: a thread of asyncio's own cannot use it.
-            self._open = await sync_to_async(self._make_open)()
+            self._open = await sync_to_async(self._make_open)(hydration)
+            self._declaration = hydration.declaration
         await asyncio.to_thread(_guard, self._open, hydration.id, replaying)
 
     def forget(self) -> None:
         """Read the connection again the next time: it may have changed."""
         self._open = None
 
-    def _make_open(self) -> Callable[[], Source]:
-        found = endpoint(self.source.conn_id, *self.source.conn_types)
-        return lambda: self.source.open(found)
+    def _make_open(self, hydration: Hydration) -> Callable[[], Source]:
+        found, source = endpoint(self.source.conn_id, *self.source.conn_types), self.agree(hydration)
+        return lambda: source.open(found)
+
+    def agree(self, hydration: Hydration) -> SourceDeclaration:
+        """Return the source with what it and the hydration's own declaration say of its log; both are written apart."""
+        agree = getattr(self.source, "agree_on_limit", None)
+        kept = declaration_of(hydration).source if agree and hydration.declaration is not None else None
+        return agree(kept) if agree and type(kept) is type(self.source) else self.source
 
 
 def _guard(opened: Callable[[], Source], hydration_id: str, replaying: bool | None) -> None:

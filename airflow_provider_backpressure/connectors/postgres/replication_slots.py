@@ -66,9 +66,14 @@ class Slot:
         limit = self.limit(most)
         return max((each for each in LEVELS if limit and self.held_bytes >= each * limit), default=0.0)
 
+    @property
+    def unreplayed_bytes(self) -> int:
+        """Log that was not confirmed yet. The server may keep more: others' open transactions hold it too."""
+        return self.held_bytes if self.confirmed is None else max(0, self.flushed.at - self.confirmed.at)
+
     def endangers(self, most: int | None) -> bool:
-        """Whether it keeps as much as ``most``, or the server is about to give it up, or has done so."""
-        if self.lost or self.status in ("unreserved", "lost") or (most is not None and self.held_bytes >= most):
+        """Whether as much as ``most`` was not replayed, or the server is about to give it up, or has done so."""
+        if self.lost or self.status in ("unreserved", "lost") or (most is not None and self.unreplayed_bytes >= most):
             return True
         return self.safe_bytes is not None and self.safe_bytes < MARGIN * (self.safe_bytes + self.held_bytes)
 

@@ -77,7 +77,7 @@ def _gate(now: HydrationSummary) -> dict[str, Any]:
         "credits_max": now.hydration.credits_max,
         "in_flight": now.in_flight,
         "failed": now.failed if now.hydration.plan else None,
-        "open": not reasons,
+        "open": now.open,
         "reasons": reasons,
         "bottleneck": now.bottleneck.value if now.bottleneck else None,
         "queue_position": now.place.position or None,

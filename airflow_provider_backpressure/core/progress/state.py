@@ -85,6 +85,11 @@ def derive_state(now: Observed) -> State:
 
 def _name_complete(now: Observed, *, silent: bool) -> State:
     """Return the state of a hydration whose snapshot is in; an increment is a part of following."""
+    works = now.hydration.holder is not None
+    if works and silent and now.in_flight:
+        return State.STALE
+    if now.hydration.paused_by is not None and (works or follows(now)):
+        return State.PAUSED
     if follows(now):
         return State.FOLLOWING
     return State.RUNNING if now.in_flight and not silent else State.SUCCEEDED

@@ -126,11 +126,19 @@ class HydrationSummary:
 
     @property
     def reasons(self) -> list[str]:
-        """Why nothing more is admitted; empty where the gate is open or nothing is left to be admitted."""
+        """Why nothing more is admitted, and what is warned of; empty where nothing is left to be admitted."""
+        return self._reasons(warnings=True)
+
+    @property
+    def open(self) -> bool:
+        """Whether the gate admits, as far as it was seen. A warning closes nothing."""
+        return not self._reasons(warnings=False)
+
+    def _reasons(self, *, warnings: bool) -> list[str]:
         if not self.running:
             return []
         known = self._known
-        return [signal.sentence for signal in known if signal.closed] + self._seen(known, warnings=True)
+        return [signal.sentence for signal in known if signal.closed] + self._seen(known, warnings=warnings)
 
     @property
     def throttles(self) -> list[str]:

@@ -153,9 +153,10 @@ class PostgresLog:
         level, limit = slot.reach_level(self._most), slot.limit(self._most)
         if level > _warned.get(self.stream, 0.0) and limit is not None:
             pid = find_pinning(self._session, slot)
-            why = f"; the open transaction of process {pid} holds it, not the hydration" if pid else ""
             what = "it is dropped at the limit, and the table is read again" if self._restarts else "ranges stop there"
-            log.warning("%s, %.0f %% of the %s that it may: %s%s.", kept, level * 100, size(limit), what, why)
+            if pid:
+                what = f"the open transaction of process {pid} holds it, not the hydration: end that transaction"
+            log.warning("%s, %.0f %% of the %s that it may: %s.", kept, level * 100, size(limit), what)
         _warned[self.stream] = level
 
     def drop(self) -> None:
@@ -192,7 +193,10 @@ class PostgresLog:
             lost = f"{name} {at} is gone, and with it {gone}"
         else:
             lost = f"{name} {at} was invalidated: the server has removed log {removed} (max_slot_wal_keep_size)"
-        if self._restarts:
+        # Giving the log up at its limit removes both. A slot alone is lost by a failover or a restored server, and
+        # what is there may be older than the target.
+        ours = slot is not None or not self._session.rows(_NAMED, (self.stream,))
+        if self._restarts and ours:
             raise SnapshotLost(f"{lost}: the table is read again, as declared (at_wal_limit).")
         raise LogLost(f"{lost}: {RESTART}.")
 
@@ -370,6 +374,7 @@ _PUBLISHED = sql.SQL(
       AND to_jsonb(r) ->> 'prattrs' IS NULL AND to_jsonb(r) ->> 'prqual' IS NULL
     """
 )
+_NAMED = sql.SQL("SELECT FROM pg_publication WHERE pubname = %s")
 _COMMENT = sql.SQL(
     """
     SELECT obj_description(oid, 'pg_publication'), pg_has_role(pubowner, 'USAGE')

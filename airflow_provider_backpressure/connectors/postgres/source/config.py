@@ -1,6 +1,6 @@
 """The declaration of a PostgreSQL table as a source. Knows no connection and imports no driver."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from airflow_provider_backpressure.connectors.relational.config import TableSource
@@ -51,6 +51,15 @@ class PostgresSource(TableSource):
     def safety_signals(self, consistency: str | None) -> tuple[Watched, ...]:
         """Return what is watched without being asked for: under ``catch_up`` the source's disk."""
         return (WalHeadroom(hours=HEADROOM_HOURS),) if consistency == Consistency.CATCH_UP else ()
+
+    def agree_on_limit(self, other: "PostgresSource") -> "PostgresSource":
+        """Return this source with the policy that harms neither: a log that one of them wants to keep is kept."""
+        policies, limits = {self.at_wal_limit, other.at_wal_limit}, (self.wal_limit, other.wal_limit)
+        return replace(
+            self,
+            at_wal_limit=STOP_AND_KEEP if STOP_AND_KEEP in policies else DROP_AND_RESTART,
+            wal_limit=min((each for each in limits if each is not None), default=None),
+        )
 
     def parse_name(self, table: str) -> TableName:
         """Return a table's names; :class:`InvalidDeclaration` for what is none."""

@@ -46,3 +46,20 @@ def test_what_is_safe_is_the_default() -> None:
     assert source.at_wal_limit == DROP_AND_RESTART
     assert source.safety_signals("catch_up") == (WalHeadroom(hours=2.0),)
     assert source.safety_signals(None) == ()
+
+
+def test_what_others_hold_is_no_reason_to_drop_the_slot() -> None:
+    """What was replayed is not needed: dropping it would free nothing while their transaction is open."""
+    replayed = replace(SLOT, held_bytes=1000, confirmed=position("0/3C"))
+    assert not replayed.endangers(50)
+    assert replayed.reach_level(50) == 0.8
+    assert replayed.endangers(40)
+    assert replace(replayed, safe_bytes=1).endangers(None), "the server gives it up all the same"
+
+
+def test_two_declarations_of_one_log_keep_what_one_of_them_wants_to_keep() -> None:
+    kept = PostgresSource(conn_id="shop_db", table="public.orders", at_wal_limit="stop_and_keep", wal_limit=100)
+    watched = PostgresSource(conn_id="shop_db", table="public.orders", wal_limit=200)
+    for agreed in (watched.agree_on_limit(kept), kept.agree_on_limit(watched)):
+        assert (agreed.at_wal_limit, agreed.wal_limit) == ("stop_and_keep", 100)
+    assert watched.agree_on_limit(watched) == watched

@@ -44,6 +44,20 @@ def reports(step, **values):
 
 DONE = {"phase": Phase.STEADY_STATE}
 CASES = [
+    pytest.param(
+        {**DONE, **reports(Step.RANGES), "heard_at": LONG_AGO},
+        {"in_flight": 3, "course": course()},
+        State.STALE,
+        "nothing heard for 3:10",
+        id="an increment that was killed",
+    ),
+    pytest.param(
+        {**DONE, "paused_by": "ada"},
+        {"course": course()},
+        State.PAUSED,
+        "by ada",
+        id="paused while it follows",
+    ),
     pytest.param({"plan": None, "holder": None}, {}, State.NOT_BEGUN, "", id="not begun"),
     pytest.param({"plan": None, "holder": "run"}, {}, State.PLANNING, "", id="planning, by its run"),
     pytest.param(reports(Step.PLANNING), {}, State.PLANNING, "", id="planning again"),
