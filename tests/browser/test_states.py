@@ -143,7 +143,7 @@ def test_a_thousand_hydrations_are_searched_filtered_sorted_and_grouped(login: L
         tab.get_by_label("State", exact=True).select_option("failed")
         expect(tab.get_by_text("No hydration matches.")).to_be_visible()
         # Beside other work on the machine the page itself may take its time.
-        assert min(took) < max(1, min(without) + 0.5), (took, without)
+        assert min(took) < max(1, 3 * min(without)), (took, without)
     finally:
         for hydration_id in made:
             page.ledger.forget(hydration_id)
