@@ -172,8 +172,8 @@ def _without_address(found: Connection, options: Mapping[str, str]) -> Endpoint:
 def from_registry(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
     """Build the endpoint of a schema registry: its whole address as host, or host, port and protocol.
 
-    Login and password are those of the registry; a password alone is a bearer token. :class:`InvalidDeclaration` names
-    what is missing or cannot be meant.
+    Login and password are those of the registry; a password alone is a bearer token. Spaces and ends of lines around it
+    are no part of it. :class:`InvalidDeclaration` names what is missing or cannot be meant.
     """
     if not found.host:
         raise InvalidDeclaration(f"The Airflow connection {found.conn_id!r} names no host: the registry's address.")
@@ -185,9 +185,15 @@ def from_registry(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
             "https://registry:8081, with login and password in fields of their own."
         )
     netloc = f"{place.netloc}:{found.port}" if found.port and place.port is None else place.netloc
+    password = (found.password or "").strip()
+    if not found.login and not (password.isascii() and password.isprintable()):
+        raise InvalidDeclaration(
+            f"The password of connection {found.conn_id!r} cannot be a bearer token: it holds characters that are no "
+            "printable ASCII. Paste the token alone."
+        )
     _log_ignored(found, extra, REGISTRY_TLS)
     host = urlunsplit((place.scheme, netloc, place.path.rstrip("/"), "", ""))
-    return replace(_without_address(found, _given(extra, REGISTRY_TLS)), host=host)
+    return replace(_without_address(found, _given(extra, REGISTRY_TLS)), host=host, password=password)
 
 
 def with_related(found: Endpoint, declared: object) -> Endpoint:

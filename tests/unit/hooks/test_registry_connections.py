@@ -47,6 +47,20 @@ def test_what_is_no_address_is_refused(monkeypatch: pytest.MonkeyPatch, host: st
     assert "reader:pw" not in str(caught.value)
 
 
+def test_a_token_is_taken_without_the_end_of_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens are pasted from files; of a login's password any character can be sent."""
+    assert made(monkeypatch, host="registry", password=f" {SECRET}\r\n").password == SECRET
+    assert made(monkeypatch, host="registry", login="reader", password="pä\n").password == "pä"
+
+
+@pytest.mark.parametrize("inner", ["\n", "\x7f", "é", "\u2028"])
+def test_a_token_that_no_header_holds_is_refused(monkeypatch: pytest.MonkeyPatch, inner: str) -> None:
+    """Without quoting it."""
+    with pytest.raises(InvalidDeclaration, match="cannot be a bearer token") as caught:
+        made(monkeypatch, host="registry", password=f"{SECRET}{inner}x")
+    assert SECRET not in str(caught.value)
+
+
 def test_a_registry_s_login_never_goes_to_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes with the source's endpoint, and leaves it where that travels."""
     made(monkeypatch, host="registry", login="reader", password=SECRET)

@@ -83,12 +83,17 @@ class Registry:
     def _ask(self, client: "httpx.Client", path: str, missing: str) -> Any:
         import httpx
 
+        answer = None
         try:
             answer = client.get(path)
+        except httpx.LocalProtocolError:
+            pass  # Its text holds the header that cannot be sent, with the token.
         except httpx.HTTPError as error:
             raise SourceUnavailable(
                 f"The schema registry at {self._where} does not answer: {_words(error)}."
             ) from strip_frames(error)
+        if answer is None:
+            raise SourceRefused(self._unfit)
         status = answer.status_code
         if status == _MISSING:
             raise SourceRefused(f"The schema registry at {self._where} has {missing}.")
@@ -116,6 +121,8 @@ class Registry:
         login = None
         if place.user:
             login = httpx.BasicAuth(place.user, place.password)
+        elif not place.password.isascii():
+            raise SourceRefused(self._unfit)
         elif place.password:
             headers["Authorization"] = f"Bearer {place.password}"
         try:
@@ -131,6 +138,13 @@ class Registry:
     @property
     def _where(self) -> str:
         return f"{self.endpoint.host} (connection {self.endpoint.conn_id})"
+
+    @property
+    def _unfit(self) -> str:
+        return (
+            f"The schema registry at {self._where} cannot be asked: a request cannot hold the connection's password. "
+            "Paste it without ends of lines and special characters."
+        )
 
 
 def _tls(options: Any) -> Any:

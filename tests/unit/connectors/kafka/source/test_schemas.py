@@ -208,6 +208,17 @@ def test_a_login_or_a_token_goes_along(user: str, expected: str) -> None:
     assert all(each is not None and each.startswith(expected) for each in seen)
 
 
+@pytest.mark.parametrize("token", [f"{SECRET}\n", f"{SECRET}é"])
+def test_a_token_that_cannot_be_sent_is_in_no_error(token: str) -> None:
+    """Not in the sentence, and not in an error behind it: the client's own words hold the header."""
+    with answering({}, []) as place, pytest.raises(SourceRefused, match="cannot be asked") as caught:
+        Registry(endpoint=replace(place, password=token)).versions("a")
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in repr(error)
+        error = error.__cause__ or error.__context__
+
+
 def test_a_file_of_tls_that_is_missing_is_named_as_a_setting() -> None:
     """Before anything is asked."""
     options = {"ssl.ca.location": "/nowhere/ca.pem"}
