@@ -16,6 +16,16 @@ KEY = "key"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What records of a schema become."""
+
+    types: Mapping[str, str | None]
+    """Type of its column by field; ``None`` where every value is null."""
+    is_whole: bool = False
+    """Whether a value is one column, and not one for each of its fields."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Registered:
     """What formats have in common whose schemas are in a registry."""
 
@@ -23,6 +33,8 @@ class Registered:
     schema_type: ClassVar[str]
     templated: ClassVar[tuple[str, ...]] = ("registry_conn_id", "subject")
     """Fields whose text may be a template."""
+    mixes: ClassVar[bool]
+    """Whether whole values and values of several columns can be read side by side."""
 
     registry_conn_id: str
     """Airflow connection of the registry, of type ``http``."""
@@ -45,7 +57,7 @@ class Registered:
 
     def settings(self) -> Mapping[str, Any]:
         """Return what a task needs to know beside the schemas."""
-        return {"names": dict(self.names)}
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +69,7 @@ class Avro(Registered):
 
     kind: ClassVar[str] = "avro"
     schema_type: ClassVar[str] = AVRO
+    mixes: ClassVar[bool] = True
 
     raw: tuple[str, ...] = ()
     """Fields that are taken without their logical type: a timestamp as its number, a decimal as its bytes."""
@@ -67,10 +80,10 @@ class Avro(Registered):
         if isinstance(self.raw, str):
             raise InvalidDeclaration("Avro.raw must be a list of fields, not one text.")
 
-    def column_types(self, version: Version, whole: str) -> dict[str, str | None]:
-        """Return the type of each column by a schema; ``None`` where every value is null."""
+    def shape(self, version: Version, whole: str) -> Shape:
+        """Return what records of a schema become; ``whole`` is the name of a value that is no record."""
         node = avro.parse(version.schema, [text for _, text in version.references])
-        return {self.names.get(name, name): type_ for name, type_ in avro.column_types(node, whole, self.raw).items()}
+        return Shape(types=avro.column_types(node, whole, self.raw), is_whole=avro.record_of(node) is None)
 
     def identity(self) -> list[Any]:
         """Return what makes other columns of the same records."""
@@ -78,7 +91,7 @@ class Avro(Registered):
 
     def settings(self) -> Mapping[str, Any]:
         """Return what a task needs to know beside the schemas."""
-        return {**super().settings(), "raw": list(self.raw)}
+        return {"raw": list(self.raw)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +104,14 @@ class JsonSchema(Registered):
 
     kind: ClassVar[str] = "json"
     schema_type: ClassVar[str] = JSON
+    mixes: ClassVar[bool] = False
 
-    def column_types(self, version: Version, whole: str) -> dict[str, str | None]:
-        """Return the type of each column by a schema; ``None`` where every value is null."""
+    def shape(self, version: Version, whole: str) -> Shape:
+        """Return what records of a schema become; ``whole`` is the name of a value without properties."""
         types = json_schema.column_types(version.schema)
         if whole == KEY or not types:
-            return {whole: "json"}
-        return {self.names.get(name, name): type_ for name, type_ in types.items()}
+            return Shape(types={whole: "json"}, is_whole=True)
+        return Shape(types=types)
 
 
 Format = Avro | JsonSchema

@@ -9,14 +9,17 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 _TYPES = {"boolean": "boolean", "integer": "bigint", "number": "numeric", "string": "text", "null": None}
 # A day or moment has to be one; of other formats a text is taken as it is.
 _FORMATS = {"date": "date", "date-time": "timestamp with time zone", "uuid": "uuid"}
+_COMBINED = ("$ref", "allOf", "anyOf", "oneOf")
+"""What a schema may have beside its properties that can name further ones."""
 _HERE = "#/"
 _DEEPEST = 20
 
 
 def column_types(schema: str) -> dict[str, str | None]:
-    """Return the type of each property, by name; ``None`` where every value is null. Empty: the value is no object.
+    """Return the type of each property, by name; ``None`` where every value is null. Empty: the value is taken whole.
 
-    What may be of several types, and what has further parts, is JSON. :class:`InvalidDeclaration` for no JSON Schema.
+    That is one that is no object, or whose properties are not all in one place. What may be of several types, and what
+    has further parts, is JSON. :class:`InvalidDeclaration` for no JSON Schema.
     """
     try:
         whole = json.loads(schema)
@@ -43,6 +46,8 @@ def _column_type(schema: Any, whole: Mapping[str, Any]) -> str | None:
 def _resolve(schema: Any, whole: Mapping[str, Any], depth: int = 0) -> Any:
     """Return what a schema is apart from null: behind a reference within it, and the one choice beside null."""
     if not isinstance(schema, dict) or depth > _DEEPEST:
+        return None
+    if "properties" in schema and any(name in schema for name in _COMBINED):
         return None
     place = schema.get("$ref")
     if isinstance(place, str):

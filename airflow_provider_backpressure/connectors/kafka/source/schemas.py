@@ -5,16 +5,15 @@ before the record is written. So tasks need no registry.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_provider_backpressure.connectors.kafka.source.formats import KEY, Format
+from airflow_provider_backpressure.connectors.kafka.source.formats import KEY, Format, Shape
 from airflow_provider_backpressure.connectors.kafka.source.registry import Registry, Version
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, InvalidDeclaration, SourceRefused
 
-Types = Mapping[str, str | None]
 _WIDER = frozenset(
     {("integer", "bigint"), ("integer", "double precision"), ("real", "double precision"), ("bigint", "numeric")}
 )
@@ -27,8 +26,8 @@ class Pinned:
 
     format: Format
     subject: str
-    versions: tuple[tuple[Version, Types], ...]
-    """The oldest first, each with the types of its columns."""
+    versions: tuple[tuple[Version, Shape], ...]
+    """The oldest first, each with what its records become."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Type by name: the fields of every version that fits the latest one, in the order in which they appeared."""
     misfits: Mapping[int, str] = field(default_factory=dict)
@@ -38,6 +37,11 @@ class Pinned:
     def latest(self) -> Version:
         """What records are read by."""
         return self.versions[-1][0]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a value is one column by the latest version."""
+        return self.versions[-1][1].is_whole
 
     def upto(self, schema_id: int) -> "Pinned | None":
         """Return the same as of a version; ``None`` where the subject has it no longer."""
@@ -55,6 +59,8 @@ class Pinned:
             if self.columns.get(name, type_) != type_
         ]
         changed += [f"column {name} is gone" for name in before.columns if name not in self.columns]
+        if before.is_whole != self.is_whole and not self.format.mixes:
+            changed.append(_OTHER_SHAPE)
         if changed:
             raise SourceRefused(
                 f"Schema {self.latest.id} (version {self.latest.number} of subject {self.subject}) does not fit schema "
@@ -68,13 +74,19 @@ class Pinned:
             texts = {"schema": version.schema, "references": [list(each) for each in version.references]}
             misfit = self.misfits.get(version.id)
             schemas[str(version.id)] = texts if misfit is None else {"misfit": misfit}
+        fields = {name for _, shape in self.versions for name in shape.types}
         return {
             "format": self.format.kind,
             "subject": self.subject,
             "latest": self.latest.id,
             "schemas": schemas,
+            "whole": self.is_whole,
+            "names": {name: column for name, column in self.format.names.items() if name in fields},
             **self.format.settings(),
         }
+
+
+_OTHER_SHAPE = "by one of them a value is one column, by the other each of its properties"
 
 
 def pin(format_: Format, subject: str, whole: str, place: Endpoint) -> Pinned:
@@ -87,40 +99,58 @@ def pin(format_: Format, subject: str, whole: str, place: Endpoint) -> Pinned:
             f"Subject {subject} of the schema registry at {place.host} {what}, and {type(format_).__name__} needs "
             f"schemas of type {format_.schema_type}."
         )
-    return merge(format_, subject, tuple((each, _types(format_, each, subject, whole)) for each in versions))
+    if whole == KEY:
+        # A key is one column, whose name is given.
+        format_ = replace(format_, names={})
+    return merge(format_, subject, tuple((each, _shape(format_, each, subject, whole)) for each in versions))
 
 
-def _types(format_: Format, version: Version, subject: str, whole: str) -> Types:
+def _shape(format_: Format, version: Version, subject: str, whole: str) -> Shape:
     try:
-        return format_.column_types(version, whole)
+        return format_.shape(version, whole)
     except InvalidDeclaration as error:
         raise SourceRefused(f"Version {version.number} of subject {subject} cannot be read. {error}") from error
 
 
-def merge(format_: Format, subject: str, versions: tuple[tuple[Version, Types], ...]) -> Pinned:
+def merge(format_: Format, subject: str, versions: tuple[tuple[Version, Shape], ...]) -> Pinned:
     """Return the columns that these versions make together, and which of them do not fit the latest."""
-    columns: dict[str, str | None] = {}
-    latest = versions[-1][0].id
+    names = _columns_by_field(format_, subject, [shape for _, shape in versions])
+    types: dict[str, str | None] = {}
+    latest, last = versions[-1]
     misfits: dict[int, str] = {}
-    for version, types in reversed(versions):
+    for version, shape in reversed(versions):
         reasons = [
-            f"field {name} is {type_} and not {columns[name]}"
-            for name, type_ in types.items()
-            if not is_held(type_, columns.get(name))
+            f"field {name} is {type_} and not {types[name]}"
+            for name, type_ in shape.types.items()
+            if not is_held(type_, types.get(name))
         ]
+        if shape.is_whole != last.is_whole and not format_.mixes:
+            reasons = [_OTHER_SHAPE]
         if reasons:
-            misfits[version.id] = f"its schema {version.id} does not fit schema {latest}: {'; '.join(reasons)}"
+            misfits[version.id] = f"its schema {version.id} does not fit schema {latest.id}: {'; '.join(reasons)}"
             continue
-        columns |= {name: type_ for name, type_ in types.items() if columns.get(name) is None}
-    fitting = [types for version, types in versions if version.id not in misfits]
-    names = dict.fromkeys(name for types in fitting for name in types)
+        types |= {name: type_ for name, type_ in shape.types.items() if types.get(name) is None}
     return Pinned(
         format=format_,
         subject=subject,
         versions=versions,
-        columns={name: columns[name] or "text" for name in names},
+        columns={column: types[name] or "text" for name, column in names.items() if name in types},
         misfits=misfits,
     )
+
+
+def _columns_by_field(format_: Format, subject: str, shapes: Sequence[Shape]) -> dict[str, str]:
+    """Return the column of each field; :class:`InvalidDeclaration` where two fields would be one."""
+    fields: dict[str, str] = {}
+    for name in dict.fromkeys(name for shape in shapes for name in shape.types):
+        column = format_.names.get(name, name)
+        other = fields.setdefault(column, name)
+        if other != name:
+            raise InvalidDeclaration(
+                f"The fields {other} and {name} of subject {subject} would both be the column {column}: give one of "
+                "them another name with names= of the format."
+            )
+    return {name: column for column, name in fields.items()}
 
 
 def is_held(type_: str | None, column: str | None) -> bool:
@@ -142,8 +172,8 @@ def _digits(type_: str) -> tuple[int, int]:
 
 def to_key(pinned: Pinned) -> Column:
     """Return the column of keys. A record is one JSON text, by which rows can be upserted."""
-    types = dict(pinned.columns)
-    return Column(name=KEY, type=types[KEY] if list(types) == [KEY] and types[KEY] != "json" else "text")
+    single = all(shape.is_whole for _, shape in pinned.versions) and pinned.columns[KEY] != "json"
+    return Column(name=KEY, type=pinned.columns[KEY] if single else "text")
 
 
 def to_columns(pinned: Pinned) -> Sequence[Column]:

@@ -98,7 +98,7 @@ class Decoder:
     @property
     def is_whole(self) -> bool:
         """Whether a value is one column, and not one for each of its fields."""
-        return [(each.name, each.type) for each in self.columns] == [("value", "json")]
+        return bool(self.decoding["whole"])
 
     def fields(self) -> list[Column]:
         """Return the columns by the names that their fields have in records."""

@@ -10,24 +10,33 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.kafka.source.formats import Format, Shape
 from airflow_provider_backpressure.connectors.kafka.source.json_schema import column_types
 from airflow_provider_backpressure.connectors.kafka.source.registry import Registry, Version
 from airflow_provider_backpressure.connectors.kafka.source.schemas import Pinned, is_held, merge, pin, to_key
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
-from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.sources import Avro
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.sources import Avro, JsonSchema
 
 AVRO = Avro(registry_conn_id="registry")
 SECRET = "s3cret-word"
 
 
-def merged(*versions: dict[str, str | None]) -> Pinned:
-    """Return versions with these columns together; their ids are 10, 20 and so on."""
+def merged(*versions: dict[str, str | None] | Shape, format_: Format = AVRO) -> Pinned:
+    """Return versions with these fields together; their ids are 10, 20 and so on."""
     made = [
-        (Version(id=10 * number, number=number, type="AVRO", schema=f'"{number}"'), types)
-        for number, types in enumerate(versions, 1)
+        (
+            Version(id=10 * number, number=number, type=format_.schema_type, schema=f'"{number}"'),
+            each if isinstance(each, Shape) else Shape(types=each),
+        )
+        for number, each in enumerate(versions, 1)
     ]
-    return merge(AVRO, "orders-value", tuple(made))
+    return merge(format_, "orders-value", tuple(made))
+
+
+def single(type_: str, name: str = "key") -> Shape:
+    """Return what a value becomes that is one column."""
+    return Shape(types={name: type_}, is_whole=True)
 
 
 def test_fields_keep_the_order_in_which_they_appeared() -> None:
@@ -96,9 +105,57 @@ def test_what_holds_every_value_of_another_type(before: str, now: str, held: boo
 
 def test_a_key_of_several_fields_is_one_text() -> None:
     """A single value has its own type, unless rows cannot be upserted by it."""
-    assert to_key(merged({"key": "bigint"})).type == "bigint"
-    assert to_key(merged({"key": "json"})).type == "text"
+    assert to_key(merged(single("bigint"))).type == "bigint"
+    assert to_key(merged(single("json"))).type == "text"
     assert to_key(merged({"id": "bigint", "region": "text"})).type == "text"
+
+
+def test_a_key_of_one_field_is_a_text_whatever_its_name() -> None:
+    """Records are one text, so the column of keys is one as soon as any version is a record."""
+    assert to_key(merged({"key": "bigint"})).type == "text"
+    assert to_key(merged({"key": "bigint"}, single("bigint"))).type == "text"
+
+
+JSON = JsonSchema(registry_conn_id="registry")
+OPEN, CLOSED = '{"type": "object"}', '{"type": "object", "properties": {"value": {"type": "object"}}}'
+
+
+@pytest.mark.parametrize("texts", [(OPEN, CLOSED), (CLOSED, OPEN)])
+def test_json_of_one_column_and_of_several_does_not_fit(texts: tuple[str, str]) -> None:
+    """Its records would lose what is in no column, so both ids are named; Avro is read by each record's own schema."""
+    versions = [Version(id=number, number=number, type="JSON", schema=text) for number, text in enumerate(texts, 1)]
+    found = merged(*(JSON.shape(each, "value") for each in versions), format_=JSON)
+    assert "its schema 10 does not fit schema 20: by one of them a value is one column" in found.misfits[10]
+    assert found.to_json()["whole"] is (texts[1] == OPEN)
+    with pytest.raises(SourceRefused, match=r"does not fit schema 10, by which .* a value is one column"):
+        found.check_against(10)
+    assert merged(single("bigint", "value"), {"id": "bigint"}).misfits == {}
+
+
+@pytest.mark.parametrize("format_", [Avro, JsonSchema])
+def test_two_fields_for_one_column_are_refused(format_: type[Format]) -> None:
+    """In one version or over several."""
+    chosen = format_(registry_conn_id="registry", names={"timestamp": "at"})
+    fields: tuple[dict[str, str | None], ...] = ({"timestamp": "text"}, {"at": "text"})
+    for versions in (fields, ({**fields[0], **fields[1]},)):
+        with pytest.raises(InvalidDeclaration, match="timestamp and at of subject orders-value would both be the col"):
+            merged(*versions, format_=chosen)
+
+
+def test_names_of_fields_that_no_schema_has_go_to_no_task() -> None:
+    """A field would be looked for by a name that it does not have."""
+    chosen = JsonSchema(registry_conn_id="registry", names={"gone": "id", "timestamp": "at"})
+    found = merged({"id": "bigint", "timestamp": "text"}, format_=chosen)
+    assert dict(found.columns) == {"id": "bigint", "at": "text"}
+    assert found.to_json()["names"] == {"timestamp": "at"}
+
+
+def test_names_are_not_those_of_keys() -> None:
+    """A key is one column, whose name is given."""
+    with answering({LIST: (200, [1]), f"{LIST}/1": (200, ONE)}, []) as place:
+        found = pin(replace(AVRO, names={"key": "id"}), "a/b-value", "key", place)
+    assert to_key(found).type == "bigint"
+    assert found.to_json()["names"] == {}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +188,16 @@ def test_a_property_of_json_has_the_type_that_holds_it(property_: Any, type_: st
     definitions = {"id": {"type": "integer"}, "loop": {"$ref": "#/definitions/loop"}}
     schema = {"type": "object", "properties": {"a": property_}, "definitions": definitions}
     assert column_types(json.dumps(schema)) == {"a": type_}
+
+
+@pytest.mark.parametrize("beside", ["allOf", "anyOf", "oneOf", "$ref"])
+def test_properties_in_several_places_leave_the_value_whole(beside: str) -> None:
+    """Columns of some of them would lose the others."""
+    more = {"properties": {"b": {"type": "string"}}}
+    schema = {"properties": {"a": {"type": "integer"}}, "more": more}
+    schema[beside] = "#/more" if beside == "$ref" else [{"$ref": "#/more"}]
+    assert column_types(json.dumps(schema)) == {}
+    assert column_types(json.dumps({"$ref": "#/here", "here": {**schema, "more": more}, "more": more})) == {}
 
 
 @contextmanager

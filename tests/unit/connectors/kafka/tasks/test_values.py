@@ -275,7 +275,7 @@ def test_few_bad_records_do_not_cost_a_batch_for_each_record(
 def test_json_behind_a_schema_s_id_is_taken_as_other_json() -> None:
     """Fields by their columns' names, in their sender's words; the record itself is named where something is wrong."""
     schemas: dict[str, Any] = {"7": {}, "8": {"misfit": "its schema 8 does not fit schema 7: field id is text"}}
-    decoding = {"format": "json", "subject": "orders-value", "latest": 7, "schemas": schemas, "names": {"key": "id"}}
+    decoding = {"format": "json", "subject": "orders-value", "schemas": schemas, "whole": False, "names": {"key": "id"}}
     value = [Column(name="id", type="bigint"), Column(name="lines", type="json")]
     key = Column(name="key", type="text")
     columns = columns_of(KafkaSource(conn_id="c", topic="orders"), value, key)
@@ -303,3 +303,14 @@ def test_json_behind_a_schema_s_id_is_taken_as_other_json() -> None:
         reasons[1:5], ("is no bigint", "does not fit", "begin with a schema's id", "no JSON"), strict=True
     ):
         assert words in str(reason)
+
+
+@pytest.mark.parametrize(("whole", "expected"), [(False, "[1]"), (True, '{"value": [1], "more": 2}')])
+def test_a_property_named_value_is_not_the_whole(whole: bool, expected: str) -> None:
+    """The plan says which of both it is: the columns are the same."""
+    decoding = {"format": "json", "subject": "orders-value", "schemas": {"7": {}}, "whole": whole, "names": {}}
+    value = [Column(name="value", type="json")]
+    columns = columns_of(KafkaSource(conn_id="c", topic="orders"), value)
+    decoders = {"value": Decoder(decoding=decoding, columns=value, part="value")}
+    sent = Sent(b'\0\0\0\0\7{"value": [1], "more": 2}')
+    assert to_batch([sent], columns, "orders", decoders=decoders).column("value").to_pylist() == [expected]
