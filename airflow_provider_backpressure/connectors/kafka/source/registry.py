@@ -3,9 +3,8 @@
 Asked by httpx, which every Airflow has: three questions need no client library.
 """
 
-import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -46,15 +45,24 @@ class Registry:
     endpoint: Endpoint
 
     def versions(self, subject: str) -> tuple[Version, ...]:
-        """Return every version of a subject, the oldest first. Those that were deleted softly are among them."""
+        """Return every version of a subject, the oldest first, and the latest last: the newest that is not deleted.
+
+        Versions that were deleted softly are among them, because records may have their schemas.
+        """
+        path = f"subjects/{_part(subject)}/versions"
         with self._client() as client:
-            path = f"subjects/{_part(subject)}/versions"
             numbers = self._ask(client, f"{path}?deleted=true", f"no subject {subject}")
-            found = (
-                self._ask(client, f"{path}/{number}?deleted=true", f"no version {number} of {subject}")
-                for number in sorted(numbers)
-            )
-            return tuple(self._version(client, value) for value in found)
+            kept = self._ask(client, path, f"no version of {subject} that is not deleted")
+            try:
+                numbers = sorted(map(int, numbers))
+                latest = max(set(kept).intersection(numbers), default=None)
+                found = (
+                    self._ask(client, f"{path}/{number}?deleted=true", f"no version {number} of {subject}")
+                    for number in sorted(numbers, key=lambda number: bool(number == latest))
+                )
+                return () if latest is None else tuple(self._version(client, value) for value in found)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise self._strange_answer("other JSON") from error
 
     def _version(self, client: "httpx.Client", value: dict[str, Any]) -> Version:
         named: dict[tuple[str, int], tuple[str, str]] = {}
@@ -102,13 +110,14 @@ class Registry:
             raise SourceRefused(f"The schema registry at {self._where} does not let {who} in (HTTP {status}).")
         if status >= _SERVER or status in _BUSY:
             raise SourceUnavailable(f"The schema registry at {self._where} does not answer: HTTP {status}.")
-        try:
+        with suppress(ValueError):
             if answer.is_success:
                 return answer.json()
-        except json.JSONDecodeError:
-            pass
-        raise SourceRefused(
-            f"What answers at {self._where} is no schema registry of Confluent's interface (HTTP {status}): name the "
+        raise self._strange_answer(f"HTTP {status}")
+
+    def _strange_answer(self, what: str) -> SourceRefused:
+        return SourceRefused(
+            f"What answers at {self._where} is no schema registry of Confluent's interface ({what}): name the "
             "whole address of that interface in the connection."
         )
 

@@ -27,7 +27,7 @@ class Pinned:
     format: Format
     subject: str
     versions: tuple[tuple[Version, Shape], ...]
-    """The oldest first, each with what its records become."""
+    """The oldest first and the latest last, each with what its records become."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Type by name: the fields of every version that fits the latest one, in the order in which they appeared."""
     misfits: Mapping[int, str] = field(default_factory=dict)

@@ -202,12 +202,12 @@ def test_properties_in_several_places_leave_the_value_whole(beside: str) -> None
 
 @contextmanager
 def answering(answers: dict[str, tuple[int, Any]], seen: list[str | None]) -> Iterator[Endpoint]:
-    """Give a registry with these answers by path."""
+    """Give a registry with these answers by path, with the query or without."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             seen.append(self.headers.get("Authorization"))
-            status, body = answers.get(self.path.partition("?")[0], (404, {}))
+            status, body = answers.get(self.path) or answers.get(self.path.partition("?")[0], (404, {}))
             self.send_response(status)
             self.end_headers()
             self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
@@ -236,6 +236,11 @@ ONE = {"id": 7, "version": 1, "schema": '"long"'}
         ({LIST: (503, {})}, SourceUnavailable, "HTTP 503"),
         ({LIST: (429, {})}, SourceUnavailable, "HTTP 429"),
         ({LIST: (200, b"<html>")}, SourceRefused, "is no schema registry"),
+        ({LIST: (200, "<html>é".encode("latin-1"))}, SourceRefused, "is no schema registry"),
+        ({LIST: (200, {"message": "welcome"})}, SourceRefused, "is no schema registry"),
+        ({LIST: (200, 7)}, SourceRefused, "is no schema registry"),
+        ({LIST: (200, [1]), f"{LIST}/1": (200, {"message": "welcome"})}, SourceRefused, "is no schema registry"),
+        ({LIST: (200, [1]), f"{LIST}/1": (200, [])}, SourceRefused, "is no schema registry"),
         ({LIST: (302, {})}, SourceRefused, "is no schema registry"),
         ({LIST: (200, [1])}, SourceRefused, "no version 1 of a/b-value"),
         (
@@ -249,6 +254,11 @@ ONE = {"id": 7, "version": 1, "schema": '"long"'}
             "Version 1 of subject a/b-value cannot be read",
         ),
         ({LIST: (200, [])}, SourceRefused, "has no version"),
+        (
+            {LIST: (404, {}), f"{LIST}?deleted=true": (200, [1])},
+            SourceRefused,
+            "no version of a/b-value that is not deleted",
+        ),
     ],
 )
 def test_what_a_registry_answers_becomes_one_sentence(answers: Any, error: type[Exception], words: str) -> None:
@@ -256,6 +266,19 @@ def test_what_a_registry_answers_becomes_one_sentence(answers: Any, error: type[
     with answering(answers, []) as place, pytest.raises(error, match=words) as caught:
         pin(AVRO, "a/b-value", "value", replace(place, user="reader", password=SECRET))
     assert SECRET not in str(caught.value)
+
+
+def test_a_deleted_version_is_not_the_latest() -> None:
+    """Records may have its schema, so it is read all the same."""
+    answers: dict[str, tuple[int, Any]] = {LIST: (200, [1, 2]), f"{LIST}?deleted=true": (200, [1, 2, 3])}
+    types = {1: "int", 2: "long", 3: "string"}
+    for number, type_ in types.items():
+        answers[f"{LIST}/{number}"] = 200, {"id": 10 * number, "version": number, "schema": f'"{type_}"'}
+    with answering(answers, []) as place:
+        found = pin(AVRO, "a/b-value", "value", place)
+    assert (found.latest.number, dict(found.columns)) == (2, {"value": "bigint"})
+    assert set(found.misfits) == {30}
+    assert [version.number for version, _ in found.versions] == [1, 3, 2]
 
 
 def test_a_registry_that_is_not_there_is_unavailable() -> None:
@@ -271,7 +294,7 @@ def test_a_login_or_a_token_goes_along(user: str, expected: str) -> None:
     with answering({LIST: (200, [1]), f"{LIST}/1": (200, ONE)}, seen) as place:
         found = Registry(endpoint=replace(place, user=user, password=SECRET)).versions("a/b-value")
     assert found == (Version(id=7, number=1, type="AVRO", schema='"long"'),)
-    assert len(seen) == 2
+    assert len(seen) == 3
     assert all(each is not None and each.startswith(expected) for each in seen)
 
 
