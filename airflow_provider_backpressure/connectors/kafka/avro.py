@@ -58,7 +58,7 @@ class Node:
     @property
     def present(self) -> "tuple[Node, ...]":
         """What a value may be, apart from null."""
-        return tuple(each for each in self.branches if each.kind != "null") if self.kind == "union" else (self,)
+        return tuple(each for each in (self.branches if self.kind == "union" else (self,)) if each.kind != "null")
 
 
 @dataclass(frozen=True, kw_only=True)

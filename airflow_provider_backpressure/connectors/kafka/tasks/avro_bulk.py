@@ -136,15 +136,16 @@ def read(messages: Messages, node: Node, rows: Rows, type_: str) -> pyarrow.Arra
     """Read a value of each message as a column of a PostgreSQL type, see ``avro.column_type``."""
     if type_ == "json" or (len(node.present) == 1 and node.present[0].kind in ("array", "map", "record")):
         return _texts_one_by_one(messages, node, rows)
+    if not node.present:
+        skip(messages, node, rows)
+        return pyarrow.nulls(len(rows), pyarrow.string())
     if node.kind == "union":
         return _union(messages, node, rows, type_)
-    if node.kind == "null":
-        return pyarrow.nulls(len(rows), pyarrow.string())
     logical = not (node.logical and type_ in _UNDERLYING)
     return _KINDS[node.kind](messages, node, rows, logical)
 
 
-_UNDERLYING = ("integer", "bigint", "bytea")
+_UNDERLYING = ("integer", "bigint", "bytea", "text")
 """Types that a value of a logical type only has where it is taken without that."""
 
 
@@ -360,11 +361,12 @@ def _decimal(messages: Messages, node: Node, rows: Rows) -> pyarrow.Array:
     if longest <= _SMALL_BYTES:
         most = 10 ** min(node.precision, _SMALL_DIGITS) - 1
         # A number of more digits than that cannot be in so few bytes.
-        wrong = (abs(words[:, 0]) > most) & (node.precision <= _SMALL_DIGITS)
+        wrong = ((words[:, 0] > most) | (words[:, 0] < -most)) & (node.precision <= _SMALL_DIGITS)
     else:
         wide = words[:, 1].astype(object) * 2**64 + words[:, 0].view("<u8").astype(object)
         wrong = numpy.fromiter((abs(each) >= 10**node.precision for each in wide), bool, len(rows))
-    _refuse_digits(messages, node, rows, wrong)
+    if wrong.any():
+        messages.refuse(rows[wrong], f"a decimal has more than {node.precision} digits")
     type_ = pyarrow.decimal128(node.precision, node.scale)
     return pyarrow.Array.from_buffers(type_, len(rows), [None, pyarrow.py_buffer(cells)])
 
@@ -372,22 +374,16 @@ def _decimal(messages: Messages, node: Node, rows: Rows) -> pyarrow.Array:
 def _decimals_one_by_one(
     messages: Messages, node: Node, rows: Rows, start: numpy.ndarray, lengths: numpy.ndarray
 ) -> pyarrow.Array:
-    data = messages.data
-    found = [
-        to_decimal(data[first : first + size].tobytes(), node.scale)
-        for first, size in zip(start.tolist(), lengths.tolist(), strict=True)
-    ]
-    wrong = numpy.fromiter((len(each.as_tuple().digits) > node.precision for each in found), bool, len(rows))
-    _refuse_digits(messages, node, rows, wrong)
-    texts = of_bytes(
-        [b"0" if bad else f"{each:f}".encode() for each, bad in zip(found, wrong, strict=True)], pyarrow.string()
-    )
+    found = []
+    for index, (first, size) in enumerate(zip(start.tolist(), lengths.tolist(), strict=True)):
+        raw = messages.data[first : first + size].tobytes()
+        try:
+            found.append(f"{to_decimal(raw, node.scale, node.precision):f}".encode())
+        except Malformed as error:
+            messages.refuse(rows[index : index + 1], str(error))
+            found.append(b"0")
+    texts = of_bytes(found, pyarrow.string())
     return texts if node.precision > _MOST_DIGITS else texts.cast(pyarrow.decimal128(node.precision, node.scale))
-
-
-def _refuse_digits(messages: Messages, node: Node, rows: Rows, wrong: numpy.ndarray) -> None:
-    if wrong.any():
-        messages.refuse(rows[wrong], f"a decimal has more than {node.precision} digits")
 
 
 _KINDS: dict[str, Callable[[Messages, Node, Rows, bool], pyarrow.Array]] = {

@@ -21,6 +21,8 @@ _EPOCH, _DAY = datetime(1970, 1, 1), 86_400_000_000
 _TO_MICROS = {"millis": 1000, "micros": 1}
 _MOST_BYTES, _GROUP, _GOES_ON = 10, 7, 0x80
 _DEEPEST = 200
+_MOST_DIGITS = 1000
+"""Of PostgreSQL's ``numeric``; Python would not write more than 4,300 of them."""
 
 
 class Malformed(ValueError):
@@ -155,9 +157,11 @@ def _bytes(node: Node, data: bytes, at: int) -> Read:
     return json.dumps(base64.b64encode(raw).decode()), at
 
 
-def to_decimal(raw: bytes, scale: int) -> Decimal:
-    """Return the number that bytes stand for, with all of its digits."""
+def to_decimal(raw: bytes, scale: int, precision: int = _MOST_DIGITS) -> Decimal:
+    """Return the number that bytes stand for, with all of its digits; :class:`Malformed` where it has too many."""
     number = int.from_bytes(raw, "big", signed=True)
+    if abs(number) >= 10**precision:
+        raise Malformed(f"a decimal has more than {precision} digits")
     return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
 
 
@@ -214,10 +218,28 @@ def write_default(node: Node, value: Any) -> bytes:
     return {"null": b"", "boolean": bytes([bool(value)])}[kind] if kind in ("null", "boolean") else write_long(value)
 
 
+_DEFAULTS: dict[str, tuple[type, ...]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (int, float),
+    "double": (int, float),
+    "bytes": (str,),
+    "fixed": (str,),
+    "string": (str,),
+    "enum": (str,),
+    "array": (list,),
+    "map": (dict,),
+    "record": (dict,),
+}
+"""What JSON has for a default of each type."""
+
+
 def _write_union(node: Node, value: Any) -> bytes:
     """Return a default of a union: of its first type, or of any later one that takes it."""
     for index, each in enumerate(node.branches):
-        if (each.kind == "null") == (value is None):
+        if type(value) in _DEFAULTS[each.kind] and (each.kind != "enum" or value in each.symbols):
             return write_long(index) + write_default(each, value)
     raise Malformed("a default is of no type of its union")
 

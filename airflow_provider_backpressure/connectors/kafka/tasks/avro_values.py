@@ -54,9 +54,6 @@ class AvroSchema:
         behind = messages.at != messages.end
         if behind.any():
             messages.refuse(messages.all()[behind], "bytes follow its end")
-        for column in columns:
-            if column.name not in found:
-                found[column.name] = self._default(column, len(payloads))
         return [found[column.name] for column in columns], messages.problems
 
     def _read(self, messages: Messages, wanted: Mapping[str, Column]) -> dict[str, pyarrow.Array]:
@@ -85,7 +82,7 @@ class AvroSchema:
                 skip(messages, each.node, rows)
             else:
                 found[column.name] = self._column(messages, each, rows, column)
-        return found
+        return found | {name: self._default(each, len(rows)) for name, each in wanted.items() if name not in found}
 
     def _column(self, messages: Messages, each: Field, rows: Any, column: Column) -> pyarrow.Array:
         values = read(messages, each.node, rows, avro.column_type(each.node, raw=each.name in self.raw))

@@ -237,6 +237,56 @@ def test_tombstones_and_several_schemas_keep_their_places() -> None:
     assert rows_of(found, []) == []
 
 
+def test_a_null_record_has_no_defaults() -> None:
+    """It has no fields: all of its columns are NULL, also those of fields that came later."""
+    later = record(id="long")
+    later["fields"] += [{"name": "state", "type": "string", "default": "new"}]
+    first, second = ["null", record(id="long")], ["null", later]
+    found = decoder(first, second)
+    assert rows_of(found, [written(first, None), written(first, {"id": 7}), written(second, None, 2)]) == [
+        {"id": None, "state": None},
+        {"id": 7, "state": "new"},
+        {"id": None, "state": None},
+    ]
+
+
+@pytest.mark.parametrize("type_", ["null", ["null"]])
+def test_a_field_that_is_always_null_takes_no_part_in_types(type_: Any) -> None:
+    """Alone it is a text, beside another version it has the type there."""
+    schema = record(a=type_, id="long")
+    assert avro.column_types(avro.parse(json.dumps(schema)), "value", ()) == {"a": None, "id": "bigint"}
+    assert rows_of(decoder(schema), [written(schema, {"a": None, "id": 7})]) == [{"a": None, "id": 7}]
+    found = decoder(schema, record(a="int", id="long"))
+    assert rows_of(found, [written(schema, {"a": None, "id": 7})]) == [{"a": None, "id": 7}]
+
+
+@pytest.mark.parametrize(
+    ("types", "default", "expected"),
+    [
+        (["int", "string"], "x", '"x"'),
+        (["string", "int"], 7, "7"),
+        (["boolean", "long"], 1, "1"),
+        (["long", "boolean"], True, "true"),
+        ([{"type": "enum", "name": "E", "symbols": ["A"]}, "string"], "x", '"x"'),
+        (["int", {"type": "array", "items": "int"}], [1], "[1]"),
+    ],
+)
+def test_a_default_is_of_the_type_that_takes_it(types: list[Any], default: Any, expected: str) -> None:
+    """Of any type of its union."""
+    before, now = record(id="long"), record(id="long")
+    now["fields"] += [{"name": "a", "type": types, "default": default}]
+    assert rows_of(decoder(before, now), [written(before, {"id": 7})]) == [{"id": 7, "a": expected}]
+
+
+def test_a_text_without_its_logical_type_stays_as_it_is() -> None:
+    """Not as PostgreSQL prints a UUID."""
+    ident = "8F0C2A1B-0000-4000-8000-0123456789AB"
+    schema = record(a=logical("string", "uuid"))
+    payload = b"\0\0\0\0\1" + write_long(len(ident)) + ident.encode()
+    assert rows_of(decoder(schema, raw=["a"]), [payload]) == [{"a": ident}]
+    assert rows_of(decoder(schema), [payload]) == [{"a": ident.lower()}]
+
+
 def test_numbers_of_an_older_schema_are_widened() -> None:
     """An int that became a long, and a decimal that has more digits now."""
     before = record(id="int", amount=logical("bytes", "decimal", precision=9, scale=2))
@@ -291,6 +341,21 @@ BAD = {
         record(a=logical("bytes", "decimal", precision=2, scale=0)),
         b"\0\0\0\0\1\2\x64",
         "a decimal has more than 2 digits",
+    ),
+    "digits of the lowest number": (
+        record(a=logical("bytes", "decimal", precision=4, scale=2)),
+        b"\0\0\0\0\1\x10\x80" + bytes(7),
+        "a decimal has more than 4 digits",
+    ),
+    "thousands of digits": (
+        record(a=logical("bytes", "decimal", precision=4, scale=0)),
+        b"\0\0\0\0\1" + write_long(2000) + b"\x7f" * 2000,
+        "a decimal has more than 4 digits",
+    ),
+    "thousands of digits in a list": (
+        record(a={"type": "array", "items": logical("bytes", "decimal", precision=4, scale=0)}),
+        b"\0\0\0\0\1\2" + write_long(2000) + b"\x7f" * 2000 + b"\0",
+        "a decimal has more than 1000 digits",
     ),
     "a long list": (
         record(a={"type": "array", "items": "null"}),
