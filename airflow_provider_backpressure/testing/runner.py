@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     SliceResult,
     Transform,
 )
-from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
 from airflow_provider_backpressure.testing.sink import MemorySink, checksum_of
 from airflow_provider_backpressure.testing.source import MemorySource
 
@@ -76,7 +76,7 @@ class MemoryRunner:
             return
         try:
             results = tuple(self._copy(spec, piece) for piece in spec.slices)
-        except (PlanSuperseded, RangeFailed) as error:
+        except (PlanSuperseded, RangeFailed, SinkRefused) as error:
             future.set_exception(error)
             return
         future.set_result(RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=results))

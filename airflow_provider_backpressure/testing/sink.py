@@ -98,6 +98,8 @@ class MemorySink:
     """Names what holds the rows."""
     confirmed: dict[str, int] = field(default_factory=dict)
     """Rows of ranges that did not change, by plan."""
+    deleted: dict[str, int] = field(default_factory=dict)
+    """Rows that ``mirror`` has deleted, by plan."""
     name: str = "rows"
     beside: dict[str, "MemoryScratch"] = field(default_factory=dict)
     """Targets of probes that are there, by name."""
@@ -173,9 +175,9 @@ class MemorySink:
                 check_marked(known.bounds, piece.bounds, slice_id=piece.slice_id, plan_id=spec.plan_id)
                 return known
             if spec.write.mode == Mode.MIRROR:
-                gone = set(select_keys(sorted(self._written), piece.query))
-                self._written[:] = [key for key in self._written if key not in gone]
-            self._written.extend(keys)
+                self._exchange(spec, set(select_keys(sorted(self._written), piece.query)), keys)
+            else:
+                self._written.extend(keys)
             marker = Marker(
                 plan_id=spec.plan_id,
                 slice_id=piece.slice_id,
@@ -189,6 +191,14 @@ class MemorySink:
             )
             self._markers[spec.plan_id, piece.slice_id] = marker
             return marker
+
+    def _exchange(self, spec: RangeSpec, held: set[int], keys: Sequence[int]) -> None:
+        """Let a range's keys take the place of those that are held, where the plan may delete so many."""
+        deleted = self.deleted.get(spec.plan_id, 0) + len(held.difference(keys))
+        if spec.write.most_deleted is not None and deleted > spec.write.most_deleted:
+            raise SinkRefused(f"Range {spec.seq} would delete more than Budget(max_deletes=...) allows.")
+        self.deleted[spec.plan_id] = deleted
+        self._written[:] = [*(key for key in self._written if key not in held), *keys]
 
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
         with self._lock:
@@ -344,6 +354,9 @@ class MemoryMirror:
 
     def files(self) -> str:
         return self.sink.files
+
+    def count_deleted(self, plan_id: str) -> int:
+        return self.sink.deleted.get(plan_id, 0)
 
     def writes(self, since: int) -> list[Marker]:
         found: dict[str, Marker] = {}

@@ -65,12 +65,20 @@ def _check_owner(snapshot: Snapshot, write: WriteSpec, row: PlanRow | None, sink
         )
 
 
-def with_brake(draft: Plan, snapshot: Snapshot, target: MirrorTarget, budget: Budget, *, allowed: bool) -> Plan:
-    """Return the plan with the number of rows that it may delete; ``SourceRefused`` where more are sure to go."""
-    if allowed or budget.max_deletes >= 1:
+def with_brake(
+    draft: Plan, snapshot: Snapshot, target: MirrorTarget, budget: Budget, *, allowed: bool, closes: Plan | None
+) -> Plan:
+    """Return the plan with the number of rows that it may delete; ``SourceRefused`` where more are sure to go.
+
+    ``closes``: the plan that it replaces because its snapshot is gone, fenced off by now. It may delete what that one
+    has left of its own limit.
+    """
+    if allowed or budget.max_deletes >= 1 or (closes is not None and closes.write.most_deleted is None):
         return draft
     held = target.rows()
     most = math.floor(held * budget.max_deletes)
+    if closes is not None and closes.write.most_deleted is not None:
+        most = closes.write.most_deleted - target.count_deleted(closes.plan_id)
     if held and snapshot.total == 0:
         raise SourceRefused(
             f"{snapshot.source_identity} is empty, and mirror would delete all {held} rows of {draft.write.fence}: "

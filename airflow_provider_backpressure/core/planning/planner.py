@@ -131,7 +131,7 @@ class Planner(Previewer):
 
     def close(self, hydration: Hydration, plan: Plan) -> Planned:
         """Close a plan whose snapshot is gone, remove what it wrote as the mode demands, and plan again."""
-        return self._begin(hydration, self.preview(), clears=plan.plan_id)
+        return self._begin(hydration, self.preview(), closes=plan)
 
     def _with_overrides(self, hydration: Hydration) -> "Planner":
         """Return the planner with the size of ranges that a person has set."""
@@ -144,7 +144,7 @@ class Planner(Previewer):
         return plan is not None and hydration.phase is Phase.STEADY_STATE and not self.ledger.counts(plan.plan_id).open
 
     def _begin(
-        self, hydration: Hydration, preview: Preview, *, clears: str | None = None, restarted_by: str = ""
+        self, hydration: Hydration, preview: Preview, *, closes: Plan | None = None, restarted_by: str = ""
     ) -> Planned:
         """Plan again: first in the ledger, then in the sink, so that after a kill in between the plan can continue."""
         snapshot = preview.snapshot
@@ -165,7 +165,7 @@ class Planner(Previewer):
             read=replace(preview.read, keep_bad=keeps_bad, tells_position=catches_up),
             write=preview.write,
             transform=self.transform,
-            clears=clears or find_replaced_log(hydration.plan, snapshot.consistency),
+            clears=closes.plan_id if closes else find_replaced_log(hydration.plan, snapshot.consistency),
             position=snapshot.position,
             version=snapshot.version,
             versions=snapshot.versions,
@@ -182,8 +182,8 @@ class Planner(Previewer):
         rows = next_rows(self.budget, snapshot.row_bytes, measure_plan(self.ledger, hydration, self.runner))
         ranges_of = partial(self.source.ranges, snapshot)
         if self.mode is Mode.MIRROR:
-            before = hydration.plan if self._is_complete(hydration) and not clears else None
-            draft = self._with_mirror(draft, before, snapshot)
+            before = hydration.plan if self._is_complete(hydration) and not closes else None
+            draft = self._with_mirror(draft, before, snapshot, closes=closes)
             ranges_of = partial(list_ranges, draft, before, snapshot, ledger=self.ledger, source=self.source)
         try:
             cut = self.choose(ranges_of(rows=rows, bytes=self.budget.range_bytes))
@@ -203,9 +203,9 @@ class Planner(Previewer):
             note=f"{ranges} ranges of at most {rows:,} rows by the {plan.path} path",
         )
 
-    def _with_mirror(self, draft: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
+    def _with_mirror(self, draft: Plan, before: Plan | None, snapshot: Snapshot, *, closes: Plan | None) -> Plan:
         target = self.sink.mirror()
-        braked = with_brake(draft, snapshot, target, self.budget, allowed=self.allow_deletes)
+        braked = with_brake(draft, snapshot, target, self.budget, allowed=self.allow_deletes, closes=closes)
         return with_chain(braked, before, self.sink.held(), target.files())
 
     def _with_holder(self, draft: Plan) -> Plan:

@@ -86,6 +86,10 @@ class MirrorTarget(Protocol):
         """Name the files that hold the target's rows: others do where they were exchanged. Empty without a target."""
         ...
 
+    def count_deleted(self, plan_id: str) -> int:
+        """Return how many rows a plan has deleted, by its markers."""
+        ...
+
     def writes(self, since: int) -> list[Marker]:
         """Return the latest marker of each bounds that were written under this epoch or a later one."""
         ...

@@ -310,3 +310,37 @@ def test_rows_that_came_in_until_the_fence_stood_are_seen(world: World, monkeypa
     plan(world)
     lane(world)
     assert sorted(world.sink.rows) == list(range(100))
+
+
+def test_a_mirror_deletes_no_more_than_its_limit_however_many_snapshots_are_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 of 100 rows are exchanged, and 20 may be deleted: by the killed lane, the next one, and the next nights."""
+    world.budget = Budget(credits=1, range_rows=10, max_deletes=0.2)
+    plan(world, mode="mirror")
+    lane(world)
+    verify(world)
+    world.source.keys = [*(key for key in range(100) if key % 10 > 3), *range(1000, 1040)]
+
+    def run(name: str, wish: str | None = None) -> None:
+        given = context(run_id=name, conf={"backpressure": wish} if wish else None)
+        options = {"mode": "mirror", "consistency": "snapshot"}
+        PlanSnapshotOperator(task_id="plan_snapshot", **options, **world.flow).execute(given)
+        HydrateOperator(task_id="hydrate_ranges", **world.flow).execute(given)
+
+    def count_gone() -> int:
+        return len({*range(100)}.difference(world.sink.rows))
+
+    breaking(world, monkeypatch, after=1)
+    with pytest.raises(KeyboardInterrupt):
+        run("second")
+    first = world.plan
+    assert (first.write.most_deleted, count_gone()) == (20, 4)
+    for name, left in (("second", 16), ("third", 4), ("fourth", 4)):
+        with pytest.raises(AirflowFailException, match="would delete more than"):
+            run(name)
+        assert world.plan.plan_id != first.plan_id
+        assert (world.plan.write.most_deleted, count_gone()) == (left, 16)
+    run("fifth", wish="allow_deletes")
+    assert sorted(world.sink.rows) == world.source.keys
+    assert verify(world)["rows"] == 100

@@ -84,6 +84,11 @@ class PostgresMirror:
         found = self.session.rows(_FILES, {"table": self.name.sql})
         return str(found[0][0] or "") if found else ""
 
+    def count_deleted(self, plan_id: str) -> int:
+        query = sql.SQL("SELECT coalesce(sum(deleted), 0)::bigint FROM {} WHERE plan_id = {}")
+        found: int = self.session.value(query.format(sql.SQL(self.commits.name.sql), sql.Literal(plan_id)))
+        return found
+
     def writes(self, since: int) -> list[Marker]:
         query = sql.SQL(_WRITES).format(sql.SQL(self.commits.name.sql))
         values = {"target": str(self.name), "since": since, "own": list(OWN)}
