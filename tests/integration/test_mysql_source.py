@@ -314,6 +314,8 @@ def test_totals_are_exact_where_counting_is_quick(
     assert not guessed.total_exact
     assert guessed.total == pytest.approx(5000, rel=0.2)
     assert opened(where="id > 10").snapshot().total is None, "unknown is not 0"
+    none = opened(where="id > 5000").snapshot()
+    assert (none.total, none.total_exact) == (0, True)
 
 
 def test_what_nobody_asks_for_is_not_counted(mysql_database: Endpoint, opened: Open) -> None:

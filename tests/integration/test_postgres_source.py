@@ -160,6 +160,10 @@ def test_beyond_what_is_counted_the_total_is_an_estimate(
         )
         == 5000
     )
+    assert opened(where="id > 5000").snapshot().total == 0
+    run(database, "DELETE FROM t")
+    emptied = opened().snapshot()
+    assert (emptied.total, emptied.total_exact) == (0, True), "statistics still say 5000"
 
 
 def test_long_values_count_with_their_size(database: Endpoint, opened: Open) -> None:

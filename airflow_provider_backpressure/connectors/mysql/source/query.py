@@ -49,9 +49,11 @@ def measure_size(session: Session, table: Relation, keyed: KeyedTable, columns: 
     """Return the size of what is asked for, ``columns``; long values are looked at while rows are counted."""
     uneven = any(long(column, LONG) for column in columns)
     if table.rows is not None and table.rows > COUNTABLE_ROWS:
+        # What was emptied is still estimated by what it held. A window is only read where something lies in it.
+        empty = keyed.window is None and not session.rows(f"{keyed.rows('1')} LIMIT 1")
         return Size(
-            rows=None if keyed.partial else table.rows,
-            exact=False,
+            rows=0 if empty else None if keyed.partial else table.rows,
+            exact=empty,
             row_bytes=table.row_bytes or ASSUMED_ROW_BYTES,
             widest_bytes=math.inf if uneven else 0.0,
         )

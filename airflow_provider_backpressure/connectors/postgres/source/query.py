@@ -104,6 +104,9 @@ def measure_size(session: Session, table: Relation, keyed: KeyedTable, columns: 
     if whole <= COUNTABLE_ROWS:
         total = session.value(sql.SQL("SELECT count(*) FROM {}{}").format(keyed.sql, keyed.filter()))
         return Size(rows=total, exact=True, row_bytes=row_bytes, widest_bytes=widest)
+    # What was emptied is still estimated by what it held. A window is only read where something lies in it.
+    if keyed.window is None and not session.rows(keyed.rows([sql.SQL("1")]) + sql.SQL(" LIMIT 1")):
+        return Size(rows=0, exact=True, row_bytes=row_bytes, widest_bytes=widest)
     return Size(rows=estimated if analysed else None, exact=False, row_bytes=row_bytes, widest_bytes=widest)
 
 
