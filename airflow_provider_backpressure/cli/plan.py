@@ -126,8 +126,9 @@ def verify(args: Namespace) -> int:
         plan = get_recorded_plan(found)
         counts = ledger.counts(plan.plan_id)
         with declaration_of(found, args.backpressure_conn_id).open() as opened:
-            committed = every_range(ledger, plan.plan_id, [RangeState.COMMITTED])
-            report = opened.verifier().verify(_show_progress(committed, counts.committed), Verify.TARGET)
+            ranges = every_range(ledger, plan.plan_id, [RangeState.COMMITTED, RangeState.REVOKED])
+            shown = _show_progress(ranges, counts.committed + counts.revoked)
+            report = opened.verifier().verify(shown, Verify.TARGET)
     summary = {
         "id": found.id[:SHOWN],
         "target": found.sink_identity,

@@ -158,7 +158,7 @@ class VerifyHydrationOperator(HydrationTask):
         return make_event_extra(hydration, hydration.plan, rows=rows, verified=self.verify.value, state=now.state.value)
 
     def _report(self, context: Context, opened: HydrationSession, hydration_id: str, plan: Plan) -> Report:
-        committed = every_range(opened.ledger, plan.plan_id, [RangeState.COMMITTED])
+        ranges = every_range(opened.ledger, plan.plan_id, [RangeState.COMMITTED, RangeState.REVOKED])
         total = opened.ledger.counts(plan.plan_id).committed
 
         def write() -> None:
@@ -168,7 +168,7 @@ class VerifyHydrationOperator(HydrationTask):
         self.log.info("Verifying %s (%s): %s committed ranges.", opened.sink.identity, self.verify, total)
         with heartbeat:
             verifier = opened.verifier(on_range=lambda done: heartbeat.count(done, total))
-            report = verifier.verify(committed, self.verify)
+            report = verifier.verify(ranges, self.verify)
         self.lineages[hydration_id] = Lineage(plan=plan, rows=report.rows, moved=False, equal=report.equal)
         for mismatch in report.mismatches:
             self.log.error("%s", mismatch.sentence)

@@ -14,6 +14,7 @@ from airflow_provider_backpressure.assets import hydrations_of
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator
 from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.planning import repair
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import LedgerUnavailable, RangeFailed, SourceRefused
@@ -493,3 +494,24 @@ def test_what_a_lane_waited_without_a_slot_is_time_at_the_gate(world):
     lane = HydrateOperator(task_id="hydrate_ranges", **world.flow)
     lane.resume(context(), {"why": "open", "sentence": "the gate is open", "waited": 100.0})
     assert world.ledger.flow(world.hydration.id)[Stage.ADMIT].backpressured >= 100.0
+
+
+@pytest.mark.parametrize("transform", [None, "SELECT * FROM source"])
+def test_a_mirror_with_a_skipped_range_is_verified_without_it(world, transform):
+    """The target keeps the range's rows of before, which no marker of the plan counts."""
+    options = {"mode": "mirror", "transform": transform}
+    plan(world, **options).execute(context())
+    lane(world, transform=transform).execute(context())
+    verify(world).execute(context())
+    world.source.keys = [key for key in range(100) if key not in (25, 55)]
+    given = context(run_id="second")
+    plan(world, **options).execute(given)
+    world.runner.failures[2] = [RangeFailed("unreadable")] * 3
+    with pytest.raises(RangeFailed):
+        lane(world, transform=transform).execute(given)
+    repair.skip(
+        world.ledger, world.sink, world.plan, world.ledger.range(world.plan.plan_id, 2), who="ada", why="unreadable"
+    )
+    lane(world, transform=transform).execute(given)
+    assert verify(world).execute(given)["rows"] == (89 if transform is None else 88)
+    assert sorted(world.sink.rows) == [key for key in range(100) if key != 55]
