@@ -216,6 +216,7 @@ class ConnectRunner:
     """
 
     overhead_seconds = 0.15
+    returns_results = True
 
     def __init__(
         self,

@@ -82,6 +82,7 @@ class SubmitRunner:
         self._lock = threading.Lock()
         self._jobs: dict[str, Future[Any]] = {}
         self._ended: set[str] = set()
+        self.returns_results = not target.cluster
         self._waiting: list[tuple[ChecksumSpec, Future[SliceResult]]] = []
         self._pool = ThreadPoolExecutor(MAX_APPLICATIONS, thread_name_prefix="spark-submit")
 

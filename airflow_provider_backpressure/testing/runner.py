@@ -33,6 +33,7 @@ class MemoryRunner:
     sink: MemorySink
     session_id: str = "memory-session"
     overhead_seconds: float = 0.0
+    returns_results: bool = True
     held: bool = False
     """Keep jobs pending until :meth:`complete`; otherwise each is done when it is submitted."""
     reading: MemoryReading | None = field(
@@ -79,7 +80,8 @@ class MemoryRunner:
         except (PlanSuperseded, RangeFailed, SinkRefused) as error:
             future.set_exception(error)
             return
-        future.set_result(RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=results))
+        slices = results if self.returns_results else ()
+        future.set_result(RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=slices))
 
     def _copy(self, spec: RangeSpec, piece: Slice) -> SliceResult:
         sink = self.sink.beside.get(spec.write.fence, self.sink)

@@ -47,6 +47,7 @@ class LocalRunner:
     """Only processes measure what a range's stages did: they are measured by process."""
     session_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     overhead_seconds: float = 0.0
+    returns_results: bool = True
     on_submit: Callable[[RangeSpec, "Future[RangeResult]"], None] = lambda spec, future: None
     """Called in the lane's thread with each range that was begun."""
     submitted: list[tuple[float, RangeSpec]] = field(default_factory=list)

@@ -234,7 +234,9 @@ class Hydrator:
         if record.plan_id != self.plan.plan_id:
             self._step_aside(record)
         try:
-            spec = spec_for(self.plan, record, self.source, self._snapshot(), self._writes.find(record.bounds))
+            # A range that is found unchanged has no marker: without a result nothing would say that it was compared.
+            last = self._writes.find(record.bounds) if self.runner.returns_results else None
+            spec = spec_for(self.plan, record, self.source, self._snapshot(), last)
         except BackpressureError as error:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
             raise

@@ -232,6 +232,8 @@ class Runner(Protocol):
     """Is in the ledger before each submission, so that another process can find and end the job."""
     overhead_seconds: float
     """What a job takes beside its rows, as measured; ranges are planned so long that it is a small part of them."""
+    returns_results: bool
+    """Whether results name their slices. Where not, the sink's markers alone show what an attempt has done."""
 
     def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
         """Run a task on the executors that looks at what is there: Spark, Python, and these modules.

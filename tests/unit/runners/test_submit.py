@@ -246,6 +246,7 @@ def test_in_cluster_mode_the_driver_reads_a_mounted_file_and_answers_nothing(tmp
     recorder = Recorder()
     values = {"deploy_mode": "cluster", "secrets_file": "/run/secrets/logins.json"}
     given = runner(tmp_path, recorder, "yarn", **values)
+    assert not given.returns_results
     assert given.run(spec()).result(10).slices == ()
     (application,) = recorder.applications
     assert application.arguments == ("request.json", "/run/secrets/logins.json")

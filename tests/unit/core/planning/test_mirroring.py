@@ -123,6 +123,15 @@ def test_what_changed_in_the_run_before_is_staged_without_being_hashed_first() -
     ]
 
 
+def test_every_range_is_staged_where_no_result_comes_back() -> None:
+    """As from drivers in cluster mode: nothing would say that a range was found unchanged."""
+    mirror = Mirror()
+    mirror.runner.returns_results = False
+    assert len(mirror.run("first")) == 5
+    assert len(mirror.run("second")) == 5
+    assert {spec.last_write for spec in mirror.runner.submitted} == {None}
+
+
 def test_what_grew_is_split_and_the_outermost_ranges_stay_open() -> None:
     mirror = Mirror()
     mirror.run("first")
