@@ -200,6 +200,12 @@ def test_random_changes_arrive_whatever_the_key(type_: str, database: Endpoint, 
             )
 
 
+PARTITIONED = (
+    "CREATE TABLE raw.t (LIKE t INCLUDING ALL) PARTITION BY RANGE (id)",
+    "CREATE TABLE raw.part PARTITION OF raw.t DEFAULT",
+)
+
+
 @pytest.mark.parametrize(
     ("statements", "error", "words"),
     [
@@ -222,8 +228,18 @@ def test_random_changes_arrive_whatever_the_key(type_: str, database: Endpoint, 
         ),
         (("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (code)",), SinkRefused, "it is not there yet"),
         (("CREATE TABLE raw.t (LIKE t)",), SinkRefused, "mirror needs a unique index on exactly that"),
+        (
+            (*PARTITIONED, "CREATE UNIQUE INDEX part_code ON raw.part (code)"),
+            SinkRefused,
+            "its unique index part_code may be broken",
+        ),
+        (
+            (*PARTITIONED, "CREATE TABLE raw.of (id bigint REFERENCES raw.part (id) ON DELETE CASCADE)"),
+            SinkRefused,
+            "its foreign key of_id_fkey may be broken",
+        ),
     ],
-    ids=["unique", "foreign key", "collation", "text key", "no key"],
+    ids=["unique", "foreign key", "collation", "text key", "no key", "unique in a part", "foreign key to a part"],
 )
 def test_a_target_that_cannot_be_mirrored_is_refused_at_plan(
     statements: tuple[str, ...], error: type[BackpressureError], words: str, database: Endpoint, composed: Composed

@@ -409,18 +409,20 @@ _REPLAYED = sql.SQL(
     """
     SELECT array(
                SELECT x.relname::text FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
-               WHERE i.indrelid = c.oid AND (i.indisunique OR i.indisexclusion) AND %(key)s::text[] IS DISTINCT FROM (
+               WHERE i.indrelid = ANY (f.below) AND (i.indrelid = c.oid OR NOT x.relispartition)
+                 AND (i.indisunique OR i.indisexclusion) AND %(key)s::text[] IS DISTINCT FROM (
                    SELECT array_agg(a.attname::text ORDER BY array_position(%(key)s::text[], a.attname::text))
-                   FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey::int2[]))
+                   FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]))
                ORDER BY 1),
            array(
                SELECT conname::text FROM pg_constraint
-               WHERE contype = 'f' AND (conrelid = c.oid OR confrelid = c.oid) ORDER BY 1),
+               WHERE contype = 'f' AND conparentid = 0 AND (conrelid = ANY (f.every) OR confrelid = ANY (f.every))
+               ORDER BY 1),
            has_table_privilege(c.oid, 'DELETE'),
            array(
                SELECT tgname::text FROM pg_trigger
-               WHERE (tgrelid = c.oid OR tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))
-                 AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND (tgtype & 3 = 3 OR tginitdeferred)
+               WHERE tgrelid = ANY (f.below) AND NOT tgisinternal AND tgenabled IN ('O', 'A')
+                 AND (tgtype & 3 = 3 OR tginitdeferred)
                ORDER BY 1),
            array(
                SELECT rulename::text FROM pg_rewrite
@@ -428,7 +430,11 @@ _REPLAYED = sql.SQL(
            array(
                SELECT a.attname::text FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation
                WHERE a.attrelid = c.oid AND a.attname = ANY (%(key)s::text[]) AND NOT l.collisdeterministic ORDER BY 1)
-    FROM pg_class c WHERE c.oid = %(table)s
+    FROM pg_class c, LATERAL (
+        SELECT array(SELECT c.oid UNION SELECT relid::oid FROM pg_partition_tree(c.oid)) AS below,
+               array(SELECT c.oid UNION SELECT relid::oid FROM pg_partition_tree(c.oid)
+                     UNION SELECT relid::oid FROM pg_partition_ancestors(c.oid)) AS every) f
+    WHERE c.oid = %(table)s
     """
 )
 _MAY_STAGE = sql.SQL("SELECT has_database_privilege(current_database(), 'TEMPORARY')")
