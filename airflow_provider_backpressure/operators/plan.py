@@ -171,11 +171,13 @@ class PlanSnapshotOperator(TransformTask):
                 most=lambda: PLANNED_AT_ONCE,
                 on_end=tables.report,
             )
+            stuck = tables.check_gone(every)
             found = pool.run(pair for pair in every if pair not in kept)
+            failed = {**found.failed, **stuck}
             planned = {pair: one.hydration.id for pair, one in found.done.items() if one and one.verdict not in DONE}
             result = PlannedTables(
                 ids={pair: {**kept, **planned}[pair] for pair in every if pair in kept or pair in planned},
-                failed={pair.table: failure_of(error) for pair, error in found.failed.items()},
+                failed={pair.table: failure_of(error) for pair, error in failed.items()},
             )
             instance.xcom_push(KEY, result.to_json())
             facts = {
@@ -185,7 +187,7 @@ class PlanSnapshotOperator(TransformTask):
                 "up_to_date": len(found.done) - len(planned),
             }
             self.log.info("Of %s tables %s were planned by now: %s.", len(every), len(result.ids), facts)
-            tables.check(found.failed, total=len(every), before={})
+            tables.check(failed, total=len(every) + len(stuck), before={})
             if not result.ids:
                 raise AirflowSkipException(f"Nothing is left to do for {len(every)} tables; each has its line above.")
             return facts

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import quote_
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.heartbeat import beat_for
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
-from airflow_provider_backpressure.core.table_selection import TableName, in_files, placeholder, targets
+from airflow_provider_backpressure.core.table_selection import TableName, in_files, match_tables, placeholder, targets
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
     LedgerUnavailable,
@@ -23,9 +23,14 @@ from airflow_provider_backpressure.exceptions import (
     Terminal,
 )
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession, SharedPorts
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
 
 KEY = "tables"
 """XCom of the planning task: what it has planned, and what it could not."""
+GONE = (
+    "Most likely it was dropped or renamed, or the login has lost the right to read it. Give the right back, or remove "
+    "the hydration with `airflow backpressure forget`."
+)
 NAMED = 20
 """Most tables that are named in the error; the log has them all."""
 
@@ -150,6 +155,43 @@ class TableSet:
                 known[pair] = found
         return known
 
+    def find_gone(self, every: Sequence[TablePair]) -> dict[TablePair, Hydration]:
+        """Return the hydrations that the task's pattern had tables for before, and that are not among these now."""
+        gone: dict[TablePair, Hydration] = {}
+        source: Any = self.declared.source
+        if not isinstance(source.tables, str):
+            return gone
+        there = {pair.table for pair in every}
+        for hydration in self.hydrations():
+            # What cannot be read by this version is not known to be the pattern's.
+            with suppress(InvalidDeclaration):
+                if hydration.plan is None or hydration.declaration is None:
+                    continue
+                kept = declaration_of(hydration)
+                if not _same_places(kept, self.declared) or kept.source.table in there:
+                    continue
+                matched = match_tables([source.parse_name(kept.source.table)], source.tables)
+                pairs = each_target(source, self.declared.sink, matched).items()
+                into = getattr(kept.sink, placeholder(self.declared.sink))
+                gone |= {TablePair(*pair): hydration for pair in pairs if pair[1] == into}
+        return gone
+
+    def check_gone(self, every: Sequence[TablePair]) -> dict[TablePair, Exception]:
+        """Warn of tables that the pattern does not find any more, and return an error for each with open ranges."""
+        source: Any = self.declared.source
+        gone = self.find_gone(every)
+        if gone:
+            names = ", ".join(sorted(pair.table for pair in gone))
+            words = "%s tables that were planned before are not found by the pattern %s now: %s. %s"
+            self.task.log.warning(words, len(gone), source.tables, names, GONE)
+        stuck: dict[TablePair, Exception] = {}
+        for pair, hydration in gone.items():
+            left = self.shared.ledger.counts(hydration.plan.plan_id).open if hydration.plan else 0
+            if left:
+                words = f"The pattern {source.tables} does not find it any more, and {left} of its ranges are open."
+                stuck[pair] = SourceRefused(f"{words} {GONE}")
+        return stuck
+
     def hydrations(self) -> list[Hydration]:
         """Return every hydration of the DAG."""
         return self.shared.ledger.hydrations(owner=self.declared.owner)
@@ -193,6 +235,12 @@ class TableSet:
         if all(isinstance(error, Terminal) for error in failed.values()):
             raise AirflowFailException(sentence)
         raise TablesFailed(sentence)
+
+
+def _same_places(one: Declaration, other: Declaration) -> bool:
+    """Whether two declarations read from one connection and write to one, by the same kinds of source and sink."""
+    sides = ((one.source, other.source), (one.sink, other.sink))
+    return all(type(a) is type(b) and a.conn_id == b.conn_id for a, b in sides)
 
 
 def _unknown(error: Exception) -> Exception | None:

@@ -322,6 +322,31 @@ def test_a_pattern_that_finds_no_table_fails(shop):
         PlanSnapshotOperator(task_id="plan_snapshot", **flow).execute(context())
 
 
+def test_tables_that_the_pattern_finds_no_more_are_named(shop, capsys):
+    """As where the login has lost its right: with a warning, and as failed where ranges are open."""
+    planned, _ = plan(shop)
+    lane(shop, {**planned, "planned": planned["planned"][:5]}).execute(context())
+    assert "not found by the pattern" not in capsys.readouterr().out
+    for name in ("t4", "t5"):
+        del TABLES[f"public.{name}"]
+    given = context(run_id="next")
+    planned, error = plan(shop, given)
+    sentence = "2 tables that were planned before are not found by the pattern public.* now: public.t4, public.t5. Most"
+    assert sentence in capsys.readouterr().out
+    assert str(error).startswith(
+        "1 of 5 tables have failed:\n- public.t5: The pattern public.* does not find it any more, and 3 of its ranges "
+    )
+    assert names(planned) == ["t0", "t1", "t2", "t3"]
+    shop.ledger.forget(shop.hydration_of("t5").id)
+    assert plan(shop, given)[1] is None
+    assert "1 tables that were planned before are not found by the pattern public.* now: public.t4." in (
+        capsys.readouterr().out
+    )
+    TABLES.update({f"other.t{number}": shop.sinks[f"t{number}"] for number in range(4)})
+    plan(shop, context(run_id="third"), sink=replace(shop.flow["sink"], table="other.{table}"))
+    assert "not found by the pattern" not in capsys.readouterr().out, "those of another group of tables"
+
+
 def test_a_task_that_is_killed_ends_every_table_s_work(shop, monkeypatch):
     """Credits come back, as from a lane of one table."""
     planned, _ = plan(shop)
