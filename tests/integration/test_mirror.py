@@ -249,6 +249,14 @@ def test_a_target_that_cannot_be_mirrored_is_refused_at_plan(
         composed.plan()
 
 
+def test_rows_of_one_key_are_refused_and_not_merged(database: Endpoint, composed: Composed) -> None:
+    mirror(composed, "first")
+    doubled = "SELECT * FROM source UNION ALL SELECT id, 'again', price FROM source WHERE id = 5"
+    with pytest.raises(SinkRefused, match=r"Range 0 holds several rows of one key \(id\)"):
+        mirror(replace(composed, transform=doubled), "second")
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
 def test_rows_of_others_are_not_deleted(database: Endpoint, composed: Composed) -> None:
     """A target of another hydration, and one that holds rows from before where the source has a condition."""
     mirror(composed, "first")

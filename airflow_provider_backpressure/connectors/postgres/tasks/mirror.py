@@ -18,8 +18,8 @@ from airflow_provider_backpressure.exceptions import SinkRefused
 def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, staged: SliceResult) -> SliceResult:
     """Make the target's rows within the slice's bounds those of the stage, and return the result with what was deleted.
 
-    Nothing is done where they are known to be the same. ``SinkRefused`` where rows of the stage lie outside the bounds,
-    or more rows would be deleted than the plan may delete.
+    Nothing is done where they are known to be the same. ``SinkRefused`` where rows of the stage lie outside the bounds
+    or have one key, or more rows would be deleted than the plan may delete.
     """
     if spec.is_unchanged(staged) and not staged.quarantined:
         return replace(staged, unchanged=True)
@@ -27,8 +27,9 @@ def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, 
     if not isinstance(bounds, KeyBounds | NullBounds):
         raise SinkRefused(f"Range {bounds} cannot be mirrored: it is not cut by a key.")
     within = _list_conditions(write, bounds)
-    # Of the key alone: statistics of every column would cost more than the comparison.
     key = sql.SQL(", ").join(map(sql.Identifier, write.key))
+    _check_key(connection, spec, key)
+    # Of the key alone: statistics of every column would cost more than the comparison.
     connection.execute(sql.SQL("ANALYZE {} ({})").format(STAGE, key))
     _check_bounds(connection, write, bounds, within)
     columns = [column.name for column in write.columns]
@@ -86,6 +87,19 @@ def _list_conditions(
 
 def _join_conditions(within: Sequence[sql.Composable]) -> sql.Composable:
     return sql.SQL(" AND ").join(within) if within else sql.SQL("true")
+
+
+def _check_key(connection: psycopg.Connection, spec: RangeSpec, key: sql.Composed) -> None:
+    """Raise ``SinkRefused`` where staged rows have one key: which of them the target keeps would be left to chance."""
+    try:
+        connection.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(STAGE, key))
+    except psycopg.errors.UniqueViolation:
+        # Without its cause, which has values of the rows.
+        raise SinkRefused(
+            f"Range {spec.seq} holds several rows of one key ({', '.join(spec.write.key)}), and {spec.write.fence} can "
+            "hold only one of them. Remove the others from the source or in the transform, or give the sink a key= "
+            "that is unique there."
+        ) from None
 
 
 def _check_bounds(
