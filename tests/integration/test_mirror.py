@@ -131,7 +131,9 @@ def test_rows_behind_the_last_bounds_are_cut_into_new_ranges(database: Endpoint,
     assert mirror(composed, "third").markers == {}
 
 
-@pytest.mark.parametrize("how", ["TRUNCATE raw.t", "VACUUM FULL raw.t"])
+@pytest.mark.parametrize(
+    "how", ["TRUNCATE raw.t", "VACUUM FULL raw.t", "ALTER TABLE raw.t DROP COLUMN price, ADD COLUMN price numeric"]
+)
 def test_a_target_whose_files_were_exchanged_is_staged_as_a_whole(
     how: str, database: Endpoint, composed: Composed
 ) -> None:

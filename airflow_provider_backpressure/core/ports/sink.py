@@ -83,7 +83,10 @@ class MirrorTarget(Protocol):
         ...
 
     def files(self) -> str:
-        """Name the files that hold the target's rows: others do where they were exchanged. Empty without a target."""
+        """Name the target's files and columns: there are others where rows or values were exchanged at one stroke.
+
+        Empty without a target.
+        """
         ...
 
     def count_deleted(self, plan_id: str) -> int:
@@ -97,7 +100,7 @@ class MirrorTarget(Protocol):
     def confirm(self, plan: Plan, *, rows: int) -> None:
         """Write one marker that confirms the ranges of a plan that did not change, with their rows. Idempotent.
 
-        ``SinkRefused`` where the target's rows lie in other files than when the plan was made.
+        ``SinkRefused`` where the target has other files or columns than when the plan was made.
         """
         ...
 

@@ -108,8 +108,9 @@ class PostgresMirror:
             if found is None or found[0] != plan.files:
                 raise SinkRefused(
                     f"The rows of {self.name} lie in other files than when plan {plan.plan_id} was made (TRUNCATE, "
-                    "VACUUM FULL, CLUSTER or another table): ranges that did not change may be missing. Trigger the "
-                    'DAG with {"backpressure": "restart"}, which compares every range.'
+                    "VACUUM FULL, CLUSTER or another table), or its columns were added, dropped or renamed: ranges "
+                    'that did not change may be missing. Trigger the DAG with {"backpressure": "restart"}, which '
+                    "compares every range."
                 )
             values = (plan.plan_id, CONFIRMED, str(self.name), plan.epoch, Jsonb({"kind": CONFIRMED}), rows)
             connection.execute(sql.SQL(_CONFIRM).format(sql.SQL(self.commits.name.sql)), values)
@@ -125,9 +126,13 @@ def forget_writes(connection: Connection, commits: SystemTable, plan: Plan, boun
     connection.execute(query, (plan.write.fence, Jsonb(bounds.to_json())))
 
 
+# With the columns: one that is dropped and added again is NULL in every row, and the files stay the same.
 _FILES = sql.SQL(
     """
     SELECT string_agg(c.oid::text || '/' || coalesce(pg_relation_filenode(c.oid), 0)::text, ' ' ORDER BY c.oid)
+           || ' ' || (SELECT md5(string_agg(attnum::text || ' ' || quote_ident(attname), ',' ORDER BY attnum))
+                      FROM pg_attribute
+                      WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped)
     FROM pg_class c
     WHERE c.oid IN (SELECT to_regclass(%(table)s)::oid
                     UNION SELECT relid FROM pg_partition_tree(to_regclass(%(table)s)))
