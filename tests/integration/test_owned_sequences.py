@@ -28,7 +28,7 @@ KINDS = {
 def loaded(database: Endpoint, mode: Mode, *, writer: Endpoint | None = None) -> None:
     """Load a thousand rows and end the hydration, as its last task does."""
     run(database, "CREATE TABLE source AS SELECT i AS id, 'new' AS code FROM generate_series(1::bigint, 1000) i")
-    key: dict[str, Any] = {"key": ("id",)} if mode is Mode.UPSERT else {}
+    key: dict[str, Any] = {"key": ("id",)} if mode in (Mode.UPSERT, Mode.MIRROR) else {}
     begun = begin(database, writer or database, table="raw.t", columns=COLUMNS, mode=mode, **key)
     spec = begun.spec("SELECT * FROM source")
     run_slice(spec, spec.slices[0], begun.source, begun.sink)
