@@ -156,4 +156,6 @@ def strip_frames(error: E) -> E:
     return error
 
 
+ALLOW_DELETES = 'trigger the DAG with {"backpressure": "allow_deletes"}'
+"""Part of each error of a mirror that would delete too much: by it a run of several tables finds those it stopped."""
 RESTART = 'trigger the DAG with {"backpressure": "restart"} to plan again'

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from airflow.sdk import Context
 
+from airflow_provider_backpressure import exceptions
 from airflow_provider_backpressure.airflow_compat import AirflowSkipException
 from airflow_provider_backpressure.base_operator import TransformTask, failure_of, may_retry
 from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn, Refresh
@@ -53,7 +54,7 @@ class PlanSnapshotOperator(TransformTask):
     A run triggered with ``{"backpressure": "restart"}`` makes a new plan, once: clearing or retrying it resumes that
     plan. One triggered with ``{"backpressure": "plan"}`` writes down what a plan would be, for the page, and skips: no
     plan is made, and nothing is written into the target. ``{"backpressure": "allow_deletes"}`` lets a run under
-    ``mirror`` delete any number of rows.
+    ``mirror`` delete any number of rows, of several tables those that were stopped for it.
 
     Of a source with several tables each is planned as a hydration of its own, several at once. Tables that cannot be
     planned fail the task at its end; the others are planned, and left alone by a retry. The tasks behind it get what
@@ -130,10 +131,23 @@ class PlanSnapshotOperator(TransformTask):
                 return self._open_ranges(opened, planned)
             return {**ids, "ranges": planned.ranges}
 
-    def _plan(self, context: Context, opened: HydrationSession, hydration_id: str, *, run: str = "") -> Planned:
-        """Plan one hydration, which this run has. ``run``: its name, where it plans several at once."""
+    def _plan(
+        self,
+        context: Context,
+        opened: HydrationSession,
+        hydration_id: str,
+        *,
+        run: str = "",
+        failure: str | None = None,
+    ) -> Planned:
+        """Plan one hydration, which this run has.
+
+        ``run``: its name, where it plans several at once. ``failure``: why the table has failed before; of several
+        only those may delete any number of rows that were stopped for it.
+        """
         wish = _wish(context)
-        planner = replace(opened.planner(), run=run_of(context), allow_deletes=wish == ALLOW_DELETES)
+        allowed = wish == ALLOW_DELETES and (not run or exceptions.ALLOW_DELETES in (failure or ""))
+        planner = replace(opened.planner(), run=run_of(context), allow_deletes=allowed)
         begun = time.monotonic()
 
         def write() -> None:
@@ -200,7 +214,7 @@ class PlanSnapshotOperator(TransformTask):
                 return None
             hydration = opened.planner().register()
             tables.hold(hydration)
-            planned = self._plan(context, opened, hydration.id, run=run_of(context))
+            planned = self._plan(context, opened, hydration.id, run=run_of(context), failure=hydration.failure)
             if hydration.failure is not None:
                 opened.ledger.keep_failure(hydration.id, None)
             return planned

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.ports.sink import Activity, Marker, Plan
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, check_marked
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
+from airflow_provider_backpressure.exceptions import ALLOW_DELETES, BackpressureError, PlanSuperseded, SinkRefused
 
 
 @dataclass(kw_only=True)
@@ -196,7 +196,9 @@ class MemorySink:
         """Let a range's keys take the place of those that are held, where the plan may delete so many."""
         deleted = self.deleted.get(spec.plan_id, 0) + len(held.difference(keys))
         if spec.write.most_deleted is not None and deleted > spec.write.most_deleted:
-            raise SinkRefused(f"Range {spec.seq} would delete more than Budget(max_deletes=...) allows.")
+            raise SinkRefused(
+                f"Range {spec.seq} would delete more than Budget(max_deletes=...) allows: {ALLOW_DELETES}."
+            )
         self.deleted[spec.plan_id] = deleted
         self._written[:] = [*(key for key in self._written if key not in held), *keys]
 

@@ -12,11 +12,10 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
-from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
+from airflow_provider_backpressure.exceptions import ALLOW_DELETES, SinkRefused, SourceRefused
 
 GROWN = 1.5
 """A range of the plan before is split where it held more than so many times the rows that a range is to hold."""
-ALLOW = 'trigger the DAG with {"backpressure": "allow_deletes"}'
 
 
 def check_mirrored(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, sink: Sink) -> None:
@@ -82,14 +81,14 @@ def with_brake(
     if held and snapshot.total == 0:
         raise SourceRefused(
             f"{snapshot.source_identity} is empty, and mirror would delete all {held} rows of {draft.write.fence}: "
-            f"{ALLOW} if they are to go."
+            f"{ALLOW_DELETES} if they are to go."
         )
     surplus = held - snapshot.total if snapshot.total is not None and snapshot.total_exact else 0
     if surplus > most and draft.transform is None:
         raise SourceRefused(
             f"{snapshot.source_identity} holds {snapshot.total} rows and {draft.write.fence} {held}: mirror would "
-            f"delete at least {surplus}, more than Budget(max_deletes={budget.max_deletes:g}) allows ({most}): {ALLOW} "
-            "if they are to go."
+            f"delete at least {surplus}, more than Budget(max_deletes={budget.max_deletes:g}) allows ({most}): "
+            f"{ALLOW_DELETES} if they are to go."
         )
     return replace(draft, write=replace(draft.write, most_deleted=most))
 

@@ -366,3 +366,27 @@ def test_a_task_that_is_killed_ends_every_table_s_work(shop, monkeypatch):
     with pytest.raises(Exception, match="Airflow ended the task"):
         task.execute(context())
     assert all(not shop.ledger.gate(one.id).in_flight for one in shop.ledger.hydrations())
+
+
+def test_a_run_that_may_delete_lifts_the_limit_of_the_tables_that_were_stopped_for_it(shop):
+    def run(name: str, wish: str | None = None) -> Any:
+        given = context(run_id=name, conf={"backpressure": wish} if wish else None)
+        planned, error = plan(shop, given, mode="mirror")
+        for task in (lane(shop, planned), verify(shop, planned)):
+            try:
+                task.execute(given)
+            except AirflowFailException as raised:
+                error = raised
+        return error
+
+    assert run("first") is None
+    shop.sources["t1"].keys = range(10)
+    assert "t1 30: mirror would delete at least 20" in str(run("second"))
+    shop.sources["t2"].keys = range(10)
+    shop.sources["t3"].keys = range(100, 130)
+    error = str(run("third", wish="allow_deletes"))
+    assert "t2 30: mirror would delete at least 20" in error
+    assert "public.t3: Range" in error
+    assert "t1" not in error
+    assert run("fourth", wish="allow_deletes") is None
+    assert len(shop.sinks["t1"].rows) == len(shop.sinks["t2"].rows) == 10

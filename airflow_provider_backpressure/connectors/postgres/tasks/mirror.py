@@ -12,7 +12,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
 from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
-from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.exceptions import ALLOW_DELETES, SinkRefused
 
 
 def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, staged: SliceResult) -> SliceResult:
@@ -65,8 +65,8 @@ def _delete(connection: psycopg.Connection, spec: RangeSpec, parts: Mapping[str,
         if total > write.most_deleted:
             raise SinkRefused(
                 f"Range {spec.seq} would delete {gone} rows of {write.fence}, with which its run would delete {total}, "
-                f"more than Budget(max_deletes=...) allows ({write.most_deleted}): trigger the DAG with "
-                '{"backpressure": "allow_deletes"} if they are to go.'
+                f"more than Budget(max_deletes=...) allows ({write.most_deleted}): {ALLOW_DELETES} "
+                "if they are to go."
             )
     execute_alone(connection, write, sql.SQL(_DELETE).format(**parts))
     return gone
