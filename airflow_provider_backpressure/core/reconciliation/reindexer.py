@@ -287,7 +287,11 @@ class Reindexer:
         counts = self.ledger.counts(plan.plan_id) if plan else RangeCounts()
         row, unsettled, unknown = self.sink.held(), 0, False
         mirrored = plan is not None and plan.mirrored_since and row is not None and row.plan_id == plan.plan_id
-        confirmed = self._count_confirmed(plan) if plan is not None and mirrored else 0
+        confirmed = 0
+        if plan is not None and mirrored:
+            # Both of one list: a range that is confirmed meanwhile would make one number larger, and not the other.
+            records = list(every_range(self.ledger, plan.plan_id, [RangeState.COMMITTED]))
+            counts, confirmed = replace(counts, committed=len(records)), self._count_confirmed(plan, records)
         if plan is not None and row is not None and row.plan_id == plan.plan_id and counts.open:
             # Asked for in this order: whatever is committed meanwhile makes the row's number larger, and no other one.
             unsettled = self._count_unsettled(plan)
@@ -313,12 +317,10 @@ class Reindexer:
         found = self.sink.markers(plan.plan_id, list(tried)) if tried else {}
         return sum(not marker.revoked and marker.has_bounds(tried[each].bounds) for each, marker in found.items())
 
-    def _count_confirmed(self, plan: Plan) -> int:
-        """Count the ranges that the ledger has as committed because they did not change."""
-        writes = LastWrites(plan, self.sink)
-        records = {each.slice_id: each for each in every_range(self.ledger, plan.plan_id, [RangeState.COMMITTED])}
-        markers = self.sink.markers(plan.plan_id)
-        return sum(name not in markers and writes.proves(each) is not None for name, each in records.items())
+    def _count_confirmed(self, plan: Plan, committed: Sequence[RangeRecord]) -> int:
+        """Count those of the ranges that the ledger has as committed because they did not change."""
+        writes, markers = LastWrites(plan, self.sink), self.sink.markers(plan.plan_id)
+        return sum(each.slice_id not in markers and writes.proves(each) is not None for each in committed)
 
     def _unknown(self, plan: Plan) -> bool:
         """Whether a marker is of no range in the ledger. It has each range before anything of it can be committed."""

@@ -7,6 +7,7 @@ import pytest
 from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, Refresh
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.gate.hydration import RangeCounts
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.repair import repair
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
@@ -194,6 +195,29 @@ def test_a_lane_that_is_retried_continues_with_what_it_confirmed() -> None:
     mirror.drain(again)
     mirror.finish(again)
     assert mirror.sink.markers(again.plan.plan_id) == {}
+
+
+def test_a_range_that_is_confirmed_while_ledger_and_sink_are_compared_is_in_both_numbers_or_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mirror = Mirror()
+    mirror.run("first")
+    mirror.source.keys = [key for key in range(100) if key != 50]
+    planned = mirror.planner("second").plan()
+    mirror.runner.failures[3] = [RangeFailed("killed")] * 3
+    with pytest.raises(RangeFailed):
+        mirror.drain(planned)
+    mirror.ledger.retry_failed(planned.plan.plan_id)
+    counts = mirror.ledger.counts
+
+    def count_then_confirm(plan_id: str) -> RangeCounts:
+        found = counts(plan_id)
+        monkeypatch.setattr(mirror.ledger, "counts", counts)
+        mirror.drain(planned)
+        return found
+
+    monkeypatch.setattr(mirror.ledger, "counts", count_then_confirm)
+    assert mirror.planner("second").reindex(planned.hydration, who="ada", within_plan=True) is None
 
 
 def test_a_lost_ledger_stages_what_has_no_marker() -> None:
