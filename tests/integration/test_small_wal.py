@@ -245,7 +245,7 @@ def test_a_slot_that_was_given_up_between_runs_begins_anew_where_that_is_declare
     followed.source("DELETE FROM t WHERE id = 8", f"SELECT pg_drop_replication_slot('{followed.slots()[0][0]}')")
     with pytest.raises(LogLost, match="is gone"):
         limited.plan()
-    assert len(followed.sink("SELECT FROM raw.t")) == 49, "the source may be an older one, so nothing is emptied"
+    assert followed.sink("SELECT count(*) FROM raw.t") == [(49,)], "the source may be an older one"
 
 
 TOLD: list[dict[str, str]] = []
