@@ -193,10 +193,8 @@ class PostgresLog:
             lost = f"{name} {at} is gone, and with it {gone}"
         else:
             lost = f"{name} {at} was invalidated: the server has removed log {removed} (max_slot_wal_keep_size)"
-        # Giving the log up at its limit removes both. A slot alone is lost by a failover or a restored server, and
-        # what is there may be older than the target.
-        ours = slot is not None or not self._session.rows(_NAMED, (self.stream,))
-        if self._restarts and ours:
+        # At its limit both are removed. A failover or a backup lacks the slot alone, and may be older than the target.
+        if self._restarts and (slot is not None or not self._session.rows(_NAMED, (self.stream,))):
             raise SnapshotLost(f"{lost}: the table is read again, as declared (at_wal_limit).")
         raise LogLost(f"{lost}: {RESTART}.")
 
