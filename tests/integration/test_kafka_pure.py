@@ -78,6 +78,7 @@ def hydrate(declared: ComposedKafka, runner: ConnectRunner | None = None) -> Non
 
 
 @pytest.mark.statement("V6")
+@pytest.mark.long
 def test_values_are_equal_and_the_log_says_what_it_costs(
     bare: tuple[ConnectRunner, Any],
     topic: Topic,
