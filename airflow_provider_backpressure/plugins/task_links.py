@@ -36,14 +36,7 @@ def task_of(record: RangeRecord) -> answers.TaskTold | None:
         found = _of_one_range(found, record)
         # Its credit is older than the task, since a sensor has reserved it; nor did a try after the commit submit it.
         number = _try_of(found, record.committed_at) if found.task_id else None
-    return answers.TaskTold(
-        dag_id=found.dag_id,
-        run_id=found.run_id,
-        task_id=found.task_id,
-        map_index=found.map_index,
-        try_number=number,
-        href=_page_of(found, number),
-    )
+    return _tell(found, number)
 
 
 def task_by_lane(lane: str, try_number: int | None) -> answers.TaskTold | None:
@@ -51,13 +44,17 @@ def task_by_lane(lane: str, try_number: int | None) -> answers.TaskTold | None:
     found = drainer(lane)
     if found is None or found.task_id is None:
         return None
+    return _tell(found, try_number)
+
+
+def _tell(found: Drainer, number: int | None) -> answers.TaskTold:
     return answers.TaskTold(
         dag_id=found.dag_id,
         run_id=found.run_id,
         task_id=found.task_id,
         map_index=found.map_index,
-        try_number=try_number,
-        href=_page_of(found, try_number),
+        try_number=number,
+        href=_page_of(found, number),
     )
 
 

@@ -251,13 +251,13 @@ class Session:
                 if not (used_before and is_lost(error)):
                     raise
                 # Others that are idle were most likely lost with it.
-                connection = self._open(anew=True)
+                connection = self._open(fresh=True)
                 with _hung_up(connection, seconds):
                     return work(connection)
 
-    def _open(self, *, anew: bool = False) -> Connection:
+    def _open(self, *, fresh: bool = False) -> Connection:
         if self._connection is None or self._connection.closed:
-            idle = None if anew else _idle.take(self._key)
+            idle = None if fresh else _idle.take(self._key)
             self._connection, self._taken = idle or self._connect(), idle is not None
         return self._connection
 
