@@ -240,8 +240,22 @@ PARTITIONED = (
             SinkRefused,
             "its foreign key of_id_fkey may be broken",
         ),
+        (
+            ("CREATE TABLE raw.t (LIKE t INCLUDING ALL)", "CREATE TABLE raw.child () INHERITS (raw.t)"),
+            SinkRefused,
+            "other tables inherit from it",
+        ),
     ],
-    ids=["unique", "foreign key", "collation", "text key", "no key", "unique in a part", "foreign key to a part"],
+    ids=[
+        "unique",
+        "foreign key",
+        "collation",
+        "text key",
+        "no key",
+        "unique in a part",
+        "foreign key to a part",
+        "children",
+    ],
 )
 def test_a_target_that_cannot_be_mirrored_is_refused_at_plan(
     statements: tuple[str, ...], error: type[BackpressureError], words: str, database: Endpoint, composed: Composed

@@ -51,13 +51,19 @@ class PostgresMirror:
         columns = {column.name: column for column in write.columns}
         text = [name for name in split if key_cast(columns[name].type) in _ORDERED_TEXT]
         unknown = [name for name in text if columns[name].collation is None]
-        if find(self.session, self.name) is None:
+        table = find(self.session, self.name)
+        if table is None:
             if text:
                 raise SinkRefused(
                     f"{self.name} cannot be mirrored: it is not there yet, so the order of {join_names(text)} in it is "
                     "not known. Create it with the source's collation first."
                 )
             return
+        if table.has_children:
+            raise SinkRefused(
+                f"{self.name} cannot be mirrored: other tables inherit from it, and their rows would be deleted as "
+                "its own. Use mode='replace' into a table of its own."
+            )
         if unknown:
             raise SinkRefused(
                 f"{self.name} cannot be mirrored: whether text in {join_names(unknown)} is ordered as in the source is "
