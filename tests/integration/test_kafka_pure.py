@@ -17,7 +17,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks import pure_client
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect import SHARED, ConnectRunner
 from dev.services import Server
 from tests.support.composed import difference
 from tests.support.kafka import PASSWORD, ComposedKafka, Topic, endpoint_of, login_of
@@ -42,8 +42,8 @@ raise ModuleNotFoundError("No module named 'confluent_kafka'", name="confluent_k
 @pytest.fixture
 def bare(connect: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ConnectRunner, Any]]:
     """A runner whose executors have no client of Kafka, and the logins it looks into."""
-    # Workers of its own: what hides the module must reach no other session.
-    monkeypatch.setattr("airflow_provider_backpressure.runners.connect.SHARED", {})
+    # Workers of its own, said and not left to Spark: what hides the module must reach no other session.
+    monkeypatch.setitem(SHARED, "spark.sql.artifact.isolation.enabled", "true")
     hidden = tmp_path / "confluent_kafka.py"
     hidden.write_text(ABSENT)
     logins: dict[str, Endpoint] = {}
@@ -78,7 +78,6 @@ def hydrate(declared: ComposedKafka, runner: ConnectRunner | None = None) -> Non
 
 
 @pytest.mark.statement("V6")
-@pytest.mark.long
 def test_values_are_equal_and_the_log_says_what_it_costs(
     bare: tuple[ConnectRunner, Any],
     topic: Topic,
