@@ -372,6 +372,13 @@ def test_it_can_be_heard_and_read_and_used_without_a_mouse(login: Login, page: P
         reached.append(tab.evaluate("document.activeElement.textContent.trim() || document.activeElement.ariaLabel"))
     wanted = ["Skip to the content", "All hydrations", "Pause …", "Change …"]
     assert [each for each in reached if each in wanted][: len(wanted)] == wanted
+    top = tab.get_by_role("link", name="All hydrations")
+    top.focus()
+    for _ in range(2):
+        with tab.expect_response(re.compile(f"/api/hydrations/{page.hydration_id}$")):
+            page.ledger.pause(page.hydration_id, who="ada")
+            page.ledger.resume(page.hydration_id, who="ada")
+    expect(top).to_be_focused()
     pause = tab.get_by_role("button", name="Pause …")
     pause.focus()
     pause.press("Enter")

@@ -17,7 +17,11 @@ let view = null;
 let seen = null;
 let pushed = false;
 
+let place = null;
 function path(...names) {
+  // What has not changed is left alone: a focus on the link would be lost with each look.
+  if (names.join() === place) return;
+  place = names.join();
   const top = dag ? `Hydrations of ${dag}` : "All hydrations";
   const items = [names.length ? el("a", { href: "#/" }, top) : el("span", { "aria-current": "page" }, top)];
   items.push(...names.map((name) => el("span", { "aria-current": "page" }, name)));
