@@ -121,6 +121,22 @@ def test_a_value_that_is_equal_but_stored_otherwise_is_written(database: Endpoin
     assert run(database, "SELECT price::text FROM raw.t WHERE id IN (5, 6) ORDER BY id") == [("5.000",), (None,)]
 
 
+def test_a_value_that_a_cast_to_text_does_not_show_is_written(database: Endpoint, composed: Composed) -> None:
+    """A user's cast of a type may say less than the type's own text does."""
+    run(
+        database,
+        "CREATE TYPE pair AS (a int, b int)",
+        "CREATE FUNCTION label(pair) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT ''pair ''::text || ($1).a'",
+        "CREATE CAST (pair AS text) WITH FUNCTION label(pair)",
+        "ALTER TABLE t ADD COLUMN p pair",
+        "UPDATE t SET p = (1, 2) WHERE id <> 8",
+    )
+    mirror(composed, "first")
+    run(database, "UPDATE t SET p = (1, 3) WHERE id = 7", "UPDATE t SET p = (NULL, NULL) WHERE id = 8")
+    mirror(composed, "second")
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
 def test_rows_behind_the_last_bounds_are_cut_into_new_ranges(database: Endpoint, composed: Composed) -> None:
     mirror(composed, "first")
     run(database, "INSERT INTO t SELECT i, 'new', 1 FROM generate_series(3001, 8000) i", "ANALYZE t")

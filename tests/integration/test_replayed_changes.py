@@ -164,6 +164,22 @@ def test_what_nobody_here_knows_is_read_again(make: Make) -> None:
     assert table.differs() == (0, 0)
 
 
+def test_blanks_at_the_end_come_along_with_a_value_that_the_log_leaves_out(make: Make) -> None:
+    """From the target, and read again: a cast to text would cut them off."""
+    columns = (Column(name="id", type="integer", nullable=False), Column(name="doc", type="bpchar"))
+    table = make(
+        "CREATE TABLE t (id int PRIMARY KEY, doc bpchar)",
+        "ALTER TABLE t ALTER doc SET STORAGE EXTERNAL",
+        columns=columns,
+    )
+    table.source(f"INSERT INTO t SELECT g, {long('a')} || '  ' FROM generate_series(1, 2) g")
+    table.replay()
+    table.source("UPDATE t SET id = id + 10", "DELETE FROM raw.t WHERE id = 2")
+    table.replay()
+    assert table.asked == 1
+    assert run(table.database, "SELECT id, octet_length(doc) FROM raw.t ORDER BY 1") == [(11, 3002), (12, 3002)]
+
+
 @pytest.fixture
 def standby(services: Services) -> Iterator[Standby]:
     """A server of its own, whose commits can be made to wait."""

@@ -68,7 +68,7 @@ class Planner(Previewer):
         planner, refreshes = self._with_overrides(hydration), self.refresh is Refresh.EACH_RUN
         asks = not (self.run and hydration.restarted_by == self.run)
         if restart and asks:
-            return planner._begin(hydration, planner.preview(), restarted_by=self.run)
+            return planner._begin(hydration, planner.preview(), restarted_by=self.run, anew=True)
         followed = planner.reindex(hydration, who=self.owner)
         if followed is not None:
             return followed
@@ -144,9 +144,18 @@ class Planner(Previewer):
         return plan is not None and hydration.phase is Phase.STEADY_STATE and not self.ledger.counts(plan.plan_id).open
 
     def _begin(
-        self, hydration: Hydration, preview: Preview, *, closes: Plan | None = None, restarted_by: str = ""
+        self,
+        hydration: Hydration,
+        preview: Preview,
+        *,
+        closes: Plan | None = None,
+        restarted_by: str = "",
+        anew: bool = False,
     ) -> Planned:
-        """Plan again: first in the ledger, then in the sink, so that after a kill in between the plan can continue."""
+        """Plan again: first in the ledger, then in the sink, so that after a kill in between the plan can continue.
+
+        ``anew``: nothing of the plan before is relied on.
+        """
         snapshot = preview.snapshot
         catches_up = snapshot.consistency is Consistency.CATCH_UP
         keeps_bad = preview.keeps_bad and self.transform is None
@@ -182,7 +191,7 @@ class Planner(Previewer):
         rows = next_rows(self.budget, snapshot.row_bytes, measure_plan(self.ledger, hydration, self.runner))
         ranges_of = partial(self.source.ranges, snapshot)
         if self.mode is Mode.MIRROR:
-            before = hydration.plan if self._is_complete(hydration) and not closes else None
+            before = hydration.plan if self._is_complete(hydration) and not (closes or anew) else None
             draft = self._with_mirror(draft, before, snapshot, closes=closes)
             ranges_of = partial(list_ranges, draft, before, snapshot, ledger=self.ledger, source=self.source)
         try:

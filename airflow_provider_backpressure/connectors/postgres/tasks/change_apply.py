@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy as binary
-from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, print_as_text
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import RowSum, names
 from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
@@ -154,7 +154,7 @@ class Fold:
             return None if row[0] else (row[1],)
         if emptied or not self.trusted:
             return None
-        return self.connection.execute(self._sql(_THERE, column=self._name(number)), key).fetchone()
+        return self.connection.execute(self._sql(_THERE, column=print_as_text(self._name(number))), key).fetchone()
 
     def _fill_in(self, number: int) -> None:
         """Fill in what the last change of a key leaves out from earlier ones, as far as they are of the same row."""
@@ -271,7 +271,7 @@ _EARLIER = """
     ORDER BY seq DESC LIMIT 1
 """
 """The latest change that holds a column, or with which another row begins or ends: a delete, or a move without it."""
-_THERE = "SELECT {column}::text FROM {target} WHERE {given_there}"
+_THERE = "SELECT {column} FROM {target} WHERE {given_there}"
 _FILL_IN = """
     UPDATE {last} AS l SET
         {value} = p.value, lost = l.lost OR p.unknown,

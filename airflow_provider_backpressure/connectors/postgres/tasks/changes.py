@@ -17,6 +17,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
     CopyOut,
     Reading,
     open_copy_out,
+    print_as_text,
     reader_name,
 )
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder, Type
@@ -122,7 +123,7 @@ class LogChanges:
         """See :meth:`..changes.Changes.again`. The rows are read when every transaction of the window is seen."""
         types = {column.name: column.type for column in self._read.columns}
         query = sql.SQL("SELECT {} FROM {} AS t JOIN unnest({}) AS w({}) ON {}").format(
-            sql.SQL(", ").join(sql.SQL("t.{}::text").format(sql.Identifier(name)) for name in types),
+            sql.SQL(", ").join(print_as_text(sql.Identifier("t", name)) for name in types),
             sql.Identifier(*self._table),
             sql.SQL(", ").join(sql.SQL("%s::text[]::") + sql.SQL(types[name]) + sql.SQL("[]") for name in self._key),
             sql.SQL(", ").join(map(sql.Identifier, self._key)),

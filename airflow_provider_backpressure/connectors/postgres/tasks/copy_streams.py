@@ -306,6 +306,14 @@ def own_types(connection: psycopg.Connection, query: str) -> dict[str, bool]:
     return {column.name: column.type_code >= FIRST_OWN_TYPE for column in cursor.description or ()}
 
 
+def print_as_text(column: sql.Composable) -> sql.Composed:
+    """Return a column as the text that its type prints, from which it is read again: a cast may say less, or another.
+
+    A cast of ``bpchar`` cuts blanks off. A composite of nothing but NULL is no NULL.
+    """
+    return sql.SQL("CASE WHEN pg_catalog.num_nulls({0}) = 0 THEN pg_catalog.concat({0}) END").format(column)
+
+
 def comparable(connection: psycopg.Connection, query: str) -> str:
     """Return the query changed so that its rows have the same binary form in every database.
 
@@ -315,7 +323,8 @@ def comparable(connection: psycopg.Connection, query: str) -> str:
     own = own_types(connection, query)
     if not any(own.values()):
         return query
-    columns = [sql.SQL("q.{}::text" if own[name] else "q.{}").format(sql.Identifier(name)) for name in own]
+    places = {name: sql.Identifier("q", name) for name in own}
+    columns = [print_as_text(place) if own[name] else place for name, place in places.items()]
     return sql.SQL("SELECT {} FROM ({}) AS q").format(sql.SQL(", ").join(columns), sql.SQL(query)).as_string(connection)
 
 
