@@ -1,7 +1,6 @@
 """The application under ``/backpressure``: the API below ``/api``, the page beside it."""
 
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,13 +19,11 @@ from airflow_provider_backpressure.plugins.long_poll import Live
 
 STATIC = Path(str(files("airflow_provider_backpressure.plugins"))) / "static"
 KINDS = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
-CHARTS = "plotly.min.js"
 POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
-        # The charting library writes its styles into the page.
-        "style-src 'self' 'unsafe-inline'",
+        "style-src 'self'",
         "img-src 'self' data: blob:",
         "connect-src 'self'",
         "base-uri 'none'",
@@ -42,31 +39,20 @@ router = APIRouter(include_in_schema=False)
 @router.get("/")
 def page() -> FileResponse:
     """Return the page."""
-    return _file(STATIC / "page.html", cached=False)
+    return _file(STATIC / "page.html")
 
 
 @router.get("/static/{name}")
 def part(name: str) -> FileResponse:
     """Return a script, a style sheet or a picture."""
-    if name == CHARTS:
-        return _file(_charts(), cached=True)
     if name not in {file.name for file in STATIC.iterdir()}:
         raise HTTPException(status.HTTP_404_NOT_FOUND, "There is no such file.")
-    return _file(STATIC / name, cached=False)
+    return _file(STATIC / name)
 
 
-def _charts() -> Path:
-    """Return the charting library's script; the library itself, which takes a second to import, is not needed."""
-    spec = find_spec("plotly")
-    assert spec is not None
-    assert spec.origin is not None, "a requirement of this package"
-    return Path(spec.origin).parent / "package_data" / CHARTS
-
-
-def _file(path: Path, *, cached: bool) -> FileResponse:
-    # The page's own files are asked for each time and answered by their tag: after an upgrade no browser uses old ones.
-    cache = "private, max-age=86400" if cached else "private, no-cache"
-    return FileResponse(path, media_type=KINDS[path.suffix], headers={**HEADERS, "Cache-Control": cache})
+def _file(path: Path) -> FileResponse:
+    # Asked for each time and answered by its tag: after an upgrade no browser uses an old one.
+    return FileResponse(path, media_type=KINDS[path.suffix], headers={**HEADERS, "Cache-Control": "private, no-cache"})
 
 
 COMPRESSED_FROM = 2_000

@@ -26,6 +26,7 @@ def login(browser: Browser, page: PageServer) -> Iterator[Callable[[str], Page]]
     def enter(user: str) -> Page:
         tab = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
         tab.on("pageerror", lambda error: faults.append(str(error)))
+        tab.on("console", lambda said: "Content Security Policy" in said.text and faults.append(said.text))
         tab.on("request", lambda request: _inside(request.url, page.airflow.url, faults))
         log_in(tab, page.airflow, user)
         opened.append(tab)
