@@ -113,8 +113,10 @@ export function time(text) {
 export function named(identity) {
   const rest = identity.split("/").slice(3).join("/");
   const [place, ...table] = rest.split("/");
-  const name = table.join("/") || place || identity;
-  return { kind: identity.split("://")[0], name, place: identity, server: identity.endsWith(`/${name}`) ? identity.slice(0, -name.length - 1) : identity };
+  const whole = table.join("/") || place || identity;
+  // A part of a table is told from others by a hash, which says nothing to people.
+  const name = whole.replace(/#[0-9a-f]{12}$/, "");
+  return { kind: identity.split("://")[0], name, place: identity, server: identity.endsWith(`/${whole}`) ? identity.slice(0, -whole.length - 1) : identity };
 }
 
 // A name may be broken behind its dots, slashes and underscores, and nowhere else.
