@@ -21,14 +21,13 @@ from airflow_provider_backpressure.core.gate.queue import (
     Change,
     QueueEntry,
     Shared,
-    Work,
-    estimate_seconds,
-    estimate_starts,
-    in_order,
+    by_turn,
 )
 from airflow_provider_backpressure.core.planning.repair import repair, skip
 from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
-from airflow_provider_backpressure.core.progress.samples import duration, total_progress
+from airflow_provider_backpressure.core.progress.samples import duration
+from airflow_provider_backpressure.core.progress.state import State
+from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.push.hub import Push, Switch, is_on, turn
 from airflow_provider_backpressure.core.push.metrics import HISTOGRAMS, merge_recorded, quantile
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -180,42 +179,29 @@ def queue(args: Namespace) -> None:
 def rows(ledger: Ledger, cluster: str | None) -> list[dict[str, Any]]:
     """Return a line for each hydration that holds a token or waits, cluster by cluster, in the order of turns."""
     entries = ledger.queue(cluster)
+    ids = [entry.hydration_id for entry in entries]
+    seen = {now.hydration.id: now for now in ledger.glances(ids=ids, limit=len(ids))} if ids else {}
     lines = []
-    for name in dict.fromkeys(sorted(entry.cluster for entry in entries)):
-        own = [entry for entry in entries if entry.cluster == name]
+    for name in sorted({entry.cluster for entry in entries}):
         most = ledger.get_shared(Shared.HYDRATIONS, name)
-        concurrency = CONCURRENCY if most is None else most
-        works = {entry.hydration_id: _work(ledger, entry) for entry in own}
-        starts = estimate_starts(own, estimate_seconds(own, works), concurrency=concurrency)
-        places = {entry.hydration_id: number for number, entry in enumerate(in_order(own), start=1)}
-        lines += [_line(ledger, entry, concurrency, places, starts) for entry in own]
+        own = by_turn(entry for entry in entries if entry.cluster == name and entry.hydration_id in seen)
+        lines += [_line(entry, seen[entry.hydration_id], CONCURRENCY if most is None else most) for entry in own]
     return lines
 
 
-def _line(
-    ledger: Ledger,
-    entry: QueueEntry,
-    concurrency: int,
-    places: dict[str, int],
-    starts: dict[str, float | None],
-) -> dict[str, Any]:
-    start = starts.get(entry.hydration_id)
+def _line(entry: QueueEntry, now: HydrationSummary, concurrency: int) -> dict[str, Any]:
+    start = now.starts_in_seconds
     return {
         "cluster": entry.cluster,
         "at_once": concurrency,
-        "position": None if entry.running else places[entry.hydration_id],
+        "position": now.place.position or None,
         "id": entry.hydration_id[:SHOWN],
-        "target": ledger.hydration(entry.hydration_id).sink_identity,
-        "state": "hydrating" if entry.running else "waiting",
+        "target": now.hydration.sink_identity,
+        "state": (now.state if entry.running else State.QUEUED).value,
         "priority": entry.priority,
         "ready_at": entry.ready_at,
         "starts_in": None if start is None else duration(start),
     }
-
-
-def _work(ledger: Ledger, entry: QueueEntry) -> Work:
-    progress = total_progress(ledger.statistics(entry.hydration_id))
-    return Work(left=progress.left, rate=ledger.rate(entry.hydration_id) if entry.running else None)
 
 
 @command

@@ -246,9 +246,9 @@ def test_the_queue_shows_place_and_expected_start(world, airflow):
     rows = json.loads(out)
     assert code == 0
     assert [(row["state"], row["position"], row["target"]) for row in rows] == [
-        ("hydrating", None, "memory://sink"),
-        ("waiting", 1, "b"),
-        ("waiting", 2, "c"),
+        ("running", None, "memory://sink"),
+        ("queued", 1, "b"),
+        ("queued", 2, "c"),
     ]
     assert {row["at_once"] for row in rows} == {1}
     assert "number 1 in the queue of" in facts(airflow, other_id(world, "b"))["gate"]
