@@ -11,16 +11,17 @@ from airflow_provider_backpressure.assets import has_asset, hydration_asset, hyd
 from airflow_provider_backpressure.base_operator import HydrationTask, may_retry
 from airflow_provider_backpressure.core.execution.work_pool import WorkPool
 from airflow_provider_backpressure.core.gate.activity import Step
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.preconditions import check_held
 from airflow_provider_backpressure.core.ports.ledger import Ledger, every_range
 from airflow_provider_backpressure.core.progress.samples import rows_received
 from airflow_provider_backpressure.core.progress.state import describe_verified
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, VerificationFailed
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, VerificationFailed
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.operators.table_set import (
@@ -119,26 +120,35 @@ class VerifyHydrationOperator(HydrationTask):
             every = {pair: known[id_] for pair, id_ in planned.ids.items() if id_ in known}
             tables.heard |= {found.id for found in every.values() if found.holder is not None}
             tables.over = self.await_runs(every.values(), context["ti"])
-            # Nobody has it any more where an earlier try has verified it.
-            before = {pair: found for pair, found in every.items() if found.holder is None and found.failure is None}
 
             def verify(pair: TablePair) -> Verified:
-                return self._verify_table(context, tables, pair, every[pair])
+                return self._verify_table(context, tables, pair, every.get(pair))
 
             pool: WorkPool[TablePair, Verified] = WorkPool(
                 work=verify, most=lambda: VERIFIED_AT_ONCE, on_end=tables.report
             )
-            found = pool.run(pair for pair in every if pair not in before)
-            tables.check(found.failed, total=len(every) + len(planned.failed), before=planned.failed)
+            found = pool.run(planned.ids)
+            tables.check(found.failed, total=len(planned.ids) + len(planned.failed), before=planned.failed)
             facts = {pair: verified.facts for pair, verified in found.done.items()}
-            # Airflow keeps the events of a task that succeeds only, so those of earlier tries are made here too.
-            facts |= {pair: self._facts(tables.shared.ledger, one) for pair, one in before.items()}
-            for declared, extra in ((tables.declare(pair), facts[pair]) for pair in every):
+            for declared, extra in ((tables.declare(pair), facts[pair]) for pair in planned.ids):
                 self._tell(context, hydration_asset(declared.source, declared.sink), extra)
             return {"tables": len(facts), "rows": sum(extra["rows"] for extra in facts.values())}
 
-    def _verify_table(self, context: Context, tables: TableSet, pair: TablePair, hydration: Hydration) -> Verified:
+    def _verify_table(
+        self, context: Context, tables: TableSet, pair: TablePair, hydration: Hydration | None
+    ) -> Verified:
+        """Verify one of the tables; one that an earlier try has verified has its event again, which Airflow lost."""
+        if hydration is None:
+            raise LedgerRefused(
+                "The ledger has no plan of it for this DAG any more: it was restored, or the hydration was forgotten "
+                "or given to another DAG. Clear plan_snapshot and what follows it."
+            )
         with tables.open(pair) as opened:
+            complete = hydration.phase is Phase.STEADY_STATE and hydration.failure is None
+            if hydration.holder is None and complete and hydration.plan is not None:
+                # Nobody has it any more. A ledger that was restored to before the run says so too, of another plan.
+                check_held(hydration.plan, opened.sink)
+                return Verified(facts=self._facts(opened.ledger, hydration), checksum=None)
             tables.hold(hydration)
             if (
                 hydration.failure is not None

@@ -390,3 +390,29 @@ def test_a_run_that_may_delete_lifts_the_limit_of_the_tables_that_were_stopped_f
     assert "t1" not in error
     assert run("fourth", wish="allow_deletes") is None
     assert len(shop.sinks["t1"].rows) == len(shop.sinks["t2"].rows) == 10
+
+
+@pytest.mark.parametrize("how", ["forgotten", "restored"])
+def test_a_ledger_that_does_not_know_what_was_planned_is_no_success(shop, how):
+    """What was planned is drained and verified, or named: also where the ledger is one of before the run."""
+    flow = {"mode": "replace", "refresh": "each_run"}
+    first, _ = plan(shop, **flow)
+    lane(shop, first).execute(context())
+    verify(shop, first).execute(context())
+    backup = _driver_of(shop.ledger).serialize()
+    given = context(run_id="next")
+    planned, _ = plan(shop, given, **flow)
+    assert len(names(planned)) == 6
+    if how == "restored":
+        _driver_of(shop.ledger).deserialize(backup)
+    else:
+        shop.ledger.forget(shop.hydration_of("t1").id)
+    lane(shop, planned).execute(given)
+    with pytest.raises((AirflowFailException, TablesFailed), match=r"public.t1: .*plan") as raised:
+        verify(shop, planned).execute(given)
+    assert str(raised.value).startswith(f"{1 if how == 'forgotten' else 6} of 6 tables have failed")
+
+
+def _driver_of(ledger: Any) -> Any:
+    with ledger._database.engine.connect() as connection:
+        return connection.connection.driver_connection
