@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SinkRefused, SnapshotLost, VerificationFailed
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import connected, run
-from tests.support.waiting import beside
+from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.integration
 
@@ -198,17 +199,25 @@ def committed(composed: Composed) -> int:
     return count
 
 
-def test_a_target_that_others_wrote_to_is_not_cleared(composed: Composed) -> None:
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_target_that_others_wrote_to_is_not_cleared(committed: bool, composed: Composed) -> None:
+    """Not either where what they wrote is committed while the target is about to be emptied."""
     fill(composed.source, KEYED)
+    waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with composed.open() as ports:
         ports.planner().plan()
         lane = ports.hydrator()
         lane.on_commit = lambda: ended(composed.source)
         with pytest.raises(SnapshotLost):
             lane.run()
-        run(composed.sink, "INSERT INTO raw.t VALUES (-1, 0, 'mine')")
-        with pytest.raises(SinkRefused, match="it cannot be cleared"):
-            ports.close_plan()
+        with connected(composed.sink, autocommit=committed) as other, ThreadPoolExecutor(1) as pool:
+            other.execute("INSERT INTO raw.t VALUES (-1, 0, 'mine')")
+            closing = pool.submit(ports.close_plan)
+            if not committed:
+                until(lambda: run(composed.sink, waits))
+                other.commit()
+            with pytest.raises(SinkRefused, match="it cannot be cleared"):
+                closing.result()
         assert run(composed.sink, "SELECT count(*) FROM raw.t WHERE id = -1") == [(1,)]
         assert ports.sink.epoch(lane.plan.plan_id) is not None, "the plan still holds the target"
 

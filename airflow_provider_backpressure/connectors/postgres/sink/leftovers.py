@@ -114,9 +114,11 @@ def remove_rows(connection: Connection, target: QualifiedName, commits: SystemTa
     ``SinkRefused`` where it holds other rows than the plan's markers count: somebody else has written too.
     """
     table = sql.SQL(target.sql)
-    held, written = count_rows(connection, target, commits, plan_id=plan_id)
-    if not held:
+    if not count_rows(connection, target, commits, plan_id=plan_id)[0]:
         return
+    # TRUNCATE waits for writers, and then removes what they have committed: rows are counted behind them.
+    connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table))
+    held, written = count_rows(connection, target, commits, plan_id=plan_id)
     if held != written:
         raise SinkRefused(
             f"{target} holds {held} rows and the closed plan {plan_id} wrote {written} of them: it cannot be cleared. "
