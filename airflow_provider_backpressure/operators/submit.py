@@ -145,7 +145,8 @@ class OneRange:
         others = replace(
             state, in_flight=state.in_flight - 1, reserved_bytes=max(0, state.reserved_bytes - record.memory_bytes)
         )
-        decision = gate_decision(others, self.opened.runner.memory(), self.hydrator.budget)
+        reading = self.hydrator.limiter.read_memory(others)
+        decision = gate_decision(others, reading, self.hydrator.budget)
         if not part(decision, Watch.MEMORY, in_flight=others.in_flight).open:
             return None
         return self.opened.ledger.admit(

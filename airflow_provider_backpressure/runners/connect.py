@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import grpc
 from pyspark import __version__ as CLIENT
 from pyspark.errors import PySparkException
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
@@ -237,6 +238,7 @@ class ConnectRunner:
         self._session: SparkSession | None = None
         self._zone: str | None = None
         self._memory: ExecutorMemory | None = None
+        self._profiles: dict[int, ResourceProfile] = {}
         self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="spark-connect")
 
     def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
@@ -303,9 +305,24 @@ class ConnectRunner:
         job = module(JOB)
         self._set_zone(session, spec.transform)
         with tag_jobs(session, spec.tag):
-            rows = job.range_job(session, spec, self._endpoints, self._transform).collect()
+            profile = self._find_profile(spec.task_cpus)
+            rows = job.range_job(session, spec, self._endpoints, self._transform, profile).collect()
         result: RangeResult = job.range_result(spec, rows)
         return result
+
+    def _find_profile(self, task_cpus: int) -> ResourceProfile | None:
+        """Return what makes tasks take so many cores, the same for all ranges: the server keeps each that it is given.
+
+        PySpark makes it on the server of the thread's active session. ``None`` for one core, which tasks take anyway.
+        """
+        if task_cpus == 1:
+            return None
+        with self._lock:
+            if task_cpus not in self._profiles:
+                profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(task_cpus)).build
+                log.info("Tasks take %s cores from now on, by the resource profile %s.", task_cpus, profile.id)
+                self._profiles[task_cpus] = profile
+            return self._profiles[task_cpus]
 
     def _checksum(self, spec: ChecksumSpec, session: SparkSession) -> SliceResult:
         job = module(JOB)
@@ -365,3 +382,4 @@ class ConnectRunner:
             if self._session is session:
                 session.client.close()
                 self._session, self._zone, self.session_id = None, None, str(uuid.uuid4())
+                self._profiles = {}

@@ -13,7 +13,7 @@ import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from typing import Any
 
@@ -30,6 +30,8 @@ _UNITS = {"": 1, "b": 1, "k": 1024, "m": MEBIBYTE, "g": 1024 * MEBIBYTE, "t": 10
 _SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)(b?)\s*", re.IGNORECASE)
 _TREE = ("ProcessTreeJVMRSSMemory", "ProcessTreePythonRSSMemory", "ProcessTreeOtherRSSMemory")
 _JVM = ("JVMHeapMemory", "JVMOffHeapMemory")
+_SETTABLE = ("spark://", "yarn", "k8s://")
+"""Clusters on which a stage may set the cores of its tasks, seen on Spark 4.1."""
 
 Fetch = Callable[[str], Any]
 
@@ -75,6 +77,48 @@ def fullest(stages: Iterable[Mapping[str, Any]]) -> tuple[str, int | None]:
     return max(used.items(), key=lambda entry: entry[1], default=(DRIVER, None))
 
 
+def largest_jvm(stages: Iterable[Mapping[str, Any]], executors: Iterable[Mapping[str, Any]]) -> int:
+    """Return the bytes of the largest JVM of an executor within these running stages, and over its life without one.
+
+    0 where there is none, and where the driver is the executor: its JVM is the server's as well.
+    """
+    there = [one for one in executors if one.get("id") != DRIVER and one.get("isActive", True)]
+    life = [one.get("peakMemoryMetrics") or {} for one in there]
+    return _most(_peaks(stages), _jvm_bytes) or _most(life, _jvm_bytes)
+
+
+def _peaks(stages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, int]]:
+    """Return the peaks of each executor that is not the driver, by stage."""
+    summaries = [entry for stage in stages for entry in (stage.get("executorSummary") or {}).items()]
+    return [summary.get("peakMemoryMetrics") or {} for executor, summary in summaries if executor != DRIVER]
+
+
+def _most(peaks: Iterable[Mapping[str, int]], count: Callable[[Mapping[str, int]], int]) -> int:
+    return max(map(count, peaks), default=0)
+
+
+def _jvm_bytes(peaks: Mapping[str, int]) -> int:
+    return peaks.get(_TREE[0], 0) or sum(peaks.get(name, 0) for name in _JVM)
+
+
+def may_set_cores(properties: Mapping[str, str]) -> bool:
+    """Whether a range's task may take more cores than one, on the executors that are there.
+
+    Spark allows it on clusters. With dynamic allocation it would start other executors for such tasks. Where a task
+    takes several cores anyway, they are left as they are.
+    """
+    dynamic = properties.get("spark.dynamicAllocation.enabled", "false") == "true"
+    on_cluster = properties.get("spark.master", "").startswith(_SETTABLE)
+    return on_cluster and not dynamic and properties.get("spark.task.cpus", "1") == "1"
+
+
+def cores_to_share(executors: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Return the cores of each executor where there are several; the memory of one alone needs no sharing."""
+    cores = tuple(int(one.get("totalCores", 0)) for one in executors if one.get("isActive", True))
+    found = tuple(each for each in cores if each)
+    return found if len(found) > 1 else ()
+
+
 def find_working_stages(stages: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Return the attempts of stages that have begun a task; one that waits for a slot has no memory to report."""
     return frozenset(
@@ -118,6 +162,7 @@ class ExecutorMemory:
         self._page: str | None = None
         self._limit = 0
         self._task_cpus = 1
+        self._sets_cores = False
         self._last: tuple[float, MemoryReading] | None = None
         self._figure_at: float | None = None
         self._begun: dict[str, float] = {}
@@ -140,14 +185,7 @@ class ExecutorMemory:
             if self._last is None:
                 return None
             at, last = self._last
-            return MemoryReading(
-                used_bytes=last.used_bytes,
-                limit_bytes=last.limit_bytes,
-                age_seconds=now - at,
-                executor=last.executor,
-                slots=last.slots,
-                slots_each=last.slots_each,
-            )
+            return replace(last, age_seconds=now - at, idle=False)
         executor, used = fullest(stages)
         running = find_working_stages(stages)
         reading = MemoryReading(
@@ -157,6 +195,8 @@ class ExecutorMemory:
             executor=executor,
             slots=slots(executors, self._task_cpus),
             slots_each=max((slots([one], self._task_cpus) or 0 for one in executors), default=0) or None,
+            jvm_bytes=largest_jvm(stages, executors),
+            cores=cores_to_share(executors) if self._sets_cores else (),
             idle=used is None and not running,
         )
         self._last = (now, reading)
@@ -179,6 +219,7 @@ class ExecutorMemory:
             properties = dict(self._fetch(f"{self._page}/environment")["sparkProperties"])
             self._limit = limit_bytes(properties)
             self._task_cpus = max(1, int(properties.get("spark.task.cpus", "1")))
+            self._sets_cores = may_set_cores(properties)
         return self._page
 
     def _search(self) -> str:

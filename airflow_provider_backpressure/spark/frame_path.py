@@ -31,13 +31,13 @@ from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.spark.change_rows import log_reader
-from airflow_provider_backpressure.spark.code_loading import aboard
 from airflow_provider_backpressure.spark.registry import reader, task_module, writer
 from airflow_provider_backpressure.spark.stream_end import END, append_end, hidden_columns
-from airflow_provider_backpressure.spark.task import RESULT, measure, outcome, report_errors
+from airflow_provider_backpressure.spark.task import RESULT, map_batches, measure, outcome, report_errors
 from airflow_provider_backpressure.spark.types import carrier, postgres_type
 
 if TYPE_CHECKING:
+    from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
 
 Function = Callable[["DataFrame"], "DataFrame"]
@@ -96,12 +96,17 @@ def _by_value(function: Function) -> None:
 
 
 def frame_job(
-    session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: Endpoint, function: Function | None
+    session: "SparkSession",
+    spec: RangeSpec,
+    source: Endpoint,
+    sink: Endpoint,
+    function: Function | None,
+    profile: "ResourceProfile | None",
 ) -> "DataFrame":
     """Return the job of a range: one row with its result."""
     if spec.transform is None:
-        return _straight(session, spec, source, sink)
-    read = _source(session, spec.read, spec.slices, source, spec)
+        return _straight(session, spec, source, sink, profile)
+    read = _source(session, spec.read, spec.slices, source, spec, profile)
     frame = apply_transform(session, read, spec.transform, function)
     names = [*frame.columns, END]
 
@@ -112,10 +117,12 @@ def frame_job(
         yield outcome(lambda: measure(work, Stage.READ_AND_TRANSFORM))
 
     whole = _with_end(session, frame, len(names) - 1)
-    return whole.coalesce(1).mapInArrow(aboard(write), RESULT)
+    return map_batches(whole.coalesce(1), write, RESULT, profile)
 
 
-def _straight(session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: Endpoint) -> "DataFrame":
+def _straight(
+    session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: Endpoint, profile: "ResourceProfile | None"
+) -> "DataFrame":
     """Return the job of a range whose rows stay as they are: one task, through which they stream."""
 
     def work() -> SliceResult:
@@ -137,7 +144,7 @@ def _straight(session: "SparkSession", spec: RangeSpec, source: Endpoint, sink: 
         for _ in batches:
             yield outcome(lambda: measure(task))
 
-    return session.range(0, 1, 1, 1).mapInArrow(aboard(run), RESULT)
+    return map_batches(session.range(0, 1, 1, 1), run, RESULT, profile)
 
 
 def _target_looks(spec: RangeSpec) -> bool:
@@ -187,6 +194,7 @@ def _source(
     pieces: Sequence[Slice] = (),
     source: Endpoint | None = None,
     spec: RangeSpec | None = None,
+    profile: "ResourceProfile | None" = None,
 ) -> "DataFrame":
     """Return the source's rows, a task for each piece; without pieces none, for analysis.
 
@@ -207,7 +215,7 @@ def _source(
                     yield from _read(spec, pieces[index], source)
 
     tasks = max(1, len(pieces))
-    return session.range(0, tasks, 1, tasks).mapInArrow(aboard(read), schema)
+    return map_batches(session.range(0, tasks, 1, tasks), read, schema, profile)
 
 
 def _with_end(session: "SparkSession", frame: "DataFrame", width: int) -> "DataFrame":

@@ -28,31 +28,35 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     copies,
 )
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.spark.code_loading import aboard
 from airflow_provider_backpressure.spark.frame_path import Function, describe_columns, frame_job
 from airflow_provider_backpressure.spark.registry import task_module
-from airflow_provider_backpressure.spark.task import RESULT, measure, outcome
+from airflow_provider_backpressure.spark.task import RESULT, map_batches, measure, outcome
 from airflow_provider_backpressure.spark.value_hash import checksum_slice
 
 if TYPE_CHECKING:
+    from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
 
 
 def range_job(
-    session: "SparkSession", spec: RangeSpec, endpoints: Mapping[str, Endpoint], function: Function | None = None
+    session: "SparkSession",
+    spec: RangeSpec,
+    endpoints: Mapping[str, Endpoint],
+    function: Function | None = None,
+    profile: "ResourceProfile | None" = None,
 ) -> "DataFrame":
-    """Return the job of a range. ``function``: what a transform without a reference means."""
+    """Return the job of a range. ``function``: what a transform without a reference means; ``profile``: its tasks'."""
     source, sink = endpoint_of(endpoints, spec.read.conn_id), endpoint_of(endpoints, spec.write.conn_id)
     if spec.path == REPLAY:
         whole, *_ = spec.slices
         replay_slice = task_module(spec.write.kind, "change_apply").replay_slice
-        return _job(session, [partial(measure, partial(replay_slice, spec, whole, source, sink))])
+        return _job(session, [partial(measure, partial(replay_slice, spec, whole, source, sink))], profile)
     if spec.path == FRAME:
-        return frame_job(session, spec, source, sink, function)
+        return frame_job(session, spec, source, sink, function, profile)
     if spec.path != COPY or spec.transform is not None or not copies(spec.read.kind, spec.write.kind):
         raise InvalidDeclaration(f"The path {spec.path!r} cannot be taken by range {spec.seq}.")
     run_slice = task_module(spec.write.kind, "copy").run_slice
-    return _job(session, [partial(run_slice, spec, piece, source, sink) for piece in spec.slices])
+    return _job(session, [partial(run_slice, spec, piece, source, sink) for piece in spec.slices], profile)
 
 
 def checksum_job(
@@ -79,10 +83,12 @@ def range_result(spec: RangeSpec, rows: list[Any]) -> RangeResult:
     return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=slice_results(rows))
 
 
-def _job(session: "SparkSession", tasks: list[Callable[[], SliceResult]]) -> "DataFrame":
+def _job(
+    session: "SparkSession", tasks: list[Callable[[], SliceResult]], profile: "ResourceProfile | None" = None
+) -> "DataFrame":
     def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 yield outcome(tasks[index])
 
-    return session.range(0, len(tasks), 1, len(tasks)).mapInArrow(aboard(run), RESULT)
+    return map_batches(session.range(0, len(tasks), 1, len(tasks)), run, RESULT, profile)

@@ -4,6 +4,7 @@ Lanes acquire; sensors and triggers only look. Both go through :func:`gate_decis
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -51,11 +52,11 @@ def memory_signals(
 ) -> tuple[Signal, Signal]:
     """Return both lines of executor memory: predicted by what finished ranges took, and live.
 
-    ``baseline_bytes`` is what the executor holds besides our ranges (its JVM, strangers).
+    ``baseline_bytes`` is what strangers were seen to hold of an executor, its JVM with them.
     """
     alone = reading is not None and reading.isolated
     predicted = predict_memory(
-        baseline_bytes=0 if alone else baseline_bytes,
+        baseline_bytes=0 if alone else _count_baseline(baseline_bytes, reading),
         reserved_bytes=0 if alone else _count_reserved(state, reading),
         next_bytes=state.range_memory_bytes,
         limit_bytes=reading.limit_bytes if reading else None,
@@ -72,6 +73,27 @@ def memory_signals(
     return predicted, live
 
 
+def count_task_cpus(state: GateState, reading: MemoryReading | None, budget: Budget) -> int:
+    """Return how many cores of an executor the next range takes, where several executors let it take more than one.
+
+    Its share of the cores is at least its share of the memory. So the ranges that Spark puts on one executor fit into
+    it, also those of other hydrations, which take their shares by the same rule.
+    """
+    if reading is None or not reading.cores or not state.range_memory_bytes:
+        return 1
+    most, room = max(reading.cores), _count_room(reading, budget)
+    return most if state.range_memory_bytes >= room else max(1, math.ceil(most * state.range_memory_bytes / room))
+
+
+def _count_baseline(strangers: int, reading: MemoryReading | None) -> int:
+    return max(strangers, reading.jvm_bytes) if reading else strangers
+
+
+def _count_room(reading: MemoryReading, budget: Budget, strangers: int = 0) -> int:
+    """Return what ranges may take of one executor."""
+    return int(reading.limit_bytes * budget.executor_memory) - _count_baseline(strangers, reading)
+
+
 def _count_reserved(state: GateState, reading: MemoryReading | None) -> int:
     """Return what ranges in flight may take of one executor, beside the next one.
 
@@ -81,11 +103,13 @@ def _count_reserved(state: GateState, reading: MemoryReading | None) -> int:
     reserved = max(state.reserved_bytes, state.in_flight * (state.range_memory_bytes or 0))
     if reading is None or not reading.slots_each:
         return reserved
-    return min(reserved, (reading.slots_each - 1) * _largest(state))
+    return min(reserved, (reading.slots_each - 1) * _largest(state, reading))
 
 
-def _largest(state: GateState) -> int:
-    return max(state.range_memory_bytes or 0, state.largest_bytes)
+def _largest(state: GateState, reading: MemoryReading) -> int:
+    """Return what each range on an executor may take. Ranges with cores by their memory take no more than such ones."""
+    own = state.range_memory_bytes or 0
+    return own if reading.cores else max(own, state.largest_bytes)
 
 
 def commit_signals(state: GateState, budget: Budget) -> tuple[Signal, ...]:
@@ -160,7 +184,9 @@ class Limiter:
     range_rows: int | None = None
     """What a person wants a range to hold, as of the latest look."""
     reading: MemoryReading | None = None
-    """The executors' memory at the latest look."""
+    """The executors' memory at the latest look, with the slots that there are for ranges of :attr:`task_cpus`."""
+    task_cpus: int = 1
+    """Cores of an executor that a range takes, as of the latest look."""
     clock: Clock = field(default_factory=SystemClock)
     read_gate: Callable[[LedgerReader, str], GateState] = read_gate
     """Reads the gate; where changes are pushed, for all that wait in this process."""
@@ -174,13 +200,20 @@ class Limiter:
         reading = self.reading
         if reading is None or reading.isolated:
             return None
-        room = int(reading.limit_bytes * self.budget.executor_memory) - self._baseline
-        return None if reading.slots_each and reading.slots_each * _largest(state) <= room else room
+        room = _count_room(reading, self.budget, self._baseline)
+        return None if reading.slots_each and reading.slots_each * _largest(state, reading) <= room else room
+
+    def read_memory(self, state: GateState) -> MemoryReading | None:
+        """Read the executors' memory, and settle how many cores the next range takes."""
+        reading = self.memory()
+        self.task_cpus = count_task_cpus(state, reading, self.budget)
+        self.reading = reading.with_task_cpus(self.task_cpus) if reading else None
+        return self.reading
 
     def look(self, *, anew: bool = False) -> tuple[GateState, Decision]:
         """Return state and decision, and write the decision down where its verdict is a new one, or ``anew``."""
-        state, reading = self.read_gate(self.ledger, self.hydration_id), self.memory()
-        self.reading = reading
+        state = self.read_gate(self.ledger, self.hydration_id)
+        reading = self.read_memory(state)
         if reading is not None and reading.slots and reading.slots != state.slots:
             self.ledger.resize(self.hydration_id, reading.slots)
             state = self.read_gate(self.ledger, self.hydration_id)

@@ -65,6 +65,7 @@ def spec_for(
     source: Source,
     snapshot: str | None = None,
     last_write: LastWrite | None = None,
+    task_cpus: int = 1,
 ) -> RangeSpec:
     """Return the message for the latest attempt of a range, which is read in ``snapshot``."""
     return RangeSpec(
@@ -80,6 +81,7 @@ def spec_for(
         slices=(source.slice(plan.read, record.bounds, record.slice_id),),
         transform=plan.transform,
         last_write=last_write,
+        task_cpus=task_cpus,
     )
 
 

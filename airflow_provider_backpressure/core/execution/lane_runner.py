@@ -236,7 +236,7 @@ class Hydrator:
         try:
             # A range that is found unchanged has no marker: without a result nothing would say that it was compared.
             last = self._writes.find(record.bounds) if self.runner.returns_results else None
-            spec = spec_for(self.plan, record, self.source, self._snapshot(), last)
+            spec = spec_for(self.plan, record, self.source, self._snapshot(), last, self.limiter.task_cpus)
         except BackpressureError as error:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
             raise

@@ -5,7 +5,7 @@ Sensors, lanes, triggers and the command line call these same pure functions.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_backpressure.core.gate.queue import QueuePlace, may_start
@@ -116,10 +116,22 @@ class MemoryReading:
     """Tasks that the cluster runs at once; ``None`` where it does not say."""
     slots_each: int | None = None
     """Most of them on one executor."""
+    jvm_bytes: int = 0
+    """Of the largest JVM among the executors, which the slots of one share; 0 where it is not known, and where the
+    driver is the executor."""
+    cores: tuple[int, ...] = ()
+    """Of each executor, where a task may ask for more of them than usual; empty where it cannot."""
     isolated: bool = False
     """Each range gets executors of its own: neither what is used now nor what is in flight takes from the next."""
     idle: bool = False
     """No stage runs, so there is nothing to report; ``age_seconds`` is that of the last figure."""
+
+    def with_task_cpus(self, cpus: int) -> "MemoryReading":
+        """Return the reading of a cluster whose tasks take so many cores each; as it is where they cannot."""
+        if not self.cores:
+            return self
+        slots = [cores // cpus for cores in self.cores]
+        return replace(self, slots=sum(slots), slots_each=max(slots))
 
 
 def live_memory(reading: MemoryReading | None, *, high: float, low: float, was_closed: bool, deadline: float) -> Signal:

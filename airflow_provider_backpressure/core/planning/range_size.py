@@ -101,6 +101,13 @@ def _rows_by_memory(budget: Budget, measures: Measures, most: int) -> int:
     if not measures.memory_bytes or reading is None or reading.limit_bytes <= 0:
         return most
     share = reading.limit_bytes * budget.executor_memory
-    room = share if reading.isolated else max(0.0, share - (reading.used_bytes or 0)) / budget.credits
+    used = reading.used_bytes or reading.jvm_bytes
+    room = share if reading.isolated else max(0.0, share - used) / _most_on_one(budget, reading)
     fitting = room / measures.memory_bytes
     return most if fitting >= 1 else int(measures.rows * max(fitting, MOST_SHRINK))
+
+
+def _most_on_one(budget: Budget, reading: MemoryReading) -> int:
+    """Return how many ranges may be on one executor: of several, no more than it has slots."""
+    several = reading.slots and reading.slots_each and reading.slots > reading.slots_each
+    return min(budget.credits, reading.slots_each or 1) if several else budget.credits

@@ -207,6 +207,8 @@ class RangeSpec:
     transform: Transform | None = None
     last_write: LastWrite | None = None
     """Under ``mirror``; ``None`` where no write proves what the target holds."""
+    task_cpus: int = 1
+    """Cores of an executor that its task takes."""
 
     def is_unchanged(self, result: "SliceResult") -> bool:
         """Whether the rows of a result are those that the target holds already."""

@@ -1,6 +1,7 @@
 """Live memory from Spark's monitoring interface, over what a real server (4.1.3, local mode) once answered."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from airflow_provider_backpressure.runners.executor_memory import (
     fetch_json,
     fullest,
     limit_bytes,
+    may_set_cores,
     size_bytes,
     slots,
 )
@@ -29,6 +31,7 @@ class Page:
         self.stages, self.app_id, self.down = stages, app_id, False
         self.asked: list[str] = []
         self.executors: list[dict[str, Any]] = [{"id": "driver", "totalCores": 4, "isActive": True}]
+        self.properties = {"spark.master": "local[4]", "spark.driver.memory": "2g"}
 
     def fetch(self, url: str) -> Any:
         """One page."""
@@ -38,7 +41,7 @@ class Page:
         if url.endswith("/applications"):
             return [{"id": self.app_id}]
         if url.endswith("/environment"):
-            return {"sparkProperties": [["spark.master", "local[4]"], ["spark.driver.memory", "2g"]]}
+            return {"sparkProperties": [[name, value] for name, value in self.properties.items()]}
         if url.endswith("/executors"):
             return self.executors
         assert url == f"http://spark:4040/api/v1/applications/{self.app_id}/stages?status=active&details=true"
@@ -61,6 +64,73 @@ def test_the_process_tree_within_running_stages_counts() -> None:
     assert reading is not None
     assert (reading.used_bytes, reading.executor, reading.age_seconds) == (USED, "driver", 0.0)
     assert reading.limit_bytes == 2 * GIBIBYTE + 384 * MEBIBYTE
+
+
+def tree(jvm: int, python: int, other: int = 0) -> dict[str, Any]:
+    """What a page says of an executor's processes."""
+    names = ("ProcessTreeJVMRSSMemory", "ProcessTreePythonRSSMemory", "ProcessTreeOtherRSSMemory")
+    return {"peakMemoryMetrics": dict(zip(names, (jvm, python, other), strict=True))}
+
+
+def executor(name: str, jvm: int, *, cores: int = 2, active: bool = True) -> dict[str, Any]:
+    """An executor as the page lists it, with the peak of its life."""
+    return {"id": name, "totalCores": cores, "isActive": active, **tree(jvm, 0)}
+
+
+@pytest.mark.statement("S3")
+def test_the_largest_jvm_of_the_executors_is_seen() -> None:
+    """S3: within running stages; over their lives before one runs."""
+    page, clock = Page([]), Clock()
+    page.properties = {"spark.master": "spark://master:7077", "spark.executor.memory": "1g"}
+    page.executors = [executor("driver", 9_000, cores=0), executor("0", 500), executor("1", 400)]
+    page.executors.append(executor("2", 8_000, active=False))
+    memory = ExecutorMemory(urls=["http://spark:4040"], fetch=page.fetch, clock=clock)
+    idle = memory.read()
+    assert (idle.jvm_bytes, idle.cores) == (500, (2, 2))
+    page.stages = [
+        {"stageId": 1, "attemptId": 0, "executorSummary": {"0": tree(300, 100, 5), "1": tree(350, 50)}},
+        {"stageId": 2, "attemptId": 0, "executorSummary": {"1": tree(360, 60)}},
+        {"stageId": 3, "attemptId": 0, "executorSummary": {"1": {}}},
+    ]
+    clock.now += FRESH_SECONDS
+    seen = memory.read()
+    assert (seen.jvm_bytes, seen.used_bytes) == (360, 420)
+    page.down, clock.now = True, clock.now + 9.0
+    assert memory.read() == replace(seen, age_seconds=9.0)
+
+
+def test_where_the_driver_is_the_executor_its_jvm_counts_as_used_only() -> None:
+    """It is the server's as well."""
+    page = Page(RECORDED)
+    page.executors = [executor("driver", 400, cores=4)]
+    reading = ExecutorMemory(urls=["http://spark:4040"], fetch=page.fetch).read()
+    assert (reading.used_bytes, reading.jvm_bytes, reading.cores) == (USED, 0, ())
+
+
+@pytest.mark.parametrize(
+    ("properties", "settable"),
+    [
+        ({"spark.master": "spark://master:7077"}, True),
+        ({"spark.master": "yarn"}, True),
+        ({"spark.master": "k8s://https://host"}, True),
+        ({"spark.master": "local[4]"}, False),
+        ({"spark.master": "local-cluster[2,1,1024]"}, False),
+        ({"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true"}, False),
+        ({"spark.master": "yarn", "spark.task.cpus": "2"}, False),
+        ({}, False),
+    ],
+)
+def test_cores_are_set_where_spark_allows_it(properties: dict[str, str], settable: bool) -> None:
+    """On clusters whose executors are there to stay."""
+    assert may_set_cores(properties) is settable
+
+
+def test_the_cores_of_one_executor_are_not_shared() -> None:
+    """Its memory is counted as a whole."""
+    page = Page([])
+    page.properties = {"spark.master": "spark://master:7077"}
+    page.executors = [executor("driver", 0, cores=0), executor("0", 0)]
+    assert ExecutorMemory(urls=["http://spark:4040"], fetch=page.fetch).read().cores == ()
 
 
 @pytest.mark.statement("T6")

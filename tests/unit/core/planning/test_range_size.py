@@ -75,6 +75,16 @@ def test_the_first_plan_keeps_to_the_assumption():
     assert next_rows(BUDGET, 100.0, None) == rows_per_range(BUDGET, 100.0) == 1_000_000
 
 
+@pytest.mark.parametrize(
+    ("slots", "slots_each", "after"), [(400, 2, 1_000_000), (400, 8, 675_000), (8, 8, 675_000), (None, None, 675_000)]
+)
+def test_ranges_on_several_executors_fit_where_those_on_one_do(slots, slots_each, after):
+    """5.4 GiB are left on each executor for two ranges of 2 GiB, however many run elsewhere; on one for four."""
+    measures = took(memory=2 * GIB)
+    reading = replace(measures.memory, slots=slots, slots_each=slots_each)
+    assert next_rows(BUDGET, 1.0, replace(measures, memory=reading)) == after
+
+
 @pytest.mark.parametrize(("memory", "after"), [(GIB, 1_000_000), (2 * GIB, 675_000), (64 * GIB, 500_000)])
 def test_ranges_of_all_credits_fit_beside_each_other(memory, after):
     """5.4 GiB are left for four ranges; a plan makes them half as large at most."""
