@@ -174,6 +174,25 @@ def test_a_truncation_while_ranges_are_compared_is_found_at_the_end(database: En
     assert difference(database, "t", database, "raw.t") == (0, 0)
 
 
+@pytest.mark.parametrize("mode", ["mirror", "replace", "upsert"])
+def test_a_column_that_is_gone_stops_the_next_run_and_leaves_no_values_of_before(
+    mode: str, database: Endpoint, composed: Composed
+) -> None:
+    """The target still has the column: rows would keep what it was, or all of them become NULL there."""
+    composed = replace(composed, mode=mode)
+    with composed.open() as ports:
+        ports.planner().plan()
+        ports.hydrator().run()
+    composed.finish()
+    run(database, "ALTER TABLE t DROP COLUMN price")
+    with (
+        composed.open() as ports,
+        pytest.raises(SourceRefused, match=r"column price is gone\. What is committed stays"),
+    ):
+        replace(ports.planner(), run="second", refresh=Refresh.EACH_RUN).plan()
+    assert run(database, "SELECT count(price) FROM raw.t") == [(ROWS,)]
+
+
 def test_a_write_of_another_mode_proves_nothing(database: Endpoint, composed: Composed) -> None:
     """The plan between leaves other rows in the target; the next mirror stages all."""
     mirror(composed, "first")

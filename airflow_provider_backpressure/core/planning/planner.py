@@ -82,7 +82,11 @@ class Planner(Previewer):
             return planner._go_on(hydration, plan)
         if plan is not None and self.on_new_column is NewColumn.ADD:
             planner._widen(plan, after=None)
-        return planner._begin(hydration, planner.preview(), restarted_by=self.run if refreshes else "")
+        preview = planner.preview()
+        if plan is not None:
+            change = SchemaChange(before=plan.read.columns, now=preview.snapshot.columns)
+            change.check_gone(self.source.identity, plan.plan_id)
+        return planner._begin(hydration, preview, restarted_by=self.run if refreshes else "")
 
     def reindex(
         self, hydration: Hydration, *, who: str, accept: bool = False, within_plan: bool = False

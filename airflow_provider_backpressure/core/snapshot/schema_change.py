@@ -25,10 +25,16 @@ class SchemaChange:
         return tuple(column for column in self.now if column.name not in known)
 
     @property
+    def gone(self) -> list[str]:
+        """Columns that are no longer there, in words."""
+        now = {column.name for column in self.now}
+        return [f"column {column.name} is gone" for column in self.before if column.name not in now]
+
+    @property
     def others(self) -> list[str]:
         """What else has changed, in words."""
         now = {column.name: column for column in self.now}
-        gone = [f"column {column.name} is gone" for column in self.before if column.name not in now]
+        gone = self.gone
         retyped = [
             f"column {column.name} was {column.type} and is {now[column.name].type}"
             for column in self.before
@@ -45,6 +51,17 @@ class SchemaChange:
             raise SourceRefused(
                 f"{snapshot.source_identity} has changed since plan {plan_id}: column {', '.join(names)} was added "
                 f"with a default, which rows have that nobody has changed. What is committed stays; {RESTART}."
+            )
+
+    def check_gone(self, identity: str, plan_id: str) -> None:
+        """Raise ``SourceRefused`` where a column is gone: a target that still has it would keep values of before.
+
+        Of a column that came or has another type the target itself says whether it takes it.
+        """
+        if self.gone:
+            raise SourceRefused(
+                f"{identity} has changed since plan {plan_id}: {'; '.join(self.gone)}. What is committed stays; "
+                f"{RESTART}."
             )
 
     def check(self, identity: str, plan_id: str, policy: NewColumn) -> None:
