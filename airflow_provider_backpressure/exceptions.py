@@ -19,7 +19,8 @@
         ├── SinkUnavailable
         ├── RunnerUnavailable
         ├── LedgerUnavailable
-        ├── SnapshotLost          the snapshot that ranges are read in is gone: a retry plans again
+        ├── SnapshotLost          the snapshot that ranges are read in is gone: a retry takes another one
+        │   └── PlanOutdated      no later snapshot can continue the plan: a retry plans again
         ├── TablesFailed          some of a task's tables have failed, and a retry may help one of them
         └── RangeFailed           one attempt of one range; carries its cause
             ├── OutOfMemory       it took more than the executor had: a smaller range may go
@@ -102,6 +103,10 @@ class LedgerUnavailable(Transient):
 
 class SnapshotLost(Transient):
     """The snapshot that ranges are read in is gone: what was read is not mixed with another one."""
+
+
+class PlanOutdated(SnapshotLost):
+    """No later snapshot can continue the plan: the source's table or the target's rows are others by now."""
 
 
 class TablesFailed(Transient):

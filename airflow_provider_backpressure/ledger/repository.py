@@ -191,6 +191,20 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                 hydrations.change(connection, hydration_id, plan=plan.to_json())
 
     @repeatable
+    def begin_snapshot(self, hydration_id: str, plan: Plan) -> int | None:
+        with self._write() as (connection, told):
+            before = hydrations.lock(connection, hydration_id)
+            if not plan.takes_over(hydrations.by_id(connection, hydration_id).plan):
+                return None
+            hydrations.change(connection, hydration_id, plan=plan.to_json())
+            again = ranges.reopen_committed(connection, plan.plan_id)
+            if again:
+                hydrations.save(connection, told.add(before, hydrating.reopen_range(before, 0), waiting=1))
+                earlier = statistics.read_statistics(connection, hydration_id)
+                statistics.begin(connection, tallies.totals(hydration_id, plan, earlier))
+            return again
+
+    @repeatable
     def admit(
         self,
         hydration_id: str,
@@ -237,6 +251,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         limit: Limit,
         pressure: float,
         memory_bytes: int | None = None,
+        epoch: int | None = None,
     ) -> bool:
         """See ``Ledger.commit``. A range of an earlier plan is written down, and nothing is learned from it."""
         with self._write() as (connection, told):
@@ -245,6 +260,8 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             back = attempts.credits_back(record)
             if record.state is RangeState.COMMITTED:
                 return False
+            if epoch is not None and figures.plan_id == plan_id:
+                hydrations.check_epoch(connection, figures.id, epoch)
             ranges.save(
                 connection,
                 attempts.commit(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now),

@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.progress.alerts import Kind, event
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.core.table_selection import placeholder
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull, SnapshotLost
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, PlanOutdated, QuarantineFull, SnapshotLost
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.hooks.spark import memory_url
@@ -37,6 +37,10 @@ from airflow_provider_backpressure.operators.table_set import PlannedTables, fin
 
 SNAPSHOTS = 3
 """How many snapshots one try of the task may take, one after the other."""
+TOO_SHORT = (
+    f"{SNAPSHOTS} snapshots were lost in one try of this task, each before the whole table was read in it. Find what "
+    "ends the lane's connection or rewrites the table, or use consistency='catch_up', which needs no long snapshot."
+)
 OBSERVED_AFTER = 2.0
 """Seconds after which one of several tables that are drained is observed."""
 ONE_TASK = "A snapshot lives in the one task that keeps it, so {} need consistency='static'."
@@ -68,8 +72,9 @@ class HydrateOperator(TransformTask):
     At a closed gate with nothing in flight it waits for a moment and then frees its worker slot until the gate
     opens. Retried or cleared, it first settles what its earlier try left in flight, and continues from the ledger.
 
-    Under ``snapshot`` consistency it keeps the source's snapshot open and so stays in its slot; a retry cannot continue
-    in a snapshot that is gone, so it closes the plan, clears what that wrote, and reads from the beginning.
+    Under ``snapshot`` consistency it keeps the source's snapshot open and so stays in its slot. A retry cannot continue
+    in a snapshot that is gone: it takes another one and brings what is committed to its moment, or where the plan does
+    not allow that closes the plan, clears what that wrote, and reads from the beginning.
 
     Under ``catch_up`` it replays the source's log behind the ranges, until the target has caught up.
 
@@ -220,7 +225,7 @@ class HydrateOperator(TransformTask):
         )
 
     def _drain(self, context: Context, opened: HydrationSession, progress: ProgressLog, pace: "Pace") -> LaneResult:
-        """Return what the lane did; a plan whose snapshot is lost is closed and made again, a few times."""
+        """Return what the lane did; where the snapshot is lost another one is taken, a few times."""
         for left in reversed(range(SNAPSHOTS)):
             hydrator = opened.hydrator(
                 lane=lane_name(context),
@@ -236,7 +241,10 @@ class HydrateOperator(TransformTask):
                 raise
             except SnapshotLost as error:
                 if not left:
-                    raise
+                    raise SnapshotLost(f"{error} {TOO_SHORT}") from error
+                if hydrator.plan.survives and not isinstance(error, PlanOutdated):
+                    self.log.warning("%s What is committed stays, and the lane continues in a new snapshot.", error)
+                    continue
                 self.log.warning("%s The plan is closed and the source is read again from its beginning.", error)
                 opened.close_plan()
         raise AssertionError("the last one returns or raises")

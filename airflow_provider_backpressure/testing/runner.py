@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     SliceResult,
     Transform,
 )
-from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused, SnapshotLost
 from airflow_provider_backpressure.testing.sink import MemorySink, checksum_of
 from airflow_provider_backpressure.testing.source import MemorySource
 
@@ -77,7 +77,7 @@ class MemoryRunner:
             return
         try:
             results = tuple(self._copy(spec, piece) for piece in spec.slices)
-        except (PlanSuperseded, RangeFailed, SinkRefused) as error:
+        except (PlanSuperseded, RangeFailed, SinkRefused, SnapshotLost) as error:
             future.set_exception(error)
             return
         slices = results if self.returns_results else ()

@@ -14,7 +14,14 @@ from airflow_provider_backpressure.core.ports.sink import Activity, Marker, Plan
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, check_marked
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.exceptions import ALLOW_DELETES, BackpressureError, PlanSuperseded, SinkRefused
+from airflow_provider_backpressure.exceptions import (
+    ALLOW_DELETES,
+    BackpressureError,
+    PlanOutdated,
+    PlanSuperseded,
+    RangeFailed,
+    SinkRefused,
+)
 
 
 @dataclass(kw_only=True)
@@ -69,7 +76,13 @@ def in_window(key: int, after: str | None, upto: str) -> bool:
 
 def checksum_of(keys: Sequence[int]) -> str:
     """Return a checksum that the order of the keys does not change."""
-    return f"memory:{sum(key * 2654435761 + 1 for key in keys) % 2**64:016x}"
+    return f"memory:{sum(map(_hash_key, keys)) % 2**64:016x}"
+
+
+def _hash_key(key: int) -> int:
+    """Return a number whose sums differ where the keys do: sums of the keys themselves are often equal."""
+    mixed = (key * 0x9E3779B97F4A7C15 + 1) % 2**64
+    return (mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9 % 2**64
 
 
 @dataclass(kw_only=True)
@@ -98,6 +111,8 @@ class MemorySink:
     """Names what holds the rows."""
     confirmed: dict[str, int] = field(default_factory=dict)
     """Rows of ranges that did not change, by plan."""
+    confirmations: dict[str, int] = field(default_factory=dict)
+    """Epochs under which they were confirmed, by plan."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Rows that ``mirror`` has deleted, by plan."""
     name: str = "rows"
@@ -173,8 +188,13 @@ class MemorySink:
                 if known.revoked:
                     raise PlanSuperseded(f"Slice {piece.slice_id} of plan {spec.plan_id} was revoked.")
                 check_marked(known.bounds, piece.bounds, slice_id=piece.slice_id, plan_id=spec.plan_id)
-                return known
-            if spec.write.mode == Mode.MIRROR:
+                if known.epoch >= spec.since:
+                    return known
+                if known.epoch != spec.replaces:
+                    raise RangeFailed(f"Slice {piece.slice_id} was committed in an earlier snapshot.")
+            if spec.corrects:
+                self._check_own_rows(spec, piece)
+            if spec.write.mode == Mode.MIRROR or spec.corrects:
                 self._exchange(spec, set(select_keys(sorted(self._written), piece.query)), keys)
             else:
                 self._written.extend(keys)
@@ -191,6 +211,11 @@ class MemorySink:
             )
             self._markers[spec.plan_id, piece.slice_id] = marker
             return marker
+
+    def _check_own_rows(self, spec: RangeSpec, piece: Slice) -> None:
+        held, last = select_keys(sorted(self._written), piece.query), spec.last_write
+        if last is None or (len(held), checksum_of(held)) != (last.rows, last.checksum):
+            raise PlanOutdated(f"The rows of slice {piece.slice_id} are not those of plan {spec.plan_id}.")
 
     def _exchange(self, spec: RangeSpec, held: set[int], keys: Sequence[int]) -> None:
         """Let a range's keys take the place of those that are held, where the plan may delete so many."""
@@ -300,7 +325,7 @@ class MemorySink:
         name, identity = self.name + format_suffix(digits), self.identity + format_suffix(digits)
         return self.beside.get(name) or MemoryScratch(identity=identity, name=name, of=self)
 
-    def mirror(self) -> "MemoryMirror":
+    def mirror(self, write: WriteSpec | None = None) -> "MemoryMirror":
         return MemoryMirror(sink=self)
 
     def traces(self) -> tuple[str, ...]:
@@ -371,6 +396,16 @@ class MemoryMirror:
         if plan.files != self.sink.files:
             raise SinkRefused(f"The rows of {self.sink.name} lie in other files than when the plan was made.")
         self.sink.confirmed[plan.plan_id] = rows
+        self.sink.confirmations[plan.plan_id] = plan.epoch
+
+    def find_confirmation(self, plan_id: str) -> int:
+        return self.sink.confirmations.get(plan_id, 0)
+
+    def check_rewrites(self) -> None:
+        """See ``MirrorTarget.check_rewrites``: nothing to do."""
+
+    def index_ranges(self, key: Sequence[str]) -> None:
+        """See ``MirrorTarget.index_ranges``: nothing to do."""
 
 
 class ManualClock:

@@ -31,6 +31,7 @@ from airflow_provider_backpressure.core.verification.completion import Completio
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
+    PlanOutdated,
     RangeFailed,
     SnapshotLost,
     Terminal,
@@ -233,9 +234,12 @@ class Attack:
             except Killed:
                 self._note("the lane is dead")
             except SnapshotLost as error:
-                self._note(f"the plan is closed: {error}")
-                with suppress(Transient):
-                    self._close()
+                if isinstance(error, PlanOutdated) or not self._survives():
+                    self._note(f"the plan is closed: {error}")
+                    with suppress(Transient):
+                        self._close()
+                else:
+                    self._note(f"another snapshot continues: {error}")
             except VerificationFailed:
                 raise
             except Transient as error:
@@ -255,6 +259,10 @@ class Attack:
             self._restore()
         if self._chance(0.3) or not self._known():
             self._planned()
+
+    def _survives(self) -> bool:
+        with self._ports() as ports:
+            return ports.plan.survives
 
     def _close(self) -> None:
         with self._ports() as ports:

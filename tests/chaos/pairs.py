@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_result import Outcome
 from airflow_provider_backpressure.core.failpoints import ON, Action, Step
-from airflow_provider_backpressure.exceptions import SnapshotLost
+from airflow_provider_backpressure.exceptions import PlanOutdated, SnapshotLost
 from dev.services import Server
 from tests.support import kafka as on_kafka
 from tests.support import lakes
@@ -316,8 +316,9 @@ def live(config: str, log: str) -> None:
                 code = DONE if ports.hydrator().run().outcome is Outcome.DONE else 1
                 while code == DONE and ports.planner().follow():
                     ports.hydrator().run()
-            except SnapshotLost:
-                ports.close_plan()
+            except SnapshotLost as error:
+                if isinstance(error, PlanOutdated) or not ports.plan.survives:
+                    ports.close_plan()
                 code = AGAIN
         close_runners()
     except Exception:

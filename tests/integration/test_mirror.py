@@ -107,7 +107,7 @@ def test_a_range_that_did_not_change_does_not_connect_to_the_target(database: En
         run(database, "DELETE FROM t WHERE id = 1")
         writes = LastWrites(planned.plan, ports.sink)
         records = ports.ledger.ranges(planned.plan.plan_id)
-        specs = [spec_for(planned.plan, each, ports.source, None, writes.find(each.bounds)) for each in records]
+        specs = [spec_for(planned.plan, each, ports.source, None, writes.find(each)) for each in records]
     changed, *same = specs
     assert [copy_slice(spec, spec.slices[0], database, nowhere).unchanged for spec in same] == [True, True]
     with pytest.raises(SinkUnavailable):

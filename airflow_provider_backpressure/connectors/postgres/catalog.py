@@ -14,7 +14,7 @@ from airflow_provider_backpressure.connectors.postgres.type_definitions import r
 from airflow_provider_backpressure.connectors.relational.catalog_table import CatalogTable, TableColumn, TableKey
 from airflow_provider_backpressure.core.snapshot.messages import base_type
 from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
-from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable
+from airflow_provider_backpressure.exceptions import PlanOutdated, SourceUnavailable
 
 ORDINARY, PARTITIONED = "r", "p"
 READABLE = frozenset("rpvmf")
@@ -334,9 +334,9 @@ def read_storage(session: Session, table: QualifiedName, lock: str) -> TableStor
 
 
 def check_same_files(planned: TableStorage, relations: tuple[tuple[int, int], ...]) -> None:
-    """Raise ``SnapshotLost`` where a snapshot no longer shows the rows that the table had at its moment."""
+    """Raise ``PlanOutdated`` where a snapshot no longer shows the rows that the table had at its moment."""
     if relations != planned.relations:
-        raise SnapshotLost(
+        raise PlanOutdated(
             f"{planned.table} was rewritten or exchanged since its plan, so a snapshot no longer shows all of its rows "
             "(TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, pg_repack, partitions that came or went, or a new table "
             "under its name)."

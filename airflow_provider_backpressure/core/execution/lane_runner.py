@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.execution.kept_snapshot import (
+    KeptSnapshot,
+    check_snapshot,
+    fence_earlier_snapshots,
+)
 from airflow_provider_backpressure.core.execution.lane_result import (
     Job,
     LaneResult,
     Outcome,
-    SnapshotCount,
-    check_snapshot,
-    fence_earlier_snapshots,
     is_too_large,
     release_log,
     spec_for,
@@ -23,14 +25,14 @@ from airflow_provider_backpressure.core.execution.stage_sampler import StageSamp
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.gate.hydration import Refusal
 from airflow_provider_backpressure.core.planning.repair import RangeSplitter, parts_for
-from airflow_provider_backpressure.core.ports import Keeper, Runner, Source
+from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.push.waiting import Parked, Sleeping, Waiting
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.bounds import check_marked
-from airflow_provider_backpressure.core.snapshot.messages import RangeResult
+from airflow_provider_backpressure.core.snapshot.messages import LastWrite, RangeResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageClock, State, total
@@ -78,8 +80,7 @@ class Hydrator:
     push: Push | None = None
     """Says when a closed gate is worth another look; without it the clock does."""
     waiting: Waiting = field(init=False)
-    _keeper: Keeper | None = None
-    _counting: SnapshotCount | None = None
+    _kept: KeptSnapshot = field(init=False)
     _writes: LastWrites = field(init=False)
     _jobs: dict["Future[RangeResult]", Job] = field(default_factory=dict)
     _failures: dict[int, int] = field(default_factory=dict)
@@ -97,6 +98,9 @@ class Hydrator:
         self._admitting = StageClock(clock=self.clock.monotonic)
         self._stages = StageSampler(before=Stage.READ_AND_TRANSFORM if self.plan.transform else Stage.READ)
         self._writes = LastWrites(self.plan, self.sink)
+        self._kept = KeptSnapshot(
+            hydration_id=self.hydration_id, ledger=self.ledger, source=self.source, sink=self.sink, budget=self.budget
+        )
         self.waiting = Sleeping(clock=self.clock)
         if self.push is not None:
             self.waiting = Parked(push=self.push, hydration_id=self.hydration_id, ledger=self.ledger, clock=self.clock)
@@ -106,7 +110,8 @@ class Hydrator:
 
         Raises ``RangeFailed`` when a range has used up its attempts and any ``Terminal`` error of one at once; other
         ranges in flight are settled first, so that no credit is left behind. Raises ``SnapshotLost`` where ranges were
-        committed in a snapshot that is gone: they are not mixed with another one, the plan has to be closed.
+        committed in a snapshot that is gone: another lane continues a plan that survives, any other one has to be
+        closed. ``PlanOutdated``: this one has to be closed too.
 
         A snapshot is taken before the first range is submitted and kept until the lane ends. While it is kept the lane
         waits at a closed gate for as long as it takes.
@@ -116,9 +121,7 @@ class Hydrator:
             result = self._loop()
             return result
         finally:
-            if self._keeper is not None:
-                self._keeper.close()
-                self._keeper = None
+            self._kept.close()
             self._leave(others_work=result is not None and result.crowded_out)
 
     def _loop(self) -> LaneResult:
@@ -141,16 +144,16 @@ class Hydrator:
                 self.waiting.done()
                 self._await_jobs()
             elif refusal is None or refusal.exhausted:
-                self._keep_count(wait=True)
+                self.plan = self._kept.count(self.plan, wait=True)
                 return LaneResult(outcome=Outcome.DONE, committed=self._committed)
             else:
                 now = self.clock.monotonic()
                 closed_since = now if closed_since is None else closed_since
                 left = closed_since + self.inline_wait - now
-                if left <= 0 and self._keeper is None:
+                if left <= 0 and not self._kept.is_open:
                     return LaneResult(outcome=Outcome.CLOSED, committed=self._committed, decision=refusal.decision)
                 # A snapshot's keeper is looked after all the while.
-                most = left if self._keeper is None else self.poll.maximum
+                most = self.poll.maximum if self._kept.is_open else left
                 self.waiting.wait(refusal.decision, pause=next(waits), most=most)
                 self.reap_expired()
 
@@ -234,9 +237,9 @@ class Hydrator:
         if record.plan_id != self.plan.plan_id:
             self._step_aside(record)
         try:
-            # A range that is found unchanged has no marker: without a result nothing would say that it was compared.
-            last = self._writes.find(record.bounds) if self.runner.returns_results else None
-            spec = spec_for(self.plan, record, self.source, self._snapshot(), last, self.limiter.task_cpus)
+            self._open_snapshot()
+            last, cpus = self._find_last_write(record), self.limiter.task_cpus
+            spec = spec_for(self.plan, record, self.source, self._kept.name, last, cpus)
         except BackpressureError as error:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
             raise
@@ -244,25 +247,21 @@ class Hydrator:
         self._jobs[self.runner.run(spec)] = Job(record, self.clock.monotonic())
         reach(Step.AFTER_SUBMIT, record.tag or "")
 
-    def _snapshot(self) -> str | None:
-        if self.plan.consistency is Consistency.SNAPSHOT and self._keeper is None:
-            self._keeper = self.source.keep(self.plan)
-            # The plan's own count is of an earlier moment.
-            self.plan = replace(self.plan, counted=False)
-            self._counting = SnapshotCount(self._keeper) if self.plan.total_exact else None
-        return self._keeper.snapshot if self._keeper else None
+    def _open_snapshot(self) -> None:
+        before, self.plan = self.plan, self._kept.open(self.plan)
+        if self.plan.snapshot_epoch != before.snapshot_epoch:
+            self._writes = LastWrites(self.plan, self.sink)
 
-    def _keep_count(self, *, wait: bool = False) -> None:
-        """Write down how many rows the snapshot holds, once that is known."""
-        counted = self._counting.apply(self.plan, wait=wait) if self._counting else None
-        if counted is not None:
-            self.plan = counted
-            self.ledger.take_over(self.hydration_id, counted)
+    def _find_last_write(self, record: RangeRecord) -> LastWrite | None:
+        last = self._writes.find(record)
+        if last is None or self.runner.returns_results:
+            return last
+        # A range that is found unchanged has no marker: without a result nothing would say that it was compared.
+        return replace(last, proves=False) if last.epoch else None
 
     def _check_keeper(self) -> None:
         try:
-            if self._keeper is not None:
-                self._keeper.check()
+            self._kept.check()
         except SnapshotLost:
             self.cancel()
             raise
@@ -359,8 +358,8 @@ class Hydrator:
         if found is None:
             raise SinkUnavailable(f"The sink did not say within {LEASE_SECONDS:g} s whether range {record.seq} is in.")
         marker = found.get(record.slice_id)
-        # A revoked marker keeps late attempts out; it commits nothing.
-        if marker is None or marker.revoked:
+        # A revoked marker keeps late attempts out; it commits nothing. One of an earlier snapshot is to be replaced.
+        if marker is None or marker.revoked or self.plan.is_outdated(marker.plan_id, marker.epoch):
             return None
         check_marked(marker.bounds, record.bounds.to_json(), slice_id=record.slice_id, plan_id=record.plan_id)
         return marker
@@ -380,6 +379,7 @@ class Hydrator:
             limit=self.limiter.limit(record),
             pressure=decision.pressure if decision else 0.0,
             memory_bytes=memory_bytes,
+            epoch=self.plan.epoch if self.plan.survives else None,
         )
         reach(Step.AFTER_LEDGER_COMMIT, record.tag or "")
         release_log(self.source, self.hydration_id, marker)
@@ -436,7 +436,7 @@ class Hydrator:
             return
         self._next_read = now + READ_INTERVAL
         self._guard_log()
-        self._keep_count()
+        self.plan = self._kept.count(self.plan)
         # A lane with its full share asks for nothing; what people see of the gate is kept fresh all the same.
         self.limiter.look(anew=True)
         self._record_flow()

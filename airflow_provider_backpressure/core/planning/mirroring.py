@@ -1,4 +1,4 @@
-"""What ``mirror`` checks before the first row moves, and its ranges: those of the plan before, split further."""
+"""What is checked before ranges are exchanged, and the ranges of ``mirror``: those of the run before, split further."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,7 +9,7 @@ from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range
 from airflow_provider_backpressure.core.ports.sink import MirrorTarget, PlanRow, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, cut
-from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import COPY, Column, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import ALLOW_DELETES, SinkRefused, SourceRefused
@@ -113,6 +113,49 @@ def with_chain(draft: Plan, before: Plan | None, row: PlanRow | None, files: str
         and before.files == files
     )
     return replace(draft, mirrored_since=before.mirrored_since or before.epoch) if same else draft
+
+
+def find_rewrite_key(draft: Plan, snapshot: Snapshot, sink: Sink) -> tuple[Plan, str]:
+    """Return the plan with the key by which a later snapshot corrects its ranges, and what becomes of a lost snapshot.
+
+    The latter is the end of a sentence. Without such a key a lost snapshot closes the plan.
+    """
+    if draft.consistency is not Consistency.SNAPSHOT:
+        return draft, ""
+    key = draft.write.key or snapshot.key
+    reason = _against_rewriting(draft, snapshot, key, sink)
+    if reason:
+        return draft, f"; if its snapshot is lost, the whole is read again: {reason}"
+    return replace(draft, rewrite_key=key), "; if its snapshot is lost, another one continues"
+
+
+def _against_rewriting(draft: Plan, snapshot: Snapshot, key: Sequence[str], sink: Sink) -> str:
+    """Return why ranges of the plan cannot be corrected in a later snapshot; empty where they can."""
+    if draft.path != COPY or Mode.MIRROR not in sink.modes:
+        return "its rows do not pass from PostgreSQL to PostgreSQL as they are"
+    if snapshot.window is not None:
+        return "it is read by a rising column"
+    if not snapshot.split or not set(snapshot.split) <= set(key):
+        return "it is not cut by columns of its key"
+    source = {column.name: column for column in snapshot.columns}
+    if not snapshot.unique or any(name not in source or source[name].nullable for name in key):
+        return "several of its rows may have one key, or none"
+    target = sink.mirror()
+    if draft.mode is Mode.APPEND and not target.files():
+        return "the target is created without a key; create it with the source's key first"
+    if draft.mode is Mode.UPSERT and sink.holds_rows():
+        return "the target holds rows already, which may be of others"
+    try:
+        fits = draft.mode not in (Mode.APPEND, Mode.UPSERT) or set(key) == set(
+            sink.fit(draft.write.columns, mode=Mode.MIRROR, key=key).key
+        )
+        if not fits:
+            return "the target is declared with another key"
+        target.check(replace(draft.write, key=tuple(key)), snapshot.split)
+        target.check_rewrites()
+    except SinkRefused as error:
+        return str(error).removesuffix(".")
+    return ""
 
 
 def list_ranges(

@@ -16,7 +16,12 @@ from airflow_provider_backpressure.core.planning.change_windows import (
     stand,
     with_storage,
 )
-from airflow_provider_backpressure.core.planning.mirroring import list_ranges, with_brake, with_chain
+from airflow_provider_backpressure.core.planning.mirroring import (
+    find_rewrite_key,
+    list_ranges,
+    with_brake,
+    with_chain,
+)
 from airflow_provider_backpressure.core.planning.preconditions import (
     check_consistency,
     check_empty,
@@ -192,6 +197,7 @@ class Planner(Previewer):
             position=self._keep_log(hydration, draft),
             hydration_id=hydration.id if catches_up else "",
         )
+        draft, reason = find_rewrite_key(draft, snapshot, self.sink)
         rows = next_rows(self.budget, snapshot.row_bytes, measure_plan(self.ledger, hydration, self.runner))
         ranges_of = partial(self.source.ranges, snapshot)
         if self.mode is Mode.MIRROR:
@@ -213,7 +219,7 @@ class Planner(Previewer):
             hydration=self.ledger.hydration(hydration.id),
             plan=plan,
             ranges=ranges,
-            note=f"{ranges} ranges of at most {rows:,} rows by the {plan.path} path",
+            note=f"{ranges} ranges of at most {rows:,} rows by the {plan.path} path{reason}",
         )
 
     def _with_mirror(self, draft: Plan, before: Plan | None, snapshot: Snapshot, *, closes: Plan | None) -> Plan:

@@ -224,6 +224,14 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         """
         ...
 
+    def begin_snapshot(self, hydration_id: str, plan: Plan) -> int | None:
+        """Write down that a plan is read in a new snapshot, and in the same step plan its committed ranges again.
+
+        Their rows no longer count as progress. Return how many there were; ``None``, and nothing is changed, where
+        another plan or a later life of the lane has taken over. Ranges in flight and skipped ones stay as they are.
+        """
+        ...
+
     def admit(
         self,
         hydration_id: str,
@@ -264,8 +272,12 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         limit: Limit,
         pressure: float,
         memory_bytes: int | None = None,
+        epoch: int | None = None,
     ) -> bool:
         """Write down that the sink has committed a range; ``False`` where that was written already.
+
+        ``epoch``: the plan's, as the lane knows it; ``PlanSuperseded`` where a later life of the lane has taken the
+        plan over: what was committed in an earlier snapshot does not count in a later one.
 
         In the same transaction the credit comes back, the worker's statistics grow, credits follow the limit's law,
         commit latency and memory per range are learned (moving mean; moving maximum), and a sample is kept.

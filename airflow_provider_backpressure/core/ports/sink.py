@@ -82,6 +82,18 @@ class MirrorTarget(Protocol):
         """Return how many rows the target holds, of a very large one the server's estimate."""
         ...
 
+    def check_rewrites(self) -> None:
+        """Raise ``SinkRefused`` where our role may not exchange a range's rows together with its marker."""
+        ...
+
+    def index_ranges(self, key: Sequence[str]) -> None:
+        """Let rows be found by this key in a table that has no index yet, until it is completed. Idempotent."""
+        ...
+
+    def find_confirmation(self, plan_id: str) -> int:
+        """Return the epoch under which :meth:`confirm` has confirmed a plan; 0: it has not."""
+        ...
+
     def files(self) -> str:
         """Name the target's files and columns: there are others where rows or values were exchanged at one stroke.
 
@@ -251,8 +263,11 @@ class Sink(Protocol):
         """
         ...
 
-    def mirror(self) -> MirrorTarget:
-        """Return what ``mirror`` asks of the target; only for a sink that has this mode."""
+    def mirror(self, write: WriteSpec | None = None) -> MirrorTarget:
+        """Return what exchanging a range's rows asks of the target; only for a sink that has the mode ``mirror``.
+
+        ``write``: of the table that a plan writes, which under ``replace`` is the shadow, once it is there.
+        """
         ...
 
     def traces(self) -> tuple[str, ...]:

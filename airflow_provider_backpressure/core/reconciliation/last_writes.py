@@ -1,7 +1,7 @@
-"""What proves, under ``mirror``, that the target holds a range's rows already: the latest write of the range."""
+"""What proves that the target holds a range's rows already: the latest write of the range."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
@@ -13,34 +13,53 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 
 @dataclass(frozen=True)
 class LastWrites:
-    """The latest writes of a plan's ranges, in this plan or in those whose bounds it reuses.
+    """The latest writes of a plan's ranges: in an earlier snapshot of it, or in plans whose bounds it reuses.
 
     Bounds are only ever split from one of these plans to the next, so nothing newer overlaps a range's latest write.
     """
 
     plan: Plan
     sink: Sink
+    _own: dict[str, Marker] = field(default_factory=dict)
+    """Markers of earlier snapshots of the plan, by their slices, as far as they were asked for."""
 
     @cached_property
     def markers(self) -> Mapping[Bounds, Marker]:
-        """The markers by their bounds; the target is asked once."""
+        """The markers under ``mirror`` by their bounds; the target is asked once."""
         if not self.plan.mirrored_since:
             return {}
-        found = self.sink.mirror().writes(self.plan.mirrored_since)
+        found = self.sink.mirror(self.plan.write).writes(self.plan.mirrored_since)
         return {bounds_from_json(dict(marker.bounds)): marker for marker in found}
 
-    def find(self, bounds: Bounds) -> LastWrite | None:
-        """Return what a task compares the source's rows with; ``None`` where nothing proves what the target holds."""
-        marker = self.markers.get(bounds)
+    def find(self, record: RangeRecord) -> LastWrite | None:
+        """Return what a task compares the source's rows with; ``None`` where nothing proves what the target holds.
+
+        Asks the target about a range that was tried before.
+        """
+        own = self._find_own(record)
+        if own is not None:
+            return LastWrite(rows=own.rows, checksum=own.checksum, staged=False, epoch=own.epoch)
+        marker = self.markers.get(record.bounds)
         if marker is None or marker.quarantined or marker.plan_id == self.plan.plan_id:
             return None
         # The first of the plans has staged every range, whether it had changed or not.
         staged = marker.plan_id == self.plan.held_by and marker.epoch > self.plan.mirrored_since
         return LastWrite(rows=marker.rows, checksum=marker.checksum, staged=staged)
 
+    def _find_own(self, record: RangeRecord) -> Marker | None:
+        """Return the range's marker of an earlier snapshot. One that was never tried before has none."""
+        self._own.pop(record.slice_id, None)
+        if not self.plan.survives or record.attempt < 2:
+            return None
+        marker = self.sink.markers(self.plan.plan_id, [record.slice_id]).get(record.slice_id)
+        if marker is None or marker.revoked or not self.plan.is_outdated(marker.plan_id, marker.epoch):
+            return None
+        self._own[record.slice_id] = marker
+        return marker
+
     def confirm(self, record: RangeRecord, result: RangeResult) -> Marker | None:
         """Return the marker of a range that an attempt found unchanged; ``None`` where it did not."""
-        marker = self.markers.get(record.bounds)
+        marker = self._own.get(record.slice_id) or self.markers.get(record.bounds)
         same = [(piece.rows, piece.checksum) for piece in result.slices if piece.unchanged]
         if marker is None or same != [(marker.rows, marker.checksum)]:
             return None

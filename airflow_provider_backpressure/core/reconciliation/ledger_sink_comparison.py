@@ -92,7 +92,9 @@ class Comparison:
                 "it was restored from an older backup",
             )
         behind = settled > committed and ahead > self.counts.admitted + self.counts.failed
-        if row.epoch > plan.epoch or behind or self.unknown:
+        # Where a later snapshot may follow, a lane that was killed between both leaves only the epoch apart.
+        newer = row.epoch > plan.epoch and not (plan.survives and self.counts.open)
+        if newer or behind or self.unknown:
             return self._follow(row, f"and the ledger {committed}: the ledger was restored")
         return Finding(standing=Standing.AGREED)
 

@@ -381,11 +381,20 @@ class Reindexer:
         committed = sum(record.state is RangeState.COMMITTED for record in records)
         log.info("%s. The ledger follows: %s of %s ranges are committed.", why, committed, len(records))
         blocks = snapshot is not None and not snapshot.split
-        mixed = plan.consistency is Consistency.SNAPSHOT and (blocks or committed < len(records))
+        mixed = plan.consistency is Consistency.SNAPSHOT and (
+            blocks or committed < len(records) or not self._is_of_one_moment(plan)
+        )
         return Followed(plan=plan, ranges=len(records), committed=committed, mixed=mixed)
 
     def _rebuilt(self, hydration: Hydration, plan: Plan) -> Rebuilt:
         return Rebuilt(hydration_id=hydration.id, plan=plan, markers=self.sink.markers(plan.plan_id))
+
+    def _is_of_one_moment(self, plan: Plan) -> bool:
+        """Whether all ranges that have a marker were read in one snapshot, or found to be the same in the last one."""
+        if not plan.survives:
+            return True
+        epochs = {marker.epoch for marker in self.sink.markers(plan.plan_id).values() if not marker.revoked}
+        return len(epochs) < 2 or self.sink.mirror(plan.write).find_confirmation(plan.plan_id) >= max(epochs)
 
     def _records(self, rebuilt: Rebuilt, known: list[RangeRecord], snapshot: Snapshot | None) -> list[RangeRecord]:
         records = rebuilt.known(known) if known else None

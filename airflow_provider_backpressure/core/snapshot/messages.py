@@ -181,12 +181,16 @@ def keep_zone(transform: Transform | None, before: Transform | None) -> Transfor
 
 @dataclass(frozen=True, kw_only=True)
 class LastWrite:
-    """What a mirrored range held when it was written last: nothing is written while the source still holds that."""
+    """What a range held when it was written last: nothing is written while the source still holds that."""
 
     rows: int
     checksum: str
     staged: bool
     """Whether the range changed in the run before: then its rows are staged without being hashed first."""
+    epoch: int = 0
+    """The epoch of the plan's own marker, of an earlier snapshot, whose place the attempt takes; 0: another plan's."""
+    proves: bool = True
+    """Whether a range that still holds the same may do without a marker; ``False`` where no result would say so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,14 +210,26 @@ class RangeSpec:
     slices: tuple[Slice, ...]
     transform: Transform | None = None
     last_write: LastWrite | None = None
-    """Under ``mirror``; ``None`` where no write proves what the target holds."""
+    """Under ``mirror``, and of a range of an earlier snapshot; ``None`` where no write proves what the target holds."""
     task_cpus: int = 1
     """Cores of an executor that its task takes."""
+    since: int = 0
+    """Markers of older epochs than this are of an earlier snapshot; 0: every marker counts."""
+
+    @property
+    def replaces(self) -> int:
+        """The epoch of the plan's own marker whose place the attempt takes; 0: the range has none yet."""
+        return self.last_write.epoch if self.last_write is not None else 0
+
+    @property
+    def corrects(self) -> bool:
+        """Whether rows that the plan itself has written are exchanged, and no others may be."""
+        return bool(self.replaces) and self.write.mode != "mirror"
 
     def is_unchanged(self, result: "SliceResult") -> bool:
         """Whether the rows of a result are those that the target holds already."""
         last = self.last_write
-        return last is not None and (last.rows, last.checksum) == (result.rows, result.checksum)
+        return last is not None and last.proves and (last.rows, last.checksum) == (result.rows, result.checksum)
 
     def to_json(self) -> str:
         """Return the message with its version."""

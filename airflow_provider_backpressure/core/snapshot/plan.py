@@ -125,7 +125,24 @@ class Plan:
     """Under ``mirror`` the epoch of the first of the plans that have followed each other with the same bounds or parts
     of them, so that a write since then proves what the target holds. 0: every range is staged."""
     files: str = ""
-    """Under ``mirror`` the files that held the target's rows when the plan was made."""
+    """The files that held the target's rows: under ``mirror`` when the plan was made, and where a later snapshot may
+    follow when the first was opened."""
+
+    rewrite_key: tuple[str, ...] = ()
+    """Under ``snapshot`` the key by which a later snapshot corrects ranges that were committed in an earlier one;
+    empty: a lost snapshot closes the plan."""
+    snapshot_epoch: int = 0
+    """Where a later snapshot may follow: the epoch under which the latest one was opened. A range whose marker has an
+    older one was read in an earlier snapshot. 0: none was opened yet."""
+
+    @property
+    def survives(self) -> bool:
+        """Whether it continues in another snapshot where the one that its ranges are read in is lost."""
+        return bool(self.rewrite_key)
+
+    def is_outdated(self, plan_id: str, epoch: int) -> bool:
+        """Whether a marker of this plan and epoch is of an earlier snapshot than the one that ranges are read in."""
+        return self.survives and plan_id == self.plan_id and epoch < self.snapshot_epoch
 
     @property
     def unit(self) -> str:

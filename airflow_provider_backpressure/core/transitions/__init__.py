@@ -5,7 +5,7 @@ differ in where values are kept, never in what becomes of them.
 """
 
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
+from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, PlanSuperseded
 
 
 def unknown(hydration_id: str) -> LedgerRefused:
@@ -37,6 +37,11 @@ def still_owned(sink_identity: str, owner: str, reason: str) -> LedgerRefused:
         f"{sink_identity} stays with {owner}: {reason}. Pause that DAG and let its run end, or mark the run failed, "
         "and try again."
     )
+
+
+def supersession_error(plan_id: str, epoch: int) -> PlanSuperseded:
+    """Return the error for a lane whose plan a later life of it has taken over."""
+    return PlanSuperseded(f"Plan {plan_id} is no longer read under epoch {epoch}: a later lane has taken it over.")
 
 
 def still_open(seq: int, state: RangeState) -> LedgerRefused:

@@ -143,7 +143,7 @@ class Completion:
         return LastWrites(self.plan, self.sink)
 
     def check(self) -> None:
-        """Confirm under ``mirror`` the ranges that did not change, once everything agrees.
+        """Confirm the ranges that did not change, since the run before or an earlier snapshot, once everything agrees.
 
         Raise ``VerificationFailed`` with cause and remedy where anything is missing, doubled or of other bounds.
 
@@ -161,8 +161,11 @@ class Completion:
         self._check_cover(coverage, found)
         self._check_surplus(found)
         self._check_total(found)
-        if self.plan.mode is Mode.MIRROR:
-            self.sink.mirror().confirm(self.plan, rows=found.confirmed_rows)
+        if self.plan.mode is Mode.MIRROR or found.outdated:
+            target = self.sink.mirror(self.plan.write)
+            # What is confirmed already may have taken the target's place since.
+            if self.plan.mode is Mode.MIRROR or target.find_confirmation(self.plan.plan_id) < self.plan.snapshot_epoch:
+                target.confirm(self.plan, rows=found.confirmed_rows)
 
     def _check_states(self) -> None:
         counts = self.ledger.counts(self.plan.plan_id)
@@ -190,6 +193,10 @@ class Completion:
                 raise self._failure(
                     f"range {record.seq} is {record.bounds} in the ledger, and the target has it with other bounds"
                 )
+            if self.plan.is_outdated(marker.plan_id, marker.epoch):
+                found.outdated += 1
+                if (marker.rows_read, marker.checksum) != (record.rows, record.checksum):
+                    raise self._failure(f"range {record.seq} was confirmed with other rows than its marker has")
             found.rows += marker.rows_read
 
     def _check_cover(self, coverage: Coverage, found: "_Found") -> None:
@@ -207,6 +214,8 @@ class Completion:
         row = self.sink.held()
         if row is None or row.plan_id != self.plan.plan_id:
             raise self._failure("the target is no longer held by it")
+        if self.plan.survives and row.epoch != self.plan.epoch:
+            raise self._failure(f"the target has epoch {row.epoch} of it, and the ledger {self.plan.epoch}")
         if row.committed != found.committed - found.confirmed:
             raise self._failure(
                 f"the target has {row.committed} committed ranges of it, and the ledger {found.committed}"
@@ -245,6 +254,8 @@ class _Found:
     confirmed: int = 0
     """Ranges that did not change, and have a marker of an earlier plan."""
     confirmed_rows: int = 0
+    outdated: int = 0
+    """Ranges that did not change since an earlier snapshot, whose marker they have."""
     rows: int = 0
     on_lines: bool = False
     """Whether ranges follow one another by a key or a log, so that their bounds alone show a gap."""

@@ -250,6 +250,13 @@ def lock_by_any_range(connection: Connection, plan_id: str) -> Figures | None:
     return None if row is None else _figures(row)
 
 
+def check_epoch(connection: Connection, hydration_id: str, epoch: int) -> None:
+    """Raise ``PlanSuperseded`` where a hydration's plan no longer has this epoch; to be asked under the lock."""
+    plan = by_id(connection, hydration_id).plan
+    if plan is not None and plan.epoch != epoch:
+        raise refusals.supersession_error(plan.plan_id, epoch)
+
+
 def save(connection: Connection, figures: Figures) -> None:
     """Write the figures back under the lock."""
     values = {name: getattr(figures, name) for name in _SAVED}

@@ -183,6 +183,17 @@ def retry_failed(connection: Connection, *, hydration_id: str, plan_id: str) -> 
     return seqs
 
 
+def reopen_committed(connection: Connection, plan_id: str) -> int:
+    """Plan every committed range of a plan again, as :func:`..transitions.range.reopen` does; return their number."""
+    gone = dict.fromkeys(
+        ("lane", "session_id", "committed_rows", "committed_bytes", "checksum", "error", "committed_at")
+    )
+    committed = sa.and_(range_.c.plan_id == plan_id, is_in(RangeState.COMMITTED))
+    return connection.execute(
+        sa.update(range_).where(committed).values(state=RangeState.PLANNED.value, **gone)
+    ).rowcount
+
+
 def last_seq(connection: Connection, plan_id: str) -> int:
     """Return the number of the plan's last range; looks into the key only."""
     newest = sa.select(range_.c.seq).where(range_.c.plan_id == plan_id).order_by(range_.c.seq.desc()).limit(1)

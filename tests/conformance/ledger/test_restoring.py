@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_backpressure.core.gate.hydration import Phase, latency
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.exceptions import LedgerUnavailable
+from airflow_provider_backpressure.exceptions import LedgerUnavailable, PlanSuperseded
 from tests.conformance.ledger.support import admit, commit, make_plan, planned, register, replan, take
 
 
@@ -99,3 +99,29 @@ def test_each_phase_is_kept_with_its_times(ledger):
     assert latency(spans, Phase.REHYDRATION) >= 0
     ledger.forget(hydration_id)
     assert ledger.spans(register(ledger))[0].phase is Phase.HYDRATION
+
+
+def test_a_new_snapshot_plans_again_what_is_committed(ledger):
+    """In one step with the plan; a range in flight stays so, and a lane of before counts nothing any more."""
+    hydration_id, plan_id = planned(ledger, 5)
+    before = replace(ledger.hydration(hydration_id).plan, rewrite_key=("id",), epoch=4)
+    ledger.take_over(hydration_id, before)
+    for seq in range(3):
+        assert take(ledger, hydration_id).seq == seq
+    commit(ledger, plan_id, 0)
+    commit(ledger, plan_id, 1)
+    after = replace(before, epoch=5, snapshot_epoch=5)
+    assert ledger.begin_snapshot(hydration_id, after) == 2
+    assert ledger.hydration(hydration_id).plan == after
+    states = [each.state for each in ledger.ranges(plan_id)]
+    assert states == [*[RangeState.PLANNED] * 2, RangeState.ADMITTED, *[RangeState.PLANNED] * 2]
+    again = ledger.range(plan_id, 0)
+    assert (again.rows, again.checksum, again.committed_at, again.attempt) == (None, None, None, 1)
+    assert total_progress(ledger.statistics(hydration_id)).committed == 0
+    with pytest.raises(PlanSuperseded, match="a later lane has taken it over"):
+        commit(ledger, plan_id, 2, epoch=4)
+    assert commit(ledger, plan_id, 2, epoch=5)
+    found = take(ledger, hydration_id)
+    assert (found.seq, found.attempt) == (0, 2)
+    assert ledger.begin_snapshot(hydration_id, before) is None, "an earlier life"
+    assert ledger.hydration(hydration_id).plan == after

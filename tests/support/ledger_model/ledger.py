@@ -148,6 +148,25 @@ class LedgerModel(ModelReader, ModelSteering):
             if plan.takes_over(entry.plan):
                 entry.plan = plan
 
+    def begin_snapshot(self, hydration_id: str, plan: Plan) -> int | None:
+        """See ``Ledger.begin_snapshot``."""
+        with self._writing() as told:
+            entry, now = self._tables.entry(hydration_id), self._tables.now()
+            if not plan.takes_over(entry.plan):
+                return None
+            entry.plan = plan
+            committed = self.ranges(plan.plan_id, states=[RangeState.COMMITTED])
+            for record in committed:
+                again = attempts.reopen(record)
+                assert again is not None, "it is committed"
+                self._tables.put(entry, again)
+            if committed:
+                total = replace(tallies.totals(hydration_id, plan, list(entry.statistics.values())), updated_at=now)
+                entry.statistics = {total.worker_id: total}
+                anew = hydrating.reopen_range(entry.figures, 0)
+                self._tables.save(entry, told.add(entry.figures, anew, waiting=1))
+            return len(committed)
+
     def admit(
         self,
         hydration_id: str,
@@ -214,6 +233,7 @@ class LedgerModel(ModelReader, ModelSteering):
         limit: Limit,
         pressure: float,
         memory_bytes: int | None = None,
+        epoch: int | None = None,
     ) -> bool:
         """See ``Ledger.commit``."""
         with self._writing() as told:
@@ -221,6 +241,9 @@ class LedgerModel(ModelReader, ModelSteering):
             entry, back = self._tables.entry(record.hydration_id), attempts.credits_back(record)
             if record.state is RangeState.COMMITTED:
                 return False
+            plan = entry.plan
+            if epoch is not None and plan is not None and plan.plan_id == plan_id and plan.epoch != epoch:
+                raise refusals.supersession_error(plan_id, epoch)
             self._tables.put(
                 entry, attempts.commit(record, attempt=attempt, rows=rows, bytes=bytes, checksum=checksum, now=now)
             )

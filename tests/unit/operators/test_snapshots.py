@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator
 from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.planning import planner
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from airflow_provider_backpressure.operators import (
@@ -97,6 +98,38 @@ def test_a_killed_lane_s_ranges_are_not_mixed_with_another_snapshot(
     assert "were read in a snapshot that ended with the lane" in said
     assert "The plan is closed" in said
     assert verify(world)["rows"] == 143
+
+
+def test_a_killed_lane_s_plan_is_continued_in_another_snapshot(
+    world: World, seen: list[RangeSpec], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the plan allows it: what is committed stays, is compared, and is written again only where it changed."""
+    monkeypatch.setattr(
+        planner, "find_rewrite_key", lambda draft, snapshot, sink: (replace(draft, rewrite_key=("id",)), "")
+    )
+    plan(world)
+    first = world.plan
+    breaking(world, monkeypatch, after=4)
+    with pytest.raises(KeyboardInterrupt):
+        lane(world)
+    before = world.sink.markers(first.plan_id)
+    world.source.keys = [*range(7, 100), 150]
+    run, losses = world.runner.run, iter([True])
+
+    def losing(spec: RangeSpec) -> Any:
+        if spec.seq == 2 and next(losses, False):
+            world.source.keepers[-1].lost = True
+        return run(spec)
+
+    monkeypatch.setattr(world.runner, "run", losing)
+    assert lane(world)["committed"] == 10
+    assert sorted(world.sink.rows) == world.source.keys
+    assert world.plan.plan_id == first.plan_id
+    markers = world.sink.markers(first.plan_id)
+    assert [key for key in before if markers[key].epoch == before[key].epoch] == ["1.0", "2.0", "3.0"]
+    assert "What is committed stays, and the lane continues in a new snapshot" in capsys.readouterr().out
+    assert verify(world)["rows"] == 94
+    assert world.sink.find_surplus(world.plan) == ""
 
 
 def test_a_lane_that_died_before_its_first_commit_keeps_the_plan(

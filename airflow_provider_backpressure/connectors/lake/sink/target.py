@@ -297,7 +297,7 @@ class LakeTarget:
             "watch a database by its conn_id."
         )
 
-    def mirror(self) -> MirrorTarget:
+    def mirror(self, write: WriteSpec | None = None) -> MirrorTarget:
         raise SinkRefused(f"{self._table.name} cannot be mirrored: a commit does not exchange the rows of a range.")
 
     def traces(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     hold_target,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions
+from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import range_index
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
 from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS
 from airflow_provider_backpressure.core.config import Mode
@@ -39,6 +40,8 @@ class PostgresMirror:
     plans: SystemTable
     commits: SystemTable
     conditions: RangeConditions
+    written: QualifiedName
+    """The table that rows are written to: the target, or the shadow that is to take its place."""
 
     def check(self, write: WriteSpec, split: Sequence[str]) -> None:
         """See :meth:`..core.ports.sink.MirrorTarget.check`. Text has to be of one collation on both sides."""
@@ -77,6 +80,33 @@ class PostgresMirror:
                 "mode='replace'."
             ) from error
 
+    def check_rewrites(self) -> None:
+        """See :meth:`..core.ports.sink.MirrorTarget.check_rewrites`. Rows are staged, and markers updated."""
+        commits = self.commits.name.sql
+        staged, marked = self.session.rows(_MAY_REWRITE, {"commits": commits})[0]
+        if not staged or not marked:
+            lacking = f"no UPDATE right on {commits}" if staged else "no TEMPORARY right on the database"
+            raise SinkRefused(f"{self.session.endpoint.user} has {lacking}.")
+
+    def index_ranges(self, key: Sequence[str]) -> None:
+        """See :meth:`..core.ports.sink.MirrorTarget.index_ranges`. The index goes before the shadow is completed."""
+        if self.written == self.name:
+            return
+        index, table = sql.Identifier(range_index(self.written).name), sql.SQL(self.written.sql)
+        columns = sql.SQL(", ").join(map(sql.Identifier, key))
+
+        def make(connection: Connection) -> None:
+            connection.execute(sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} ({})").format(index, table, columns))
+            connection.execute(sql.SQL("ANALYZE {} ({})").format(table, columns))
+
+        self.session.transaction(make)
+
+    def find_confirmation(self, plan_id: str) -> int:
+        query = sql.SQL("SELECT coalesce(max(epoch), 0) FROM {} WHERE plan_id = {} AND slice_id = {}")
+        values = sql.SQL(self.commits.name.sql), sql.Literal(plan_id), sql.Literal(CONFIRMED)
+        found: int = self.session.value(query.format(*values))
+        return found
+
     def rows(self) -> int:
         if find(self.session, self.name) is None:
             return 0
@@ -87,7 +117,7 @@ class PostgresMirror:
         return counted
 
     def files(self) -> str:
-        found = self.session.rows(_FILES, {"table": self.name.sql})
+        found = self.session.rows(_FILES, {"table": self.written.sql})
         return str(found[0][0] or "") if found else ""
 
     def count_deleted(self, plan_id: str) -> int:
@@ -110,7 +140,7 @@ class PostgresMirror:
 
         def write(connection: Connection) -> None:
             hold_target(connection, self.plans, fence=str(self.name), plan=plan)
-            found = connection.execute(_FILES, {"table": self.name.sql}).fetchone()
+            found = connection.execute(_FILES, {"table": self.written.sql}).fetchone()
             if found is None or found[0] != plan.files:
                 raise SinkRefused(
                     f"The rows of {self.name} lie in other files than when plan {plan.plan_id} was made (TRUNCATE, "
@@ -132,6 +162,12 @@ def forget_writes(connection: Connection, commits: SystemTable, plan: Plan, boun
     connection.execute(query, (plan.write.fence, Jsonb(bounds.to_json())))
 
 
+_MAY_REWRITE = sql.SQL(
+    """
+    SELECT has_database_privilege(current_database(), 'TEMPORARY'),
+           to_regclass(%(commits)s) IS NULL OR coalesce(has_table_privilege(to_regclass(%(commits)s), 'UPDATE'), false)
+    """
+)
 # With the columns: one that is dropped and added again is NULL in every row, and the files stay the same.
 _FILES = sql.SQL(
     """

@@ -21,7 +21,12 @@ from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import (
 )
 from airflow_provider_backpressure.connectors.postgres.sink.compatibility import View, against_replacing, views_over
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
-from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import oid_of, purpose, shadow_of
+from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
+    oid_of,
+    purpose,
+    range_index,
+    shadow_of,
+)
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
@@ -68,12 +73,17 @@ class Publishing:
             self._make_parts()
 
     def _make_parts(self) -> None:
+        self._patiently(self._drop_range_index)
         while self._patiently(self._made_one):
             pass
 
     def _is_settled(self, connection: Connection) -> bool:
         """Whether nothing is left to do. The fence is checked first."""
         return self._held(connection) is None
+
+    def _drop_range_index(self, connection: Connection) -> None:
+        if self._held(connection) is not None:
+            connection.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(sql.SQL(range_index(self._shadow).sql)))
 
     def _made_one(self, connection: Connection) -> bool:
         shadow = self._held(connection)

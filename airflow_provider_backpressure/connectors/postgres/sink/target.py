@@ -376,8 +376,9 @@ class PostgresTarget:
     def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
         return PostgresHealth(self._endpoint, watched, errors=ERRORS, seconds=seconds)
 
-    def mirror(self) -> PostgresMirror:
-        return PostgresMirror(self._session, self._name, self._plans, self._commits, self._conditions)
+    def mirror(self, write: WriteSpec | None = None) -> PostgresMirror:
+        written = shadow_of(write) if write is not None and write.mode == Mode.REPLACE else self._name
+        return PostgresMirror(self._session, self._name, self._plans, self._commits, self._conditions, written)
 
     def traces(self) -> tuple[str, ...]:
         return self._session.transaction(self._left.found)

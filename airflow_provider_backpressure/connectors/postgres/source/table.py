@@ -65,7 +65,7 @@ from airflow_provider_backpressure.core.snapshot.table_storage import TableStora
 from airflow_provider_backpressure.core.table_selection import TableName
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
-    SnapshotLost,
+    PlanOutdated,
     SourceRefused,
     SourceUnavailable,
 )
@@ -191,9 +191,9 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         return replayable(self._session, table, columns, self._declared.as_text)
 
     def _check_covered(self, plan: Plan) -> None:
-        """Raise ``SnapshotLost`` where the plan is about other files or partitions than are there now."""
+        """Raise ``PlanOutdated`` where the plan is about other files or partitions than are there now."""
         if plan.read.parts and self._parts(readable_table(self._session, self._name)) != plan.read.parts:
-            raise SnapshotLost(f"The partitions or children of {self._name} are not those of plan {plan.plan_id}.")
+            raise PlanOutdated(f"The partitions or children of {self._name} are not those of plan {plan.plan_id}.")
         planned = plan.read.storage
         if planned is not None:
             check_same_files(planned, read_storage(self._session, self._name, planned.lock).relations)

@@ -42,7 +42,7 @@ def run_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -
 def copy_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
     """Copy a slice exactly once and return what its marker says; errors as in :meth:`SliceCommit.run`.
 
-    Under ``mirror`` the rows are only hashed where the target holds them already.
+    Rows are only hashed where the target is known to hold them already.
     """
     if spec.last_write is not None and not spec.last_write.staged:
         found = _hash(spec, piece, source)
@@ -60,14 +60,14 @@ def _fill(spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.C
     write = spec.write
     target = sql.SQL("SELECT {} FROM {}").format(names(write.columns), sql.SQL(write.target)).as_string(connection)
     own = any(own_types(connection, target).values())
-    staged = own or write.mode in STAGED
+    staged = own or write.mode in STAGED or spec.corrects
     if staged:
         make_stage(connection, write)
     copied = _copy(spec, piece, source, connection, STAGE if staged else sql.SQL(write.target))
     if own:
         total, checksum = hash_stage(connection, write)
         copied = replace(copied, bytes=total.bytes, checksum=checksum)
-    if write.mode == MIRROR:
+    if write.mode == MIRROR or spec.corrects:
         return mirror_stage(connection, spec, piece, copied)
     if staged:
         move_stage(connection, write, alone=spec.read.tells_position)

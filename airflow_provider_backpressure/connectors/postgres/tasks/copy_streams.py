@@ -25,7 +25,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
-from airflow_provider_backpressure.exceptions import RESTART, SnapshotLost, SourceRefused
+from airflow_provider_backpressure.exceptions import RESTART, PlanOutdated, SnapshotLost, SourceRefused
 
 BLOCK = 32 * 1024
 """Bytes collected before they are handed on: they and their messages stay in the processor's cache, and the memory of
@@ -204,7 +204,7 @@ def open_copy_out(
     """Give the rows as a COPY stream. ``heed`` is called with the server's notices meanwhile.
 
     Raises ``SourceRefused`` where the statement cannot be run, ``SourceUnavailable`` where the source does not answer
-    or breaks off, ``SnapshotLost`` where the snapshot or the file is no longer there.
+    or breaks off, ``SnapshotLost`` where the snapshot is gone, ``PlanOutdated`` where the file is.
     """
     connection = connect_source(source, name=what.name, every_row=what.every_row)
     if heed is not None:
@@ -259,7 +259,7 @@ def _same_file(connection: psycopg.Connection, blocks: BlockBounds) -> None:
     connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(sql.SQL(table.sql)))
     found = connection.execute("SELECT pg_relation_filenode(%s::regclass)", (table.sql,)).fetchone()
     if found is None or found[0] != blocks.file:
-        raise SnapshotLost(
+        raise PlanOutdated(
             f"{blocks.table} was rewritten since its blocks were counted (VACUUM FULL, CLUSTER, TRUNCATE or the like)."
         )
 
@@ -296,7 +296,7 @@ def _check_numbers(connection: psycopg.Connection, what: Reading) -> None:
         return
     changed = ", ".join(others)
     if what.snapshot is not None:
-        raise SnapshotLost(f"{what.storage.table} has changed since its plan: {changed}.")
+        raise PlanOutdated(f"{what.storage.table} has changed since its plan: {changed}.")
     raise SourceRefused(f"The source has changed since its plan: {changed}; {WAY_OUT}.")
 
 

@@ -8,18 +8,19 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
 from airflow_provider_backpressure.connectors.postgres.predicates import condition
-from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import STAGE, names
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import STAGE, hash_rows, names
 from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
-from airflow_provider_backpressure.exceptions import ALLOW_DELETES, SinkRefused
+from airflow_provider_backpressure.exceptions import ALLOW_DELETES, PlanOutdated, SinkRefused
 
 
 def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, staged: SliceResult) -> SliceResult:
     """Make the target's rows within the slice's bounds those of the stage, and return the result with what was deleted.
 
     Nothing is done where they are known to be the same. ``SinkRefused`` where rows of the stage lie outside the bounds
-    or have one key, or more rows would be deleted than the plan may delete.
+    or have one key, or more rows would be deleted than the plan may delete. ``PlanOutdated`` where only rows of the
+    plan may be exchanged, and others are there too.
     """
     if spec.is_unchanged(staged) and not staged.quarantined:
         return replace(staged, unchanged=True)
@@ -27,11 +28,13 @@ def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, 
     if not isinstance(bounds, KeyBounds | NullBounds):
         raise SinkRefused(f"Range {bounds} cannot be mirrored: it is not cut by a key.")
     within = _list_conditions(write, bounds)
+    if spec.corrects:
+        _check_own_rows(connection, spec, bounds, within)
     key = sql.SQL(", ").join(map(sql.Identifier, write.key))
     _check_key(connection, spec, key)
     # Of the key alone: statistics of every column would cost more than the comparison.
     connection.execute(sql.SQL("ANALYZE {} ({})").format(STAGE, key))
-    _check_bounds(connection, write, bounds, within)
+    _check_bounds(connection, spec, bounds, within)
     columns = [column.name for column in write.columns]
     parts = {
         "target": sql.SQL(write.target),
@@ -89,21 +92,45 @@ def _join_conditions(within: Sequence[sql.Composable]) -> sql.Composable:
     return sql.SQL(" AND ").join(within) if within else sql.SQL("true")
 
 
+def _check_own_rows(
+    connection: psycopg.Connection,
+    spec: RangeSpec,
+    bounds: KeyBounds | NullBounds,
+    within: Sequence[sql.Composable],
+) -> None:
+    """Raise ``PlanOutdated`` unless the target's rows within the bounds are those that the plan has committed there."""
+    query = sql.SQL("SELECT {} FROM {} WHERE {}").format(
+        names(spec.write.columns), sql.SQL(spec.write.target), _join_conditions(within)
+    )
+    total, checksum = hash_rows(connection, query)
+    assert spec.last_write is not None, "the marker whose place is taken"
+    if (total.rows, checksum) != (spec.last_write.rows, spec.last_write.checksum):
+        raise PlanOutdated(
+            f"The rows of the range {bounds} in {spec.write.fence} are not those that plan {spec.plan_id} has "
+            "committed: somebody else has written there."
+        )
+
+
 def _check_key(connection: psycopg.Connection, spec: RangeSpec, key: sql.Composed) -> None:
     """Raise ``SinkRefused`` where staged rows have one key: which of them the target keeps would be left to chance."""
     try:
         connection.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(STAGE, key))
     except psycopg.errors.UniqueViolation:
         # Without its cause, which has values of the rows.
-        raise SinkRefused(
+        raise _refusal(spec)(
             f"Range {spec.seq} holds several rows of one key ({', '.join(spec.write.key)}), and {spec.write.fence} can "
             "hold only one of them. Remove the others from the source or in the transform, or give the sink a key= "
             "that is unique there."
         ) from None
 
 
+def _refusal(spec: RangeSpec) -> type[SinkRefused] | type[PlanOutdated]:
+    """Return the error for rows that cannot take the place of others: a plan that only corrects rows is closed."""
+    return PlanOutdated if spec.corrects else SinkRefused
+
+
 def _check_bounds(
-    connection: psycopg.Connection, write: WriteSpec, bounds: KeyBounds | NullBounds, within: Sequence[sql.Composable]
+    connection: psycopg.Connection, spec: RangeSpec, bounds: KeyBounds | NullBounds, within: Sequence[sql.Composable]
 ) -> None:
     """Raise ``SinkRefused`` where staged rows belong to another range: rows of this one would be deleted for them."""
     if not within:
@@ -112,9 +139,9 @@ def _check_bounds(
         STAGE, _join_conditions(within)
     )
     if _read_number(connection, query):
-        raise SinkRefused(
-            f"Rows of the range {bounds} lie outside of it in {write.fence}: a transform has changed the key, or it is "
-            "ordered otherwise there. Let the transform keep the key, or use mode='replace'."
+        raise _refusal(spec)(
+            f"Rows of the range {bounds} lie outside of it in {spec.write.fence}: a transform has changed the key, or "
+            "it is ordered otherwise there. Let the transform keep the key, or use mode='replace'."
         )
 
 

@@ -110,6 +110,9 @@ class SliceCommit:
             if (found := self._find_marker(connection)) is not None:
                 return found
             with connection.transaction() as transaction:
+                if self.spec.corrects:
+                    # Rows of others that come meanwhile must not be deleted: they are not seen.
+                    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 result = fill(connection)
                 marked = False
                 if result.unchanged:
@@ -132,10 +135,13 @@ class SliceCommit:
         return found
 
     def _find_marker(self, connection: psycopg.Connection) -> SliceResult | None:
-        """Check the fence without a lock, and return what the marker says if there is one."""
+        """Check the fence without a lock, and return what the marker says if there is one.
+
+        One of an earlier snapshot is to be replaced; ``RangeFailed`` where the attempt does not know of it.
+        """
         self._check_fence(connection, lock=False)
         query = sql.SQL(
-            "SELECT rows, bytes, checksum, quarantined, revoked, read_at, bounds FROM {}"
+            "SELECT rows, bytes, checksum, quarantined, revoked, read_at, bounds, epoch FROM {}"
             " WHERE plan_id = %s AND slice_id = %s"
         )
         row = connection.execute(
@@ -143,10 +149,14 @@ class SliceCommit:
         ).fetchone()
         if row is None:
             return None
-        rows, size, checksum, quarantined, revoked, read_at, bounds = row
+        rows, size, checksum, quarantined, revoked, read_at, bounds, epoch = row
         if revoked:
             raise PlanSuperseded(f"Slice {self.piece.slice_id} of plan {self.spec.plan_id} was revoked.")
         check_marked(bounds, self.piece.bounds, slice_id=self.piece.slice_id, plan_id=self.spec.plan_id)
+        if epoch < self.spec.since:
+            if epoch != self.spec.replaces:
+                raise RangeFailed(f"Slice {self.piece.slice_id} was committed in an earlier snapshot (epoch {epoch}).")
+            return None
         return SliceResult(
             slice_id=self.piece.slice_id,
             rows=rows,
@@ -184,6 +194,8 @@ class SliceCommit:
             return self._insert_marker(connection, result)
 
     def _insert_marker(self, connection: psycopg.Connection, result: SliceResult) -> bool:
+        if self.spec.replaces:
+            return self._replace_marker(connection, result)
         names = [*_MARKED, *(["deleted"] if self.spec.write.mode == MIRROR else [])]
         query = sql.SQL("INSERT INTO {} ({}) VALUES ({}) ON CONFLICT (plan_id, slice_id) DO NOTHING").format(
             sql.SQL(self.spec.write.commit_table),
@@ -205,3 +217,20 @@ class SliceCommit:
             result.deleted,
         )
         return connection.execute(query, values[: len(names)]).rowcount == 1
+
+    def _replace_marker(self, connection: psycopg.Connection, result: SliceResult) -> bool:
+        """Put this attempt's marker in the place of the one of an earlier snapshot; ``False`` where it is gone."""
+        values = (
+            *(self.spec.epoch, self.spec.attempt, result.rows, result.bytes, result.checksum, result.deleted),
+            *(self.spec.plan_id, self.piece.slice_id, self.spec.replaces),
+        )
+        query = sql.SQL(_REPLACE).format(sql.SQL(self.spec.write.commit_table))
+        return connection.execute(query, values).rowcount == 1
+
+
+# As a new row it is the newest write over its bounds.
+_REPLACE = """
+    UPDATE {} SET epoch = %s, attempt = %s, rows = %s, bytes = %s, checksum = %s, deleted = deleted + %s,
+        commit_seq = DEFAULT, committed_at = clock_timestamp()
+    WHERE plan_id = %s AND slice_id = %s AND epoch = %s AND NOT revoked
+"""

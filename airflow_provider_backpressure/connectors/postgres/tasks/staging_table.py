@@ -139,8 +139,12 @@ def make_stage(connection: psycopg.Connection, write: WriteSpec) -> None:
 
 def hash_stage(connection: psycopg.Connection, write: WriteSpec) -> tuple[RowSum, str]:
     """Return count, size and checksum of what the target's types made of the rows."""
-    query = sql.SQL("SELECT {} FROM {}").format(names(stage_columns(write)), STAGE).as_string(connection)
-    total = RowSum()
+    return hash_rows(connection, sql.SQL("SELECT {} FROM {}").format(names(stage_columns(write)), STAGE))
+
+
+def hash_rows(connection: psycopg.Connection, rows: sql.Composed) -> tuple[RowSum, str]:
+    """Return count, size and checksum of a query's rows, in a form that is the same in every database."""
+    query, total = rows.as_string(connection), RowSum()
     stream = CopyOut(connection, f"COPY ({comparable(connection, query)}) TO STDOUT (FORMAT binary)")
     for messages in stream:
         total.update(messages)

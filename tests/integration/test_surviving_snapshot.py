@@ -1,0 +1,422 @@
+"""A snapshot that is lost does not cost the plan: another one continues, and what changed since is corrected."""
+
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.connectors.postgres.sink.target import PostgresTarget
+from airflow_provider_backpressure.connectors.postgres.tasks import copy, slice_commit
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import Step
+from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.verification.verifier import Verify
+from airflow_provider_backpressure.exceptions import (
+    PlanOutdated,
+    PlanSuperseded,
+    SinkRefused,
+    SnapshotLost,
+    VerificationFailed,
+)
+from tests.support.composed import Composed, Ports, difference
+from tests.support.local_runner import LocalRunner
+from tests.support.postgres import connected, run
+from tests.support.waiting import beside, until
+
+pytestmark = pytest.mark.integration
+
+ROWS = 3000
+RANGES = 30
+LONG = pytest.mark.long
+MODES = ("append", "replace", "upsert", "mirror")
+
+
+@pytest.fixture
+def composed(database: Endpoint, ledger_url: str) -> Composed:
+    """3,000 rows of ``public.t`` into ``raw.t``, which has the source's key, in 30 ranges of one snapshot."""
+    run(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, v int, pad text)",
+        f"INSERT INTO t SELECT g, 0, repeat('p', 50) FROM generate_series(1, {ROWS}) g",
+        "ANALYZE t",
+        "CREATE SCHEMA raw",
+        "CREATE TABLE raw.t (id int PRIMARY KEY, v int, pad text)",
+    )
+    return Composed(
+        source=database,
+        sink=database,
+        ledger_url=ledger_url,
+        remote="",
+        consistency="snapshot",
+        budget=Budget(credits=2, range_rows=ROWS // RANGES),
+    )
+
+
+@contextmanager
+def opened(composed: Composed, monkeypatch: pytest.MonkeyPatch | None = None) -> Iterator[Ports]:
+    """Open the ports with a runner of threads. ``public.as_it_was`` is the source in the snapshot that is kept last."""
+    ends = {name: replace(getattr(composed, name), conn_id=name) for name in ("source", "sink")}
+    runner = LocalRunner(logins=ends)
+    try:
+        with composed.open(runner) as ports:
+            if monkeypatch is not None:
+                remember(ports, monkeypatch)
+            yield ports
+    finally:
+        runner.close()
+
+
+def remember(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = ports.source.keep
+
+    def keeping(plan: Any) -> Any:
+        keeper = keep(plan)
+        run(ports.composed.source, "DROP TABLE IF EXISTS as_it_was", "CREATE TABLE as_it_was (LIKE t)")
+        with connected(ports.composed.source, autocommit=False) as connection:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            connection.execute(f"SET TRANSACTION SNAPSHOT '{keeper.snapshot}'")
+            connection.execute("INSERT INTO as_it_was SELECT * FROM t")
+        return keeper
+
+    monkeypatch.setattr(ports.source, "keep", keeping)
+
+
+def end_keeper(endpoint: Endpoint) -> None:
+    run(
+        endpoint,
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'backpressure keeper'"
+        " AND datname = current_database()",
+    )
+
+
+def lose(ports: Ports, after: int) -> None:
+    """Let a lane run until it has committed so many ranges and its snapshot is gone."""
+    lane, commits = ports.hydrator(), iter(range(1, RANGES * 2))
+    lane.on_commit = lambda: end_keeper(ports.composed.source) if next(commits) == after else None
+    with pytest.raises(SnapshotLost) as lost:
+        lane.run()
+    assert not isinstance(lost.value, PlanOutdated)
+
+
+def finish(ports: Ports) -> None:
+    """End the hydration as its last task does."""
+    plan = ports.plan
+    Completion(plan=plan, ledger=ports.ledger, sink=ports.sink).check()
+    ports.sink.complete(plan)
+    report = ports.verifier().verify(ports.ledger.ranges(plan.plan_id), Verify.TARGET)
+    assert report.equal, report.mismatches
+    ports.sink.publish(plan)
+    ports.ledger.finish(ports.hydration.id)
+
+
+def whole(composed: Composed) -> tuple[int, int]:
+    """How the target differs from what the last snapshot held."""
+    return difference(composed.source, "public.as_it_was", composed.sink, "raw.t")
+
+
+@contextmanager
+def churning(endpoint: Endpoint) -> Iterator[None]:
+    """Change, move, add and remove rows all the while."""
+
+    def churn(over: threading.Event) -> None:
+        with connected(endpoint) as connection:
+            number = 0
+            while not over.is_set():
+                number += 1
+                connection.execute("UPDATE t SET v = v + 1 WHERE id %% 97 = %s", (number % 97,))
+                connection.execute("UPDATE t SET id = id + 50000 WHERE id = %s", (number * 7 % ROWS,))
+                connection.execute("INSERT INTO t VALUES (%s, 0, 'new')", (-number,))
+                connection.execute("DELETE FROM t WHERE id = %s", (ROWS - number * 11 % ROWS,))
+                over.wait(0.02)
+
+    with beside(churn):
+        yield
+
+
+@pytest.mark.parametrize("after", [pytest.param(3, marks=LONG), 15, pytest.param(29, marks=LONG)])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_lost_snapshot_is_continued_by_another_one(
+    composed: Composed, mode: str, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 10, 50 and 97 %: rows are changed, moved, added and removed all the while."""
+    composed = replace(composed, mode=mode)
+    with churning(composed.source), opened(composed, monkeypatch) as ports:
+        planned = ports.planner().plan()
+        assert planned.note.endswith("if its snapshot is lost, another one continues")
+        lose(ports, after)
+        ports.hydrator().run()
+        assert ports.plan.plan_id == planned.plan.plan_id
+        assert ports.plan.counted
+        finish(ports)
+    assert whole(composed) == (0, 0)
+    assert difference(composed.source, "public.t", composed.sink, "raw.t") != (0, 0), "it did change meanwhile"
+
+
+@pytest.mark.long
+def test_snapshots_may_be_lost_several_times(composed: Composed, monkeypatch: pytest.MonkeyPatch) -> None:
+    with churning(composed.source), opened(composed, monkeypatch) as ports:
+        ports.planner().plan()
+        for after in (10, 20, 25):
+            lose(ports, after)
+        ports.hydrator().run()
+        finish(ports)
+    assert whole(composed) == (0, 0)
+
+
+def drain(config: Path) -> None:
+    """Plan and drain in a process that a test may kill."""
+    with opened(Composed.read(config)) as ports:
+        ports.planner().plan()
+        ports.hydrator().run()
+
+
+@pytest.mark.fault(3)
+@pytest.mark.parametrize(
+    "mode", ["append", *(pytest.param(mode, marks=LONG) for mode in ("replace", "upsert", "mirror"))]
+)
+def test_a_lane_that_is_killed_is_continued_by_another_one(
+    composed: Composed, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By kill -9, in the middle of a table that changes."""
+    composed = replace(composed, mode=mode)
+    process = multiprocessing.get_context("spawn").Process(target=drain, args=(composed.write(tmp_path),))
+    process.start()
+    there = "SELECT to_regclass('raw.backpressure_commit') IS NOT NULL"
+    until(lambda: run(composed.sink, there) == [(True,)], 120)
+    until(lambda: run(composed.sink, "SELECT count(*) >= 15 FROM raw.backpressure_commit") == [(True,)], 60)
+    process.kill()
+    process.join()
+    with opened(composed, monkeypatch) as ports:
+        killed = ports.plan
+        assert 0 < ports.ledger.counts(killed.plan_id).committed < RANGES
+        run(composed.source, "UPDATE t SET v = 8 WHERE id < 700", "UPDATE t SET id = id + 9000 WHERE id > 2000")
+        ports.hydrator().run()
+        assert ports.plan.plan_id == killed.plan_id
+        finish(ports)
+    assert whole(composed) == (0, 0)
+    assert difference(composed.source, "public.t", composed.sink, "raw.t") == (0, 0)
+
+
+def count_writes(composed: Composed, table: str) -> tuple[int, ...]:
+    (found,) = run(
+        composed.sink,
+        "SELECT pg_stat_force_next_flush()",
+        f"SELECT n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables WHERE relid = '{table}'::regclass",
+    )
+    return tuple(found)
+
+
+@pytest.mark.parametrize(
+    "mode", ["append", "replace", *(pytest.param(mode, marks=LONG) for mode in ("upsert", "mirror"))]
+)
+def test_committed_ranges_that_did_not_change_write_nothing(
+    composed: Composed, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One range of 15 is corrected, by the rows that differ; the others keep their markers, and a row confirms them."""
+    composed = replace(composed, mode=mode)
+    with opened(composed, monkeypatch) as ports:
+        table = ports.planner().plan().plan.write.target
+        lose(ports, 15)
+        plan_id = ports.plan.plan_id
+        before = ports.sink.markers(plan_id)
+        run(
+            composed.source, "UPDATE t SET v = 1 WHERE id = 5", "DELETE FROM t WHERE id = 6", "INSERT INTO t VALUES (0)"
+        )
+        writes = count_writes(composed, table)
+        ports.hydrator().run()
+        rest = sum(each.planned_rows for each in ports.ledger.ranges(plan_id) if each.slice_id not in before)
+        inserted, updated, deleted = (
+            now - then for now, then in zip(count_writes(composed, table), writes, strict=True)
+        )
+        assert (inserted, updated, deleted) == (rest + 1, 1, 1)
+        markers = ports.sink.markers(plan_id)
+        assert [key for key in before if markers[key].epoch != before[key].epoch] == ["0.0"]
+        finish(ports)
+        query = "SELECT epoch FROM raw.backpressure_commit WHERE plan_id = '{}' AND slice_id = 'confirmed'"
+        assert run(composed.sink, query.format(plan_id)) == [(ports.plan.epoch,)]
+        finish(ports)
+    assert whole(composed) == (0, 0)
+
+
+@pytest.mark.fault(7)
+def test_a_frozen_attempt_of_the_first_snapshot_is_refused_when_it_is_thawed(
+    composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is frozen with all its rows in its transaction, and nobody can end its connection."""
+    composed = replace(composed, mode="upsert")
+    frozen, thawed, held = threading.Event(), threading.Event(), []
+    reach = copy.reach
+
+    def freeze(step: Step, tag: str) -> None:
+        if step is Step.IN_COPY and ":20.0:1" in tag:
+            frozen.set()
+            assert thawed.wait(60)
+        reach(step, tag)
+
+    def submitted(spec: RangeSpec, future: "Future[RangeResult]") -> None:
+        if spec.seq == 20 and spec.attempt == 1:
+            held.append(future)
+            until(frozen.is_set)
+            end_keeper(composed.source)
+
+    monkeypatch.setattr(copy, "reach", freeze)
+    monkeypatch.setattr(slice_commit, "end_attempts", lambda *args, **values: None)
+    monkeypatch.setattr(PostgresTarget, "_end", lambda self, prefix: 0)
+    try:
+        with opened(composed, monkeypatch) as ports:
+            ports.planner().plan()
+            lane = ports.hydrator()
+            monkeypatch.setattr(ports.runner, "on_submit", submitted)
+            with pytest.raises(SnapshotLost):
+                lane.run()
+            run(composed.source, "UPDATE t SET v = 9")
+            ports.hydrator().run()
+            thawed.set()
+            with pytest.raises(PlanSuperseded, match="no longer holds"):
+                held[0].result(30)
+            finish(ports)
+        assert whole(composed) == (0, 0)
+    finally:
+        thawed.set()
+
+
+def test_rows_of_others_are_left_alone(composed: Composed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range that changed, and in which somebody else has written, is not corrected: the plan is closed as before."""
+    with opened(composed, monkeypatch) as ports:
+        ports.planner().plan()
+        lose(ports, 15)
+        run(composed.source, "UPDATE t SET v = 1 WHERE id = 5", "DELETE FROM t WHERE id = 6")
+        run(composed.sink, "INSERT INTO raw.t VALUES (-1, 0, 'mine')")
+        with pytest.raises(PlanOutdated, match="somebody else has written there"):
+            ports.hydrator().run()
+        with pytest.raises(SinkRefused, match="it cannot be cleared"):
+            ports.close_plan()
+    assert run(composed.sink, "SELECT count(*) FROM raw.t WHERE id = -1") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("side", "statement"),
+    [
+        ("source", "VACUUM FULL t"),
+        ("sink", "VACUUM FULL raw.t"),
+    ],
+)
+def test_a_table_that_got_another_file_closes_the_plan(
+    composed: Composed, side: str, statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(composed, monkeypatch) as ports:
+        first = ports.planner().plan().plan
+        lose(ports, 15)
+        run(getattr(composed, side), statement)
+        with pytest.raises(PlanOutdated):
+            ports.hydrator().run()
+        ports.close_plan()
+        ports.hydrator().run()
+        assert ports.plan.plan_id != first.plan_id
+        finish(ports)
+    assert whole(composed) == (0, 0)
+
+
+def test_a_row_too_few_does_not_end(composed: Composed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exact total is that of the second snapshot."""
+    with opened(composed, monkeypatch) as ports:
+        ports.planner().plan()
+        lose(ports, 15)
+        run(composed.source, "INSERT INTO t SELECT g FROM generate_series(-7, 0) g")
+        ports.hydrator().run()
+        assert ports.plan.total == ROWS + 8
+        run(composed.sink, "UPDATE raw.backpressure_commit SET rows = rows - 1 WHERE slice_id = '29.0'")
+        with pytest.raises(VerificationFailed, match=f"{ROWS + 7} rows were read, and the source held {ROWS + 8}"):
+            finish(ports)
+
+
+def test_a_lane_that_was_thought_dead_counts_nothing_in_a_later_snapshot(
+    composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ledger commit comes after another lane has taken the plan over."""
+    composed = replace(composed, budget=Budget(credits=1, range_rows=ROWS // RANGES))
+    with opened(composed, monkeypatch) as ports:
+        ports.planner().plan()
+        lane, commit = ports.hydrator(), ports.ledger.commit
+
+        def late(*args: Any, **values: Any) -> bool:
+            monkeypatch.setattr(ports.ledger, "commit", commit)
+            later = ports.hydrator()
+            later.on_commit = later_died
+            with pytest.raises(KeyboardInterrupt):
+                later.run()
+            return commit(*args, **values)
+
+        def later_died() -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(ports.ledger, "commit", late)
+        with pytest.raises(PlanSuperseded, match="a later lane has taken it over"):
+            lane.run()
+        run(composed.source, "UPDATE t SET v = 3")
+        ports.hydrator().run()
+        finish(ports)
+    assert whole(composed) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "statements", "reason"),
+    [
+        ("append", ("DROP TABLE raw.t",), "the target is created without a key"),
+        ("append", ("ALTER TABLE raw.t DROP CONSTRAINT t_pkey",), "needs a unique index on exactly that"),
+        ("append", ("CREATE UNIQUE INDEX ON raw.t (v, id)",), "its unique index t_v_id_idx may be broken"),
+        ("upsert", ("INSERT INTO raw.t VALUES (-1)",), "the target holds rows already"),
+        ("append", ("ALTER TABLE t DROP CONSTRAINT t_pkey",), "it is not cut by columns of its key"),
+    ],
+)
+def test_what_a_later_snapshot_cannot_correct_is_said_when_it_is_planned(
+    composed: Composed, mode: str, statements: tuple[str, ...], reason: str
+) -> None:
+    run(composed.sink, *statements)
+    with opened(replace(composed, mode=mode)) as ports:
+        planned = ports.planner().plan()
+        assert "if its snapshot is lost, the whole is read again" in planned.note
+        assert reason in planned.note
+        lane = ports.hydrator()
+        lane.on_commit = lambda: end_keeper(composed.source)
+        with pytest.raises(SnapshotLost):
+            lane.run()
+        with pytest.raises(SnapshotLost, match="ended with the lane that kept it"):
+            ports.hydrator().run()
+
+
+def test_a_ledger_that_is_lost_follows_a_plan_of_two_snapshots(
+    composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once all of it is confirmed it is complete; before that the ranges are of several moments, and it is closed."""
+    with opened(composed, monkeypatch) as ports:
+        ports.planner().plan()
+        lose(ports, 15)
+        run(composed.source, "UPDATE t SET v = 1 WHERE id = 5")
+        ports.hydrator().run()
+        hydration, plan = ports.hydration, ports.plan
+        ports.ledger.forget(hydration.id)
+        found = ports.planner().reindex(ports.planner().register(), who="test")
+        assert found is not None
+        assert "in a snapshot that is gone" in found.note
+        ports.hydrator().run()
+        finish(ports)
+        again = ports.plan
+        assert again.plan_id != plan.plan_id
+        ports.ledger.forget(ports.hydration.id)
+        found = ports.planner().reindex(ports.planner().register(), who="test")
+        assert found is not None
+        assert found.plan.plan_id == again.plan_id
+        assert ports.ledger.counts(again.plan_id).committed == RANGES
+        assert all(each.state is RangeState.COMMITTED for each in ports.ledger.ranges(again.plan_id))
+        finish(ports)
+    assert whole(composed) == (0, 0)
