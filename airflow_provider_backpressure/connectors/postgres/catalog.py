@@ -127,6 +127,12 @@ def place(session: Session, oid: int) -> str | None:
     return f"{system}/{database}/{oid}"
 
 
+def find_place(session: Session, name: QualifiedName) -> str | None:
+    """Return the :func:`place` of what bears this name; ``None`` where nothing does, too."""
+    found = session.rows(_OID, (name.schema, name.name))
+    return place(session, found[0][0]) if found else None
+
+
 def _find(connection: Connection, name: QualifiedName) -> Relation | None:
     connection.execute(sql.SQL("SET LOCAL search_path TO ''"))
     found = connection.execute(_RELATION, (name.schema, name.name)).fetchone()
@@ -193,21 +199,10 @@ _RELATION = sql.SQL(
 )
 
 # Collations and the database's own locale moved between columns of the catalogue from release to release, so they are
-# read by name out of the whole row. C and the builtin ones order by code point, everywhere and in every version.
+# read by name out of the whole row: only those of the table, as a server has hundreds. C and the builtin ones order by
+# code point, everywhere and in every version.
 _COLUMNS = sql.SQL(
     """
-    WITH orders AS (
-        SELECT l.oid, coalesce(l.own ->> 'collprovider', '') AS provider,
-               coalesce(l.own ->> 'colllocale', l.own ->> 'colliculocale', l.own ->> 'collcollate') AS locale,
-               l.own ->> 'collversion' AS version, l.own ->> 'collicurules' AS rules
-        FROM (SELECT oid, to_jsonb(k) AS own FROM pg_collation k WHERE k.collprovider <> 'd') l
-        UNION ALL
-        SELECT 100, coalesce(d.own ->> 'datlocprovider', 'c'),
-               CASE WHEN coalesce(d.own ->> 'datlocprovider', 'c') = 'c' THEN d.own ->> 'datcollate'
-                    ELSE coalesce(d.own ->> 'datlocale', d.own ->> 'daticulocale') END,
-               d.own ->> 'datcollversion', d.own ->> 'daticurules'
-        FROM (SELECT to_jsonb(b) AS own FROM pg_database b WHERE b.datname = current_database()) d
-    )
     SELECT a.atttypid::bigint, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),
            a.attnotnull AND NOT EXISTS (
                SELECT FROM pg_constraint k
@@ -225,7 +220,20 @@ _COLUMNS = sql.SQL(
            has_column_privilege(a.attrelid, a.attnum, 'UPDATE')
     FROM pg_attribute a
     JOIN pg_type t ON t.oid = a.atttypid
-    LEFT JOIN orders o ON o.oid = a.attcollation
+    LEFT JOIN LATERAL (
+        SELECT coalesce(l.own ->> 'collprovider', '') AS provider,
+               coalesce(l.own ->> 'colllocale', l.own ->> 'colliculocale', l.own ->> 'collcollate') AS locale,
+               l.own ->> 'collversion' AS version, l.own ->> 'collicurules' AS rules
+        FROM (SELECT to_jsonb(k) AS own FROM pg_collation k
+              WHERE k.oid = a.attcollation AND k.collprovider <> 'd') l
+        UNION ALL
+        SELECT coalesce(d.own ->> 'datlocprovider', 'c'),
+               CASE WHEN coalesce(d.own ->> 'datlocprovider', 'c') = 'c' THEN d.own ->> 'datcollate'
+                    ELSE coalesce(d.own ->> 'datlocale', d.own ->> 'daticulocale') END,
+               d.own ->> 'datcollversion', d.own ->> 'daticurules'
+        FROM (SELECT to_jsonb(b) AS own FROM pg_database b WHERE b.datname = current_database()) d
+        WHERE a.attcollation = 100
+    ) o ON true
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attnum
     """
@@ -275,6 +283,12 @@ _SIMILAR = sql.SQL(
     """
 )
 
+_OID = sql.SQL(
+    """
+    SELECT c.oid::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s
+    """
+)
 _MAY_ASK_SYSTEM = sql.SQL("SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')")
 _SYSTEM = sql.SQL(
     """
