@@ -1,6 +1,8 @@
 """The database under the ledger: its engine, its transactions, and its errors in our words."""
 
 import logging
+import select
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -9,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable, strip_frames
@@ -67,6 +69,8 @@ log = logging.getLogger(__name__)
 WAIT_SECONDS = 30
 """Longest wait for a lock, for SQLite's file, and for a client that fell silent within a transaction."""
 CONNECT_SECONDS = 10
+IDLE_SECONDS = 0.5
+"""Seconds after which a connection that nobody used is asked whether it is still there."""
 ATTEMPTS = 5
 """How often a transaction is begun in all, if the database undoes it for a deadlock each time."""
 
@@ -105,7 +109,11 @@ def make_engine(url: str | URL) -> Engine:
         sa.event.listen(engine, "connect", _prepare_sqlite)
         return engine
     arguments: dict[str, Any] = {}
-    options: dict[str, Any] = {"pool_size": 2, "max_overflow": 6, "pool_pre_ping": True}
+    options: dict[str, Any] = {
+        "pool_size": 8,
+        "max_overflow": 0,
+        "pool_pre_ping": url.get_backend_name() != "postgresql",
+    }
     if url.get_backend_name() == "postgresql":
         arguments = {
             name: value
@@ -117,8 +125,41 @@ def make_engine(url: str | URL) -> Engine:
         options["isolation_level"] = "READ COMMITTED"
     engine = sa.create_engine(url, connect_args=arguments, **options)
     if engine.dialect.name == "postgresql":
+        _ask_idle_connections(engine)
         sa.event.listen(engine, "connect", _prepare_postgresql)
     return engine
+
+
+def _ask_idle_connections(engine: Engine) -> None:
+    """Replace connections to PostgreSQL that were lost while idle.
+
+    One that was just used is only looked at: a server that has ended it has said so, and a question would be a round
+    trip for each call.
+    """
+
+    def note(_: Any, record: Any) -> None:
+        record.info["idle_since"] = time.monotonic()
+
+    def check(connection: Any, record: Any, _: Any) -> None:
+        since = record.info.get("idle_since")
+        if since is None or (time.monotonic() < since + IDLE_SECONDS and not _has_news(connection)):
+            return
+        try:
+            alive = engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error:
+            alive = False
+        if not alive:
+            raise InvalidatePoolError
+
+    sa.event.listen(engine, "checkin", note)
+    sa.event.listen(engine, "checkout", check)
+
+
+def _has_news(connection: Any) -> bool:
+    """Whether the server has sent something that nobody asked for, its farewell included."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
+from airflow_provider_backpressure.ledger import database as module
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.migration import MIGRATIONS, migrate
@@ -114,11 +115,29 @@ def test_a_lost_connection_is_unavailable_and_the_next_call_goes_well(database):
     parameters = {"host": database.host, "port": database.port, "user": database.user, "password": database.password}
     with psycopg.connect(dbname=database.database, autocommit=True, **parameters) as connection:
         ended = connection.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         ).fetchone()
         assert ended[0] > 0
     assert ledger.hydration(hydration_id).id == hydration_id
+    ledger.close()
+
+
+@pytest.mark.integration
+def test_a_connection_that_was_just_used_is_not_asked_whether_it_is_there(database, monkeypatch):
+    """It would be a second round trip for each call; many tables make many calls."""
+    migrate(address(database))
+    ledger = SqlLedger(address(database))
+    hydration_id = register(ledger)
+    dialect, asked = ledger._database.engine.dialect, []
+    ping = dialect.do_ping
+    monkeypatch.setattr(module, "IDLE_SECONDS", 60.0)
+    monkeypatch.setattr(dialect, "do_ping", lambda connection: asked.append(1) or ping(connection))
+    ledger.hydration(hydration_id)
+    assert not asked
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
+    ledger.hydration(hydration_id)
+    assert asked
     ledger.close()
 
 
