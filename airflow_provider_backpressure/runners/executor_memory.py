@@ -10,6 +10,7 @@ import json
 import math
 import re
 import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
@@ -159,6 +160,7 @@ class ExecutorMemory:
         self._app_id = app_id
         self._fetch = fetch
         self._clock = clock
+        self._asking = threading.Lock()
         self._page: str | None = None
         self._limit = 0
         self._task_cpus = 1
@@ -171,11 +173,24 @@ class ExecutorMemory:
         """Return the memory now; the last reading with its age where the page does not answer; ``None`` before one.
 
         A page that answers without a figure gives a reading without one: an idle cluster holds no gate closed, and a
-        stage that has just begun is no stage without memory.
+        stage that has just begun is no stage without memory. Threads may ask at once: one asks the page, and the others
+        take what is known, as a page takes tenths of a second.
         """
         now = self._clock()
         if self._last is not None and now - self._last[0] < FRESH_SECONDS:
             return self._last[1]
+        last = self._last
+        if not self._asking.acquire(blocking=last is None):
+            assert last is not None, "one is waited for"
+            return replace(last[1], age_seconds=last[1].age_seconds + now - last[0])
+        try:
+            if self._last is not None and self._clock() - self._last[0] < FRESH_SECONDS:
+                return self._last[1]
+            return self._ask(now)
+        finally:
+            self._asking.release()
+
+    def _ask(self, now: float) -> MemoryReading | None:
         try:
             page = self._found()
             stages = self._fetch(f"{page}/stages?status=active&details=true")

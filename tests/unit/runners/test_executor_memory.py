@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,30 @@ def test_a_page_that_falls_silent_ages() -> None:
     page.down, clock.now = True, 112.5
     assert (memory.read().used_bytes, memory.read().age_seconds) == (USED, 12.5)
     page.down = False
+    assert memory.read().age_seconds == 0.0
+
+
+def test_while_one_thread_asks_a_slow_page_the_others_take_what_is_known() -> None:
+    """A page takes tenths of a second, and many tables are drained at once."""
+    page, clock, asked, answers = Page(RECORDED), Clock(), threading.Event(), threading.Event()
+
+    def fetch(url: str) -> Any:
+        if clock.now > 100:
+            asked.set()
+            assert answers.wait(10)
+        return page.fetch(url)
+
+    memory = ExecutorMemory(urls=["http://spark:4040"], fetch=fetch, clock=clock)
+    assert memory.read().used_bytes == USED
+    clock.now += FRESH_SECONDS
+    asking = threading.Thread(target=memory.read)
+    asking.start()
+    assert asked.wait(10)
+    before = len(page.asked)
+    assert (memory.read().used_bytes, memory.read().age_seconds) == (USED, FRESH_SECONDS)
+    assert len(page.asked) == before
+    answers.set()
+    asking.join(10)
     assert memory.read().age_seconds == 0.0
 
 
