@@ -171,6 +171,16 @@ def keep_connections() -> AbstractContextManager[None]:
     return _idle.kept()
 
 
+def take_idle(endpoint: Endpoint, *, application_name: str, settings: Settings) -> Connection | None:
+    """Return a connection that :func:`put_idle` was given; it may have been lost meanwhile."""
+    return _idle.take(_key(endpoint, application_name, settings))
+
+
+def put_idle(connection: Connection, endpoint: Endpoint, *, application_name: str, settings: Settings) -> None:
+    """Give up a connection outside of any transaction: others take it where connections are kept, or it is closed."""
+    _idle.put(_key(endpoint, application_name, settings), connection)
+
+
 class Session:
     """Runs statements on one connection, opened at the first. Every psycopg error leaves as one of ``errors``."""
 
@@ -263,14 +273,17 @@ class Session:
 
     @property
     def _key(self) -> tuple[object, ...]:
-        place = self.endpoint
-        login = (place.address, place.user, place.password, *sorted(place.options.items()))
-        return (*login, self._application_name, repr(self._settings))
+        return _key(self.endpoint, self._application_name, self._settings)
 
     def _connect(self) -> Connection:
         return connect(
             self.endpoint, errors=self.errors, application_name=self._application_name, settings=self._settings
         )
+
+
+def _key(place: Endpoint, application_name: str, settings: Settings | None) -> tuple[object, ...]:
+    login = (place.address, place.user, place.password, *sorted(place.options.items()))
+    return (*login, application_name, repr(settings))
 
 
 @contextmanager

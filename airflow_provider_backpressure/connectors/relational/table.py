@@ -68,6 +68,8 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
         self._endpoint = endpoint
         self._name = name
         self._session = session
+        self._known: RelationT | None = None
+        """The table as the catalogue had it at the latest look."""
         self._logs: dict[str, _Log] = {}
         self._where = declared.where if declared.where and declared.where.strip() else None
         self.increment_column = declared.increment_column
@@ -205,7 +207,7 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
 
     def _known_table(self) -> RelationT:
         """Return the table as far as it has to be known to list ranges."""
-        return self._find_table()
+        return self._known or self._find_table()
 
     @abstractmethod
     def _choose_consistency(self, consistency: Consistency | None, after: str | None) -> Consistency: ...
@@ -216,7 +218,7 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
 
     @abstractmethod
     def _find_table(self) -> RelationT:
-        """Return the table as the catalogue has it now; ``SourceRefused`` where it cannot be read."""
+        """Return the table as the catalogue has it now, and keep it; ``SourceRefused`` where it cannot be read."""
 
     @abstractmethod
     def _choose_columns(self, table: RelationT) -> tuple[ColumnT, ...]: ...

@@ -67,7 +67,6 @@ class MySQLTable(DatabaseTable["MySQLSource", Session, TableName, Relation, Cata
         name = TableName.parse(declared.table, endpoint.database)
         super().__init__(declared, endpoint, name=name, session=Session(endpoint, errors=ERRORS))
         self._user = endpoint.user
-        self._known: Relation | None = None
         chosen = suffix([declared.columns, self._where, declared.as_text, declared.zero_dates == "null"])
         self.identity = f"mysql://{endpoint.host}:{endpoint.port}/{name}{chosen}"
 
@@ -100,9 +99,6 @@ class MySQLTable(DatabaseTable["MySQLSource", Session, TableName, Relation, Cata
     def _find_table(self) -> Relation:
         self._known = find(self._session, self._name)
         return self._known
-
-    def _known_table(self) -> Relation:
-        return self._known or self._find_table()
 
     def _choose_columns(self, table: Relation) -> tuple[CatalogColumn, ...]:
         declared = self._declared

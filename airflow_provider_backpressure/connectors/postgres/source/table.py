@@ -26,7 +26,6 @@ from airflow_provider_backpressure.connectors.postgres.source.block_splitter imp
 from airflow_provider_backpressure.connectors.postgres.source.boundaries import cut_range, in_order, key_ranges
 from airflow_provider_backpressure.connectors.postgres.source.change_log import (
     PostgresLog,
-    SnapshotKeeper,
     window_slice,
 )
 from airflow_provider_backpressure.connectors.postgres.source.checks import (
@@ -45,6 +44,7 @@ from airflow_provider_backpressure.connectors.postgres.source.query import (
     measure_size,
     row_size,
 )
+from airflow_provider_backpressure.connectors.postgres.source.snapshot_keeper import SnapshotKeeper
 from airflow_provider_backpressure.connectors.relational.split import Split
 from airflow_provider_backpressure.connectors.relational.table import DatabaseTable, Dialect, select_tables
 from airflow_provider_backpressure.core.config import Consistency, suffix
@@ -122,7 +122,7 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         return keeper
 
     def read_spec(self, snapshot: Snapshot) -> ReadSpec:
-        table = readable_table(self._session, self._name)
+        table = self._known_table()
         return ReadSpec(
             kind=KIND,
             conn_id=self._declared.conn_id,
@@ -151,7 +151,9 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         return Consistency.STATIC if after is not None else consistency or Consistency.SNAPSHOT
 
     def _find_table(self) -> Relation:
-        return readable_table(self._session, self._name)
+        table = self._known = readable_table(self._session, self._name)
+        self._types.update({column.name: column.type for column in table.columns})
+        return table
 
     def _choose_columns(self, table: Relation) -> tuple[CatalogColumn, ...]:
         return chosen_columns(self._session, table, self._declared.columns, self._declared.as_text)
@@ -220,7 +222,7 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
 
     def _find_key_column(self, name: str) -> KeyColumn | None:
         if name not in self._types:
-            self._types.update({column.name: column.type for column in self._find_table().columns})
+            self._find_table()
         cast = key_cast(self._types.get(name, ""))
         return None if cast is None else KeyColumn(name=name, cast=cast)
 
