@@ -252,6 +252,9 @@ class MemorySink:
         with self._lock:
             return select_keys(sorted(self._written), query)
 
+    def scan_queries(self, write: WriteSpec, bounds: Bounds, window: Window | None, *, parts: int) -> tuple[str, ...]:
+        return ()
+
     def find_surplus(self, plan: Plan) -> str:
         if plan.mode is Mode.UPSERT or plan.increment:
             return ""

@@ -137,3 +137,29 @@ def test_what_cannot_be_read_again_alone_is_refused_and_left(composed: Composed,
         with pytest.raises(PlanSuperseded):
             ports.sink.discard(replace(plan, plan_id="f" * 32), record.slice_id, record.bounds)
         assert wrong(ports) == []
+
+
+def test_a_target_without_an_index_is_read_once_and_range_by_range_only_where_it_differs(
+    composed: Composed, database: Endpoint
+):
+    """Each range by itself would read the whole table: as many times as there are ranges."""
+    composed.plan()
+    composed.run()
+    with composed.open() as ports:
+        ranges = len(ports.ledger.ranges(ports.plan.plan_id))
+        before = read_rows(database)
+        seen: list[int] = []
+        verifier = replace(ports.verifier(), on_range=seen.append)
+        report = verifier.verify(ports.ledger.ranges(ports.plan.plan_id), Verify.TARGET)
+        assert (report.equal, report.ranges, report.rows) == (True, ranges, ROWS)
+        assert read_rows(database) - before <= 2 * ROWS, "once to hash them, once to count them"
+        assert seen[-1] == ranges
+        run(database, "UPDATE raw.t SET code = 'other' WHERE id = 1500")
+        (mismatch,) = ports.verifier().verify(ports.ledger.ranges(ports.plan.plan_id), Verify.TARGET).mismatches
+        assert "checksum" in mismatch.sentence
+
+
+def read_rows(database: Endpoint) -> int:
+    """Return how many rows of the target were read in the order in which they lie."""
+    ((rows,),) = run(database, "SELECT seq_tup_read::bigint FROM pg_stat_user_tables WHERE relid = 'raw.t'::regclass")
+    return int(rows)

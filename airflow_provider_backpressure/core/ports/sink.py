@@ -195,6 +195,13 @@ class Sink(Protocol):
         """
         ...
 
+    def scan_queries(self, write: WriteSpec, bounds: Bounds, window: Window | None, *, parts: int) -> Sequence[str]:
+        """Return statements that read all of the plan's rows once together, about as many each: at most ``parts``.
+
+        Nothing where rows of such bounds are found by themselves. ``window``: as for :meth:`slice_query`.
+        """
+        ...
+
     def find_surplus(self, plan: Plan) -> str:
         """Say what the target holds that the plan has not written, and how to be rid of it; empty: nothing.
 

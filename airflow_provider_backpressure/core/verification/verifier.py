@@ -2,10 +2,12 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
+from typing import TypeVar
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.ports import Runner, Source
@@ -17,6 +19,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     ReadSpec,
     SliceResult,
+    Window,
     digest_row,
 )
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -125,7 +128,45 @@ class Verifier:
         except SinkRefused as error:
             log.info("The target is compared as a whole: %s", error)
             return self._with_surplus(self._verify_sum(markers))
+        if how is Verify.TARGET and bounds is not None and len(markers) > 1:
+            ranges = list(ranges)
+            queries = self.sink.scan_queries(self.plan.write, bounds, self._window, parts=len(markers))
+            report = self._by_scan(ranges, markers, queries) if queries else None
+            if report is not None:
+                return self._with_surplus(report)
         return self._with_surplus(self._by_range(ranges, how, markers))
+
+    def _by_scan(
+        self, ranges: Sequence[RangeRecord], markers: Mapping[str, Marker], queries: Sequence[str]
+    ) -> Report | None:
+        """Compare the sum of a target that is read once, where its ranges can only be found by looking at all rows.
+
+        ``None`` where it differs, or a range has no marker: then each range has to be read by itself, to be named.
+        """
+        log.info("The target has no index on the key of its ranges: it is read once, and compared as a whole.")
+        if len(markers) != len(ranges) or any(_own(markers, record) is None for record in ranges):
+            return None
+        rows = total = done = 0
+        for batch in _batches(queries, self._at_once):
+            for job in [self._checksum(query) for query in batch]:
+                found = job.result()
+                rows, total, done = rows + found.rows, total + _number(found.checksum), done + 1
+                if self.on_range is not None:
+                    self.on_range(len(ranges) * done // len(queries))
+        total %= 2**64
+        if (rows, total) != _add_up(markers):
+            log.warning("The target as a whole differs from what was committed: each range is compared by itself.")
+            return None
+        return Report(ranges=len(ranges), rows=rows, checksum=f"{total:016x}", mismatches=())
+
+    @property
+    def _window(self) -> Window | None:
+        """Of an increment, the window that its rows are in."""
+        return self.plan.read.window if self.plan.increment else None
+
+    @property
+    def _at_once(self) -> int:
+        return PARALLEL if self.runner.overhead_seconds < 1 else TOGETHER
 
     def _with_surplus(self, report: Report) -> Report:
         """Add what the target holds beside the plan's own rows, where it should hold nothing else."""
@@ -135,7 +176,7 @@ class Verifier:
 
     def _query(self, bounds: Bounds | None) -> str:
         """Return the statement for the target's rows of these bounds, of an increment those of its window only."""
-        return self.sink.slice_query(self.plan.write, bounds, self.plan.read.window if self.plan.increment else None)
+        return self.sink.slice_query(self.plan.write, bounds, self._window)
 
     def _in_order(self, ranges: Iterable[RangeRecord], markers: Mapping[str, Marker]) -> Report:
         """See that every range is in: later rows have taken the place of earlier ones, which none could find again."""
@@ -145,14 +186,12 @@ class Verifier:
             count += 1
             if _own(markers, record) is None:
                 mismatches.append(Mismatch(seq=record.seq, sentence=f"range {record.seq}: {NO_MARKER}"))
-        total = sum(_number(marker.checksum) for marker in markers.values()) % 2**64
-        rows = sum(marker.rows for marker in markers.values())
+        rows, total = _add_up(markers)
         return Report(ranges=count, rows=rows, checksum=f"{total:016x}", mismatches=tuple(mismatches))
 
     def _verify_sum(self, markers: Mapping[str, Marker]) -> Report:
         """Compare the target with the sum of its markers: checksums add up as the rows do."""
-        rows = sum(marker.rows for marker in markers.values())
-        total = sum(_number(marker.checksum) for marker in markers.values()) % 2**64
+        rows, total = _add_up(markers)
         target = self._checksum(self._query(None)).result()
         differences = []
         if target.rows != rows:
@@ -169,7 +208,7 @@ class Verifier:
     def _by_range(self, ranges: Iterable[RangeRecord], how: Verify, markers: Mapping[str, Marker]) -> Report:
         mismatches: list[Mismatch] = []
         rows, total, count = 0, 0, 0
-        for batch in _batches(ranges, PARALLEL if self.runner.overhead_seconds < 1 else TOGETHER):
+        for batch in _batches(ranges, self._at_once):
             owned = [(record, _own(markers, record)) for record in batch]
             jobs = [(record, marker, self._start(record, how, marker)) for record, marker in owned]
             for record, marker, sides in jobs:
@@ -271,16 +310,20 @@ def _own(markers: Mapping[str, Marker], record: RangeRecord) -> Marker | None:
     return marker if marker is not None and marker.has_bounds(record.bounds) else None
 
 
+def _add_up(markers: Mapping[str, Marker]) -> tuple[int, int]:
+    """Return the rows of all markers, and the sum of their checksums."""
+    total = sum(_number(marker.checksum) for marker in markers.values()) % 2**64
+    return sum(marker.rows for marker in markers.values()), total
+
+
 def _number(checksum: str) -> int:
     return int(checksum.rpartition(":")[2], 16)
 
 
-def _batches(ranges: Iterable[RangeRecord], size: int) -> Iterable[list[RangeRecord]]:
-    batch: list[RangeRecord] = []
-    for record in ranges:
-        batch.append(record)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
+Item = TypeVar("Item")
+
+
+def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
         yield batch

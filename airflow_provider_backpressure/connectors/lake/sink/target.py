@@ -204,6 +204,9 @@ class LakeTarget:
             raise SinkRefused(f"Rows of {self._table.name} no longer lie in the files that their ranges came in.")
         return self._query(write, None, window)
 
+    def scan_queries(self, write: WriteSpec, bounds: Bounds, window: Window | None, *, parts: int) -> tuple[str, ...]:
+        return ()
+
     def find_surplus(self, plan: Plan) -> str:
         """See :meth:`..core.ports.Sink.find_surplus`: files that no mark explains.
 

@@ -1,11 +1,10 @@
 """The conditions by which a target's rows of one range are selected."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, find
+from airflow_provider_backpressure.connectors.postgres.catalog import ORDINARY, Relation, find
 from airflow_provider_backpressure.connectors.postgres.connect import Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
@@ -23,16 +22,13 @@ from airflow_provider_backpressure.core.snapshot.messages import Window, WriteSp
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SinkRefused
 
-if TYPE_CHECKING:
-    pass
-
 
 class RangeConditions:
     """Selects a range's rows in the target, where its columns separate ranges as the source's do."""
 
     def __init__(self, session: Session, name: QualifiedName, readable: Callable[[WriteSpec], QualifiedName]) -> None:
         self._session, self._name, self._readable = session, name, readable
-        self._key_columns: dict[str, CatalogColumn] = {}
+        self._table: Relation | None = None
 
     def select(self, write: WriteSpec, bounds: Bounds | None, window: Window | None) -> list[sql.Composable]:
         """Return the conditions of a range and its window; ``SinkRefused`` where they select other rows here."""
@@ -59,6 +55,29 @@ class RangeConditions:
                 raise SinkRefused(f"Rows of {self._name} cannot be assigned to the files that they came from.")
         return []
 
+    def find_unindexed(self, write: WriteSpec, bounds: Bounds) -> Relation | None:
+        """Return the table where only a look at all of its rows finds those of such bounds.
+
+        ``None`` where an index does, and for a table that is made of others: its blocks are theirs.
+        """
+        match bounds:
+            case KeyBounds() if bounds.columns:
+                first = bounds.columns[0]
+            case NullBounds():
+                first = bounds.column
+            case _:
+                return None
+        table = self._find(write)
+        if table is None or table.kind != ORDINARY or table.has_children or first in table.indexed:
+            return None
+        return table
+
+    def _find(self, write: WriteSpec) -> Relation | None:
+        """Return the table as the catalogue had it when it was first asked for."""
+        if self._table is None:
+            self._table = find(self._session, self._readable(write))
+        return self._table
+
     def _offsets(self, write: WriteSpec, bounds: OffsetBounds) -> sql.Composable:
         arriving = {column.name for column in write.columns}
         lacking = [name for name in ("partition", "offset") if name not in arriving]
@@ -73,13 +92,10 @@ class RangeConditions:
         arriving = next((column for column in write.columns if column.name == key), None)
         if arriving is None:
             raise SinkRefused(f"{self._name} has no column {join_names([key])} to separate ranges by.")
-        if key not in self._key_columns:
-            table = find(self._session, self._readable(write))
-            there = table.column(key) if table else None
-            if there is None:
-                raise SinkRefused(f"{self._name} has no column {join_names([key])} to separate ranges by.")
-            self._key_columns[key] = there
-        there = self._key_columns[key]
+        table = self._find(write)
+        there = table.column(key) if table else None
+        if there is None:
+            raise SinkRefused(f"{self._name} has no column {join_names([key])} to separate ranges by.")
         cast = key_cast(there.type)
         if cast is None:
             raise SinkRefused(
@@ -92,3 +108,20 @@ class RangeConditions:
                 f"{arriving.collation} in the source, so its ranges cannot be verified there; the whole table can."
             )
         return cast
+
+
+def split_blocks(session: Session, table: Relation | None, *, parts: int) -> list[list[sql.Composable]]:
+    """Return conditions that cut a table into pieces of about as many blocks each; the last one has no end."""
+    if table is None:
+        return []
+    blocks = session.value(_BLOCKS, (table.oid,))
+    step = max(1, -(-blocks // max(1, parts)))
+    ends = [f"({block},0)" for block in range(step, blocks, step)]
+    pieces: list[list[sql.Composable]] = []
+    for first, last in zip(["", *ends], [*ends, ""], strict=True):
+        kept: list[sql.Composable] = [sql.SQL("ctid >= {}::tid").format(sql.Literal(first))] if first else []
+        pieces.append([*kept, sql.SQL("ctid < {}::tid").format(sql.Literal(last))] if last else kept)
+    return pieces
+
+
+_BLOCKS = sql.SQL("SELECT pg_relation_size(%s::oid::regclass) / current_setting('block_size')::bigint")

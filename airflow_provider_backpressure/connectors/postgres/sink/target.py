@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 from psycopg.rows import class_row
 
-from airflow_provider_backpressure.connectors.postgres.catalog import find, place
+from airflow_provider_backpressure.connectors.postgres.catalog import find_place
 from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW, Connection, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
@@ -51,7 +51,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     raise_epoch,
     upgrade,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions
+from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions, split_blocks
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
     create_shadow,
@@ -261,13 +261,21 @@ class PostgresTarget:
         ``SinkRefused`` where these bounds do not single out the same rows in the target: the key's column is not there,
         or text is ordered otherwise. The whole table (``None``) can always be read.
         """
+        return self._select(write, self._conditions.select(write, bounds, window))
+
+    def scan_queries(self, write: WriteSpec, bounds: Bounds, window: Window | None, *, parts: int) -> list[str]:
+        """See :meth:`..core.ports.Sink.scan_queries`: by the blocks of a table without an index on the key."""
+        table = self._conditions.find_unindexed(write, bounds)
+        kept = self._conditions.select(write, None, window)
+        return [self._select(write, [*kept, *piece]) for piece in split_blocks(self._session, table, parts=parts)]
+
+    def _select(self, write: WriteSpec, conditions: Sequence[sql.Composable]) -> str:
         query = sql.SQL("SELECT {} FROM {}").format(
             sql.SQL(", ").join([sql.Identifier(column.name) for column in write.columns]),
             sql.SQL(self._readable(write).sql),
         )
-        kept = self._conditions.select(write, bounds, window)
-        if kept:
-            query = query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(kept)
+        if conditions:
+            query = query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions)
         return query.as_string(None)
 
     def find_surplus(self, plan: Plan) -> str:
@@ -436,8 +444,7 @@ class PostgresTarget:
         return end_connections(self._session, prefix, poll=self._poll, clock=self._clock)
 
     def _refuse_source(self, plan: Plan) -> None:
-        table = find(self._session, self._name) if plan.read.place is not None else None
-        if table is not None and place(self._session, table.oid) == plan.read.place:
+        if plan.read.place is not None and find_place(self._session, self._name) == plan.read.place:
             raise SinkRefused(f"{self._name} at {self._session.endpoint.address} is the source itself.")
 
     def _hold(self, connection: Connection, plan: Plan) -> None:
