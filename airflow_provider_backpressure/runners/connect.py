@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ from airflow_provider_backpressure.runners.code_shipping import (
 )
 from airflow_provider_backpressure.runners.errors import translate
 from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
+from airflow_provider_backpressure.runners.shared_jobs import SharedJobs
 from airflow_provider_backpressure.runners.versions import check_server, warn_untried
 
 USER = "backpressure"
@@ -201,6 +203,8 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+SLOTS_SECONDS = 15.0
+"""Seconds after which the cluster's slots are counted again."""
 MAX_JOBS = 256
 """Most jobs in flight from one process; the gate admits far fewer."""
 UNKEPT = {"spark.connect.session.planCache.enabled": "false"}
@@ -239,7 +243,12 @@ class ConnectRunner:
         self._zone: str | None = None
         self._memory: ExecutorMemory | None = None
         self._profiles: dict[int, ResourceProfile] = {}
+        self._counted: tuple[float, int | None] = (0.0, None)
+        """Until when the number of slots is taken to be this one."""
         self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="spark-connect")
+        self._checks: SharedJobs[ChecksumSpec, SliceResult] = SharedJobs(
+            run=self._checksums, submit=self._pool.submit, slots=self._slots
+        )
 
     def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
         """See :meth:`Runner.probe`. ``RunnerRefused`` where Spark or the executors' Python cannot work with ours."""
@@ -249,10 +258,11 @@ class ConnectRunner:
         return self._on_session(partial(self._describe, read, transform))
 
     def run(self, spec: RangeSpec) -> "Future[RangeResult]":
-        return self._pool.submit(self._on_session, partial(self._run, spec), spec.read)
+        return self._pool.submit(self._on_session, partial(self._run, spec), [spec.read])
 
     def checksum(self, spec: ChecksumSpec) -> "Future[SliceResult]":
-        return self._pool.submit(self._on_session, partial(self._checksum, spec), spec.read)
+        """See :meth:`Runner.checksum`. What is asked for while every slot is taken shares a job."""
+        return self._checks.ask(spec)
 
     def interrupt(self, session_id: str, tag: str) -> None:
         """See :meth:`Runner.interrupt`. Another process's session is joined for the call and left as it is."""
@@ -288,6 +298,7 @@ class ConnectRunner:
             session, self._session = self._session, None
         if session is not None:
             session.stop()
+        self._checks.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _describe(self, read: ReadSpec, transform: Transform, session: SparkSession) -> tuple[Column, ...]:
@@ -324,12 +335,24 @@ class ConnectRunner:
                 self._profiles[task_cpus] = profile
             return self._profiles[task_cpus]
 
-    def _checksum(self, spec: ChecksumSpec, session: SparkSession) -> SliceResult:
-        job = module(JOB)
-        results: tuple[SliceResult, ...] = job.slice_results(
-            job.checksum_job(session, [spec], self._endpoints).collect()
-        )
-        return results[0]
+    def _checksums(self, specs: Sequence[ChecksumSpec]) -> Sequence[SliceResult]:
+        def work(session: SparkSession) -> Sequence[SliceResult]:
+            job = module(JOB)
+            results: tuple[SliceResult, ...] = job.slice_results(
+                job.checksum_job(session, specs, self._endpoints).collect()
+            )
+            return results
+
+        return self._on_session(work, [spec.read for spec in specs if spec.read is not None])
+
+    def _slots(self) -> int | None:
+        """Return how many slots the cluster has, as of a moment ago; ``None`` where its page does not say."""
+        at, slots = self._counted
+        if time.monotonic() >= at:
+            reading = self.memory()
+            slots = None if reading is None else reading.slots
+            self._counted = (time.monotonic() + SLOTS_SECONDS, slots)
+        return slots
 
     def _set_zone(self, session: SparkSession, transform: Transform | None) -> None:
         """Set the session's time zone to the transform's, once: a function in Python may set another one after that."""
@@ -345,13 +368,13 @@ class ConnectRunner:
         hosts = (self._address.host, session.conf.get("spark.driver.host", self._address.host))
         return ExecutorMemory(urls=[f"http://{host}:{port}" for host in hosts], app_id=session.conf.get("spark.app.id"))
 
-    def _on_session(self, work: Callable[[SparkSession], T], read: ReadSpec | None = None) -> T:
-        """Return what ``work`` makes of the session; Spark's errors leave as ours. ``read``: what its jobs read.
+    def _on_session(self, work: Callable[[SparkSession], T], reads: Sequence[ReadSpec] = ()) -> T:
+        """Return what ``work`` makes of the session; Spark's errors leave as ours. ``reads``: what its jobs read.
 
         A session that the server no longer knows is given up: the next job opens another one.
         """
         session: SparkSession | None = None
-        packages = [package_cargo(each.package) for each in read.substitutes] if read else []
+        packages = [package_cargo(name) for name in {each.package for read in reads for each in read.substitutes}]
         try:
             session = self._open()
             with active(session), module(ABOARD).carry_code(*cargo(), packages):

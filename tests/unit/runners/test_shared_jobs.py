@@ -1,0 +1,60 @@
+"""Pieces of work that share jobs while every slot is taken."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_provider_backpressure.runners.shared_jobs import SharedJobs
+
+
+class Cluster:
+    """Runs jobs that last until they are let go, and notes them."""
+
+    def __init__(self, slots: int | None) -> None:
+        self.pool = ThreadPoolExecutor(16)
+        self.jobs: list[list[int]] = []
+        self.begun, self.over = threading.Semaphore(0), threading.Event()
+        self.shared: SharedJobs[int, int] = SharedJobs(run=self.run, submit=self.pool.submit, slots=lambda: slots)
+
+    def run(self, pieces: Sequence[int]) -> list[int]:
+        self.jobs.append([*pieces])
+        self.begun.release()
+        assert self.over.wait(10)
+        if 13 in pieces:
+            raise ValueError("13 is refused")
+        return [piece * piece for piece in pieces]
+
+    def wait_begun(self, jobs: int) -> None:
+        for _ in range(jobs):
+            assert self.begun.acquire(timeout=10)
+
+
+def test_pieces_have_jobs_of_their_own_while_slots_are_free_and_share_one_when_they_are_not() -> None:
+    cluster = Cluster(slots=2)
+    futures = [cluster.shared.ask(number) for number in range(6)]
+    cluster.wait_begun(2)
+    assert cluster.jobs == [[0], [1]]
+    cluster.over.set()
+    assert [future.result(10) for future in futures] == [0, 1, 4, 9, 16, 25]
+    assert [2, 3, 4, 5] in cluster.jobs
+
+
+def test_a_piece_that_fails_fails_no_other_one_of_its_job() -> None:
+    cluster = Cluster(slots=1)
+    futures = [cluster.shared.ask(number) for number in (1, 12, 13, 14)]
+    cluster.over.set()
+    assert [futures[n].result(10) for n in (0, 1, 3)] == [1, 144, 196]
+    with pytest.raises(ValueError, match="13 is refused"):
+        futures[2].result(10)
+
+
+def test_what_has_not_begun_is_cancelled_at_the_end() -> None:
+    cluster = Cluster(slots=1)
+    first, second = cluster.shared.ask(1), cluster.shared.ask(2)
+    cluster.wait_begun(1)
+    cluster.shared.close()
+    cluster.over.set()
+    assert first.result(10) == 1
+    assert second.cancelled()
