@@ -233,11 +233,15 @@ class HydrationTask(BaseOperator):
         step: Step,
         *,
         write: Callable[[], None],
+        delay: float = 0.0,
     ) -> Heartbeat:
-        """Return what reports, while it is entered, that this task works and what it does. ``write`` writes a line."""
+        """Return what reports, while it is entered, that this task works and what it does.
+
+        ``write`` writes a line. ``delay``: seconds before the first report.
+        """
         instance = context["ti"]
         activity = Activity(step=step, lane=lane_name(context), try_number=getattr(instance, "try_number", None))
-        return Heartbeat(ledger=opened.ledger, hydration_id=hydration_id, activity=activity, write=write)
+        return Heartbeat(ledger=opened.ledger, hydration_id=hydration_id, activity=activity, write=write, delay=delay)
 
     def _keep_failure(self, instance: Any, opened: HydrationSession, error: BaseException) -> None:
         """Keep why this task has failed for good, where its run still has the hydration."""

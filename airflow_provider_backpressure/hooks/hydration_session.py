@@ -229,16 +229,15 @@ class HydrationSession:
         planner = replace(self.planner(), mode=plan.mode, consistency=plan.consistency)
         planner.close(hydration, plan)
 
-    def follow_sink(self) -> None:
-        """Let a ledger that is older than the sink follow it within its plan, before a lane continues with it."""
-        self.planner().reindex(self.hydration()[0], who=self.declaration.owner, within_plan=True)
-
     def take_target(self) -> None:
-        """Complete what was begun where a planner was killed between ledger and sink.
+        """Let a ledger that is older than the sink follow it within its plan, before a lane continues with it.
 
-        ``LedgerRefused`` and ``SinkRefused`` where the target is gone or another one since the plan took it.
+        Then complete what was begun where a planner was killed between ledger and sink. ``LedgerRefused`` and
+        ``SinkRefused`` where the target is gone or another one since the plan took it.
         """
         hydration, plan = self.hydration()
+        if self.planner().reindex(hydration, who=self.declaration.owner, within_plan=True) is not None:
+            hydration, plan = self.hydration()
         if plan.epoch:
             check_held(plan, self.sink)
         else:
@@ -340,12 +339,10 @@ class HydrationSession:
         kept, samples = settings.history(), settings.samples_kept()
         end_run(self.ledger, self.sink, hydration_id, plan, kept=kept, samples=samples)
 
-    def completion(self) -> Completion:
-        """Return the check that the current plan has to pass before anything ends or is published."""
-        return Completion(plan=self.hydration()[1], ledger=self.ledger, sink=self.sink)
+    def completion(self, plan: Plan) -> Completion:
+        """Return the check that a plan has to pass before anything ends or is published."""
+        return Completion(plan=plan, ledger=self.ledger, sink=self.sink)
 
-    def verifier(self, *, on_range: Callable[[int], None] | None = None) -> Verifier:
-        """Return the verifier of the current plan; ``on_range`` is called with the number of ranges that are done."""
-        return Verifier(
-            plan=self.hydration()[1], source=self.source, sink=self.sink, runner=self.runner, on_range=on_range
-        )
+    def verifier(self, plan: Plan, *, on_range: Callable[[int], None] | None = None) -> Verifier:
+        """Return the verifier of a plan; ``on_range`` is called with the number of ranges that are done."""
+        return Verifier(plan=plan, source=self.source, sink=self.sink, runner=self.runner, on_range=on_range)

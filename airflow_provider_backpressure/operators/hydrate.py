@@ -33,7 +33,13 @@ from airflow_provider_backpressure.operators.lane_progress import (
     start_line,
 )
 from airflow_provider_backpressure.operators.table_lane import TableLane
-from airflow_provider_backpressure.operators.table_set import PlannedTables, find_pairs, is_several, open_tables
+from airflow_provider_backpressure.operators.table_set import (
+    OBSERVED_AFTER,
+    PlannedTables,
+    find_pairs,
+    is_several,
+    open_tables,
+)
 
 SNAPSHOTS = 3
 """How many snapshots one try of the task may take, one after the other."""
@@ -41,8 +47,6 @@ TOO_SHORT = (
     f"{SNAPSHOTS} snapshots were lost in one try of this task, each before the whole table was read in it. Find what "
     "ends the lane's connection or rewrites the table, or use consistency='catch_up', which needs no long snapshot."
 )
-OBSERVED_AFTER = 2.0
-"""Seconds after which one of several tables that are drained is observed."""
 ONE_TASK = "A snapshot lives in the one task that keeps it, so {} need consistency='static'."
 IN_ORDER = "A log is replayed in its order, one window after another, so consistency='catch_up' goes without {}."
 
@@ -164,7 +168,6 @@ class HydrateOperator(TransformTask):
     ) -> tuple[LaneResult, float | None]:
         """Return what the lane did of one hydration, and the seconds until an event that lasts is due."""
         # A retry does not plan again, so it looks by itself whether the ledger was restored meanwhile.
-        opened.follow_sink()
         opened.take_target()
         teller = self._teller(context, opened)
         # Events that became due while the task waited are reported at once; those of an earlier run are over.
@@ -179,10 +182,9 @@ class HydrateOperator(TransformTask):
         progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log, label=label)
         if label:
             progress.postpone()
-        # Most of many tables are done before anything has to be said of them.
         delay = OBSERVED_AFTER if label else 0.0
         with (
-            self.report(context, opened, hydration.id, Step.RANGES, write=progress.write),
+            self.report(context, opened, hydration.id, Step.RANGES, write=progress.write, delay=delay),
             opened.observation(hydration.id, tell=teller.look, delay=delay),
             notify_if_full(teller, hydration),
         ):

@@ -22,6 +22,7 @@ from airflow_provider_backpressure.hooks.recorded_declaration import to_json
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.operators.table_set import (
     KEY,
+    OBSERVED_AFTER,
     PlannedTables,
     TablePair,
     TableSet,
@@ -154,7 +155,8 @@ class PlanSnapshotOperator(TransformTask):
             seconds = time.monotonic() - begun
             self.log.info("Planning %s for %.0f s: catalogue and boundaries.", opened.sink.identity, seconds)
 
-        with self.report(context, opened, hydration_id, Step.PLANNING, write=write):
+        delay = OBSERVED_AFTER if run else 0.0
+        with self.report(context, opened, hydration_id, Step.PLANNING, write=write, delay=delay):
             planned = planner.plan(restart=wish == RESTART)
         done = planned.verdict in DONE
         declared = replace(opened.declaration, run="" if done else run)

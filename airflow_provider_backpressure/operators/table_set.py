@@ -31,6 +31,9 @@ GONE = (
     "Most likely it was dropped or renamed, or the login has lost the right to read it. Give the right back, or remove "
     "the hydration with `airflow backpressure forget`."
 )
+OBSERVED_AFTER = 2.0
+"""Seconds after which one of several tables is observed: most of many are done before anything has to be said of them.
+"""
 NAMED = 20
 """Most tables that are named in the error; the log has them all."""
 

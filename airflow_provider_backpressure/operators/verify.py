@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.planning.change_windows import check_cau
 from airflow_provider_backpressure.core.planning.preconditions import check_held
 from airflow_provider_backpressure.core.ports.ledger import Ledger, every_range
 from airflow_provider_backpressure.core.progress.samples import rows_received
-from airflow_provider_backpressure.core.progress.state import describe_verified
+from airflow_provider_backpressure.core.progress.state import State, describe_verified
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
@@ -25,6 +25,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerR
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.operators.table_set import (
+    OBSERVED_AFTER,
     PlannedTables,
     TablePair,
     TableSet,
@@ -98,7 +99,7 @@ class VerifyHydrationOperator(HydrationTask):
 
     def _verify(self, context: Context, opened: HydrationSession, hydration: Hydration, plan: Plan) -> Verified:
         """Verify one hydration, which this run has, and let it go."""
-        opened.completion().check()
+        opened.completion(plan).check()
         check_caught_up(plan, opened.sink)
         opened.sink.complete(plan)
         self.lineages[hydration.id] = Lineage(plan=plan, moved=False)
@@ -164,8 +165,8 @@ class VerifyHydrationOperator(HydrationTask):
         """Return what the event of a verified hydration carries."""
         assert hydration.plan is not None, "it was verified"
         rows = rows_received(ledger.statistics(hydration.id))
-        (now,) = ledger.glances(ids=[hydration.id], limit=1)
-        return make_event_extra(hydration, hydration.plan, rows=rows, verified=self.verify.value, state=now.state.value)
+        state = State.FOLLOWING if hydration.plan.follows else State.SUCCEEDED
+        return make_event_extra(hydration, hydration.plan, rows=rows, verified=self.verify.value, state=state.value)
 
     def _report(self, context: Context, opened: HydrationSession, hydration_id: str, plan: Plan) -> Report:
         ranges = every_range(opened.ledger, plan.plan_id, [RangeState.COMMITTED, RangeState.REVOKED])
@@ -174,10 +175,11 @@ class VerifyHydrationOperator(HydrationTask):
         def write() -> None:
             self.log.info("Verifying %s: %s.", opened.sink.identity, describe_verified(heartbeat.activity))
 
-        heartbeat = self.report(context, opened, hydration_id, Step.VERIFYING, write=write)
+        delay = OBSERVED_AFTER if is_several(self.source) else 0.0
+        heartbeat = self.report(context, opened, hydration_id, Step.VERIFYING, write=write, delay=delay)
         self.log.info("Verifying %s (%s): %s committed ranges.", opened.sink.identity, self.verify, total)
         with heartbeat:
-            verifier = opened.verifier(on_range=lambda done: heartbeat.count(done, total))
+            verifier = opened.verifier(plan, on_range=lambda done: heartbeat.count(done, total))
             report = verifier.verify(ranges, self.verify)
         self.lineages[hydration_id] = Lineage(plan=plan, rows=report.rows, moved=False, equal=report.equal)
         for mismatch in report.mismatches:

@@ -49,7 +49,6 @@ def continue_plan(ports: Ports) -> None:
         runner=ports.runner,
         endpoint=ports.composed.source,
     )
-    session.follow_sink()
     session.take_target()
 
 

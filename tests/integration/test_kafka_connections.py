@@ -84,13 +84,13 @@ def test_the_example_hydrates_its_topic_and_follows_it(kafka: Server, database: 
             assert planned.plan.total == 3 * count
             opened.hydrator(lane="lane", inline_wait=30.0).run()
             ranges = opened.ledger.ranges(planned.plan.plan_id)
-            assert opened.verifier().verify(ranges, Verify.FULL).equal
+            assert opened.verifier(planned.plan).verify(ranges, Verify.FULL).equal
             hydration = opened.ledger.finish(planned.hydration.id)
     assert run(database, 'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM raw.orders') == [(15, 15)]
     again = declaration_of(hydration)
     with again.open() as opened:
         assert opened.find() == hydration
-        assert opened.verifier().verify(opened.ledger.ranges(planned.plan.plan_id), Verify.FULL).equal
+        assert opened.verifier(planned.plan).verify(opened.ledger.ranges(planned.plan.plan_id), Verify.FULL).equal
     topic.delete()
 
 

@@ -25,13 +25,16 @@ class Heartbeat:
     activity: Activity
     write: Callable[[], None]
     """Writes the line."""
+    delay: float = 0.0
+    """Seconds before the first beat: what is over by then needs none."""
     tick: float = TICK_SECONDS
     line_seconds: float = LINE_SECONDS
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
+    _beaten: Activity | None = None
 
     def __enter__(self) -> "Heartbeat":
-        """Beat at once, and then again and again."""
+        """Beat again and again."""
         self._thread = threading.Thread(target=self._run, name="backpressure-heartbeat", daemon=True)
         self._thread.start()
         return self
@@ -52,14 +55,16 @@ class Heartbeat:
 
     def _run(self) -> None:
         begun = time.monotonic()
-        beaten: Activity | None = None
+        if self.delay and self._over.wait(self.delay):
+            return
         next_beat, next_line = begun, begun + self.line_seconds
         while True:
             now, activity = time.monotonic(), self.activity
-            if now >= next_beat or activity != beaten:
+            if now >= next_beat or activity != self._beaten:
+                self._beaten = activity
                 with nobodys_error("This heartbeat is not kept"):
                     self.ledger.keep_activity(self.hydration_id, activity)
-                beaten, next_beat = activity, now + HEARTBEAT_SECONDS
+                next_beat = now + HEARTBEAT_SECONDS
             if now >= next_line:
                 with nobodys_error("How far the task is cannot be said now"):
                     self.write()

@@ -69,9 +69,12 @@ class Observer:
 
         The source is not asked. No rate follows, since both frontiers are of different moments.
         """
-        hydration, before = self.ledger.hydration(self.hydration_id), self.ledger.course(self.hydration_id)
+        before = self.ledger.course(self.hydration_id)
+        if before is None:
+            return
+        hydration = self.ledger.hydration(self.hydration_id)
         seen = self.ledger.upstream(whose(hydration.source_identity))
-        if hydration.plan is not None and before is not None and seen is not None:
+        if hydration.plan is not None and seen is not None:
             sight = sight_of(hydration, self.ledger, seen, before)
             newest = replace(sight, at=max(seen.at, before.latest.at) + MOMENT)
             self.ledger.record_sight(self.hydration_id, newest, least_seconds=math.inf)

@@ -129,9 +129,12 @@ class Planner(Previewer):
 
         Under ``catch_up`` windows of the log follow the ranges, until the target has caught up.
         """
-        hydration = self.register()
-        plan = hydration.plan
-        if plan is None or plan.consistency is not Consistency.CATCH_UP or self.ledger.counts(plan.plan_id).open:
+        hydration = self.ledger.find(
+            environment=self.environment, source_identity=self.source.identity, sink_identity=self.sink.identity
+        )
+        if hydration is None or (plan := hydration.plan) is None or plan.consistency is not Consistency.CATCH_UP:
+            return False
+        if self.ledger.counts(plan.plan_id).open:
             return False
         Completion(plan=plan, ledger=self.ledger, sink=self.sink).check()
         if stand(plan, self.sink.markers(plan.plan_id).values()).reached:

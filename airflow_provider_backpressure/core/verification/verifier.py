@@ -151,8 +151,7 @@ class Verifier:
             for job in [self._checksum(query) for query in batch]:
                 found = job.result()
                 rows, total, done = rows + found.rows, total + _number(found.checksum), done + 1
-                if self.on_range is not None:
-                    self.on_range(len(ranges) * done // len(queries))
+                self._report(len(ranges) * done // len(queries))
         total %= 2**64
         if (rows, total) != _add_up(markers):
             log.warning("The target as a whole differs from what was committed: each range is compared by itself.")
@@ -208,20 +207,24 @@ class Verifier:
     def _by_range(self, ranges: Iterable[RangeRecord], how: Verify, markers: Mapping[str, Marker]) -> Report:
         mismatches: list[Mismatch] = []
         rows, total, count = 0, 0, 0
+        self._report(0)
         for batch in _batches(ranges, self._at_once):
             owned = [(record, _own(markers, record)) for record in batch]
             jobs = [(record, marker, self._start(record, how, marker)) for record, marker in owned]
             for record, marker, sides in jobs:
                 target, *others = [side.result() for side in sides]
                 count, rows, total = count + 1, rows + target.rows, total + _number(target.checksum)
-                if self.on_range is not None:
-                    self.on_range(count)
+                self._report(count)
                 difference = compare(marker, target, *others)
                 if self.plan.mode is Mode.UPSERT and marker is not None and target.rows > marker.rows:
                     difference += f"; {STAYING}"
                 if difference:
                     mismatches.append(Mismatch(seq=record.seq, sentence=f"range {record.seq}: {difference}"))
         return Report(ranges=count, rows=rows, checksum=f"{total % 2**64:016x}", mismatches=tuple(mismatches))
+
+    def _report(self, done: int) -> None:
+        if self.on_range is not None:
+            self.on_range(done)
 
     def _start(self, record: RangeRecord, how: Verify, marker: Marker | None) -> "list[Future[SliceResult]]":
         """Begin to read a range back: from the target, and where asked from the source; see :func:`compare`."""

@@ -114,7 +114,7 @@ export function named(identity) {
   const rest = identity.split("/").slice(3).join("/");
   const [place, ...table] = rest.split("/");
   const whole = table.join("/") || place || identity;
-  // A part of a table is told from others by a hash, which says nothing to people.
+  // A hash distinguishes a part of a table from other parts: it says nothing to people.
   const name = whole.replace(/#[0-9a-f]{12}$/, "");
   return { kind: identity.split("://")[0], name, place: identity, server: identity.endsWith(`/${whole}`) ? identity.slice(0, -whole.length - 1) : identity };
 }

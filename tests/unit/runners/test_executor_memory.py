@@ -1,8 +1,8 @@
 """Live memory from Spark's monitoring interface, over what a real server (4.1.3, local mode) once answered."""
 
 import json
-from dataclasses import replace
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 

@@ -270,10 +270,8 @@ class PostgresTarget:
         return [self._select(write, [*kept, *piece]) for piece in split_blocks(self._session, table, parts=parts)]
 
     def _select(self, write: WriteSpec, conditions: Sequence[sql.Composable]) -> str:
-        query = sql.SQL("SELECT {} FROM {}").format(
-            sql.SQL(", ").join([sql.Identifier(column.name) for column in write.columns]),
-            sql.SQL(self._readable(write).sql),
-        )
+        columns = sql.SQL(", ").join([sql.Identifier(column.name) for column in write.columns])
+        query = sql.SQL("SELECT {} FROM {}").format(columns, sql.SQL(self._readable(write).sql))
         if conditions:
             query = query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions)
         return query.as_string(None)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.admission.gate_decision import gate_decision
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter, gate_decision
 from airflow_provider_backpressure.core.config import Budget, Law
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit, GradedLimit, Pace, PacedLimit, limit_for
-from airflow_provider_backpressure.core.gate.hydration import GateState, Phase
+from airflow_provider_backpressure.core.gate.hydration import GateState, Phase, Refusal
 from airflow_provider_backpressure.core.gate.signals import (
     MemoryReading,
     decide,
@@ -20,6 +20,8 @@ from airflow_provider_backpressure.core.gate.signals import (
     sink_commit,
 )
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.testing import MemoryLedger
+from tests.conformance.ledger.support import planned
 
 
 def reading(share: float, age: float = 0.0) -> MemoryReading:
@@ -261,3 +263,19 @@ def test_no_more_ranges_take_memory_on_an_executor_than_it_has_slots():
     assert predicted(slots=16, slots_each=4).closed
     busy = state(in_flight=1, credits=9, reserved_bytes=3_000, largest_bytes=3_000)
     assert predicted(slots=12, slots_each=3).closed
+
+
+def test_a_lane_asks_for_no_credit_where_nothing_is_left(monkeypatch):
+    """A second look says the same as the ledger's refusal, and takes no lock; a sensor asks for its own range."""
+    ledger = MemoryLedger()
+    hydration_id, _ = planned(ledger, 1)
+    limiter = Limiter(ledger=ledger, hydration_id=hydration_id, budget=Budget(), memory=lambda: reading(0.1))
+    limiter.acquire(lane="lane", session_id="session")
+    asked: list[object] = []
+    monkeypatch.setattr(ledger, "admit", lambda *_, **more: asked.append(more["seq"]))
+    refusal = limiter.acquire(lane="lane", session_id="session")
+    assert isinstance(refusal, Refusal)
+    assert refusal.exhausted
+    assert not asked
+    limiter.acquire(lane="lane", session_id="session", seq=0)
+    assert asked == [0]

@@ -1,6 +1,7 @@
 """A task is heard while it works, also while nothing is committed; and its log gets a line again and again."""
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -92,3 +93,15 @@ def test_a_table_that_waits_for_others_of_its_task_is_not_stale(ledger, clock):
     with beat_for(ledger, lambda: [mine], every=0.01):
         until(lambda: states()[mine] is not State.STALE)
     assert states()[other] is State.STALE
+
+
+def test_what_is_over_within_the_delay_is_written_only_where_it_says_what_follows(ledger):
+    """Most of many tables are done before anything has to be said of them."""
+    hydration_id = register(ledger)
+    verifying = beating(ledger, hydration_id, step=Step.VERIFYING, lines=[])
+    with replace(verifying, delay=60.0):
+        pass
+    assert ledger.hydration(hydration_id).activity is None
+    with replace(beating(ledger, hydration_id, step=Step.PLANNING, lines=[]), delay=60.0):
+        pass
+    assert ledger.hydration(hydration_id).activity.step is Step.RANGES
