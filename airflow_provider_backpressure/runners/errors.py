@@ -22,7 +22,8 @@ _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 _NOT_INSTALLED = re.compile(r"\[PACKAGE_NOT_INSTALLED\] ([^\n]*)")
 _OTHER_PYTHON = re.compile(r"version:?\s+\(?(\d+)[.,]\s?(\d+)\)? than that in driver:?\s+\(?(\d+)[.,]\s?(\d+)")
 _OUT_OF_MEMORY = re.compile(
-    r"OutOfMemoryError|\bMemoryError\b|OOMKilled|exceeding memory limits|[Ee]xit (?:code|status)[: ]+(?:52|137)\b"
+    r"OutOfMemoryError|MemoryError\b|OOMKilled|exceeding memory limits"
+    r"|[Ee]xit(?:ed with)? (?:code|status)[: ]+(?:52|137)\b"
 )
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|exited with code \d")
 

@@ -97,9 +97,24 @@ def trace(line: str) -> PythonException:
         ),
         (trace("MemoryError: no more"), OutOfMemory, "The Spark job failed: MemoryError: no more"),
         (
+            trace("pyarrow.lib.ArrowMemoryError: malloc of size 64 failed"),
+            OutOfMemory,
+            "The Spark job failed: pyarrow.lib.ArrowMemoryError: malloc of size 64 failed",
+        ),
+        (
+            trace("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8 GiB"),
+            OutOfMemory,
+            "The Spark job failed: numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8 GiB",
+        ),
+        (
             SparkConnectGrpcException(message="Job aborted: Reason: Container killed. Exit status: 137."),
             OutOfMemory,
             "The Spark job failed: Job aborted: Reason: Container killed. Exit status: 137.",
+        ),
+        (
+            SparkConnectGrpcException(message="Job aborted: ExecutorLostFailure: Command exited with code 52"),
+            OutOfMemory,
+            "The Spark job failed: Job aborted: ExecutorLostFailure: Command exited with code 52",
         ),
         (
             SparkConnectGrpcException(message="Job aborted: Python worker exited unexpectedly (crashed)."),
