@@ -1,11 +1,15 @@
 """Which tables a pattern means in a real PostgreSQL and a real MySQL."""
 
+import re
 from contextlib import closing
 
 import pytest
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.catalog import _COLUMNS, find
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Session, Settings, keep_connections
+from airflow_provider_backpressure.connectors.postgres.source import checks
+from airflow_provider_backpressure.connectors.postgres.source.snapshot_keeper import SnapshotKeeper
 from airflow_provider_backpressure.connectors.postgres.source.table import ERRORS
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
@@ -73,3 +77,52 @@ def test_sessions_of_many_tables_take_over_connections(database: Endpoint) -> No
     with closing(Session(database, errors=ERRORS)) as session:
         until(lambda: session.value(count, (again,)) == 0, 10)
         assert session.value(count, (other,)) == 0
+
+
+def test_snapshots_of_many_tables_take_over_connections(database: Endpoint) -> None:
+    """A keeper and its count give theirs to those of the next table; one that was lost is opened again."""
+    name = "SELECT pid FROM pg_stat_activity WHERE application_name = 'backpressure keeper' ORDER BY 1"
+
+    def keep() -> list[int]:
+        keeper = SnapshotKeeper(database, errors=ERRORS, rows=sql.SQL("SELECT 7"))
+        assert keeper.count() == 7
+        keeper.check()
+        keeper.close()
+        return [pid for (pid,) in postgres.run(database, name)]
+
+    with keep_connections():
+        first = keep()
+        assert len(first) == 2
+        assert keep() == first
+        postgres.run(database, f"SELECT pg_terminate_backend({first[0]}, 10000)")
+        assert len(set(first) | set(keep())) >= 3
+    until(lambda: not postgres.run(database, name), 10)
+
+
+def test_a_plan_looks_a_table_up_once(database: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalogue answers a question of many joins, and a plan used to ask it four times."""
+    postgres.run(
+        database, "CREATE TABLE t (id bigint PRIMARY KEY, code text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')"
+    )
+    asked: list[object] = []
+    monkeypatch.setattr(checks, "find", lambda session, name: asked.append(name) or find(session, name))
+    with closing(PostgresSource(conn_id="shop", table="t").open(database)) as source:
+        snapshot = source.snapshot()
+        source.read_spec(snapshot)
+        assert [planned.rows for planned in source.ranges(snapshot, rows=10, bytes=10**9)] == [2]
+        assert len(asked) == 1
+        source.snapshot()
+        assert len(asked) == 2, "each snapshot looks again"
+
+
+def test_columns_are_looked_up_without_the_collations_of_the_server(database: Endpoint) -> None:
+    """A server has hundreds: only those of the table are read."""
+    (collations,) = postgres.run(database, "SELECT count(*) FROM pg_collation")[0]
+    postgres.run(database, 'CREATE TABLE t (id bigint PRIMARY KEY, code text COLLATE "C")')
+    with closing(Session(database, errors=ERRORS)) as session:
+        (oid,) = session.rows(sql.SQL("SELECT 't'::regclass::oid::bigint"))[0]
+        plan = session.rows(sql.SQL("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) ") + _COLUMNS, (oid,))
+    lines = [line for (line,) in plan if "Scan" in line and "pg_collation" in line]
+    read = [float(rows) for line in lines for rows in re.findall(r"rows=([\d.]+) loops", line)]
+    assert read
+    assert max(read) < min(collations, 100)
