@@ -350,13 +350,13 @@ def test_a_lane_that_was_thought_dead_counts_nothing_in_a_later_snapshot(
 
         def late(*args: Any, **values: Any) -> bool:
             monkeypatch.setattr(ports.ledger, "commit", commit)
-            later = ports.hydrator()
-            later.on_commit = later_died
-            with pytest.raises(KeyboardInterrupt):
-                later.run()
+            with monkeypatch.context() as patched:
+                patched.setattr(ports.runner, "run", die)
+                with pytest.raises(KeyboardInterrupt):
+                    ports.hydrator().run()
             return commit(*args, **values)
 
-        def later_died() -> None:
+        def die(spec: RangeSpec) -> "Future[RangeResult]":
             raise KeyboardInterrupt
 
         monkeypatch.setattr(ports.ledger, "commit", late)
