@@ -408,6 +408,21 @@ def test_a_key_that_the_target_compares_loosely_is_refused(followed: Followed) -
 
 
 @pytest.mark.statement("X5")
+def test_a_type_that_a_function_makes_of_text_is_refused(followed: Followed) -> None:
+    """X5: values of the log are text, of which the function would make others. Not where the server itself casts."""
+    pair = "CREATE TYPE pair AS (a int, b int)"
+    followed.source(pair, "CREATE TABLE t (id int PRIMARY KEY, p pair, x xml)")
+    if followed.composed.source != followed.composed.sink:
+        followed.sink(pair)
+    followed.sink(
+        "CREATE FUNCTION swap(text) RETURNS pair LANGUAGE sql IMMUTABLE AS 'SELECT ROW(2, 1)::pair'",
+        "CREATE CAST (text AS pair) WITH FUNCTION swap(text)",
+    )
+    with pytest.raises(SinkRefused, match=r": a cast by swap\(text\) makes (public\.)?pair in p of text[^;]*$"):
+        followed.plan()
+
+
+@pytest.mark.statement("X5")
 def test_text_that_the_log_has_otherwise_is_refused(followed: Followed) -> None:
     """X5: a cast makes ``true`` of what the log has as ``t``."""
     followed.source("CREATE TABLE t (id int PRIMARY KEY, b bool, i inet, c char(5), u uuid)")

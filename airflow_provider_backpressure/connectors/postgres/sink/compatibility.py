@@ -10,6 +10,7 @@ from airflow_provider_backpressure.connectors.postgres.catalog import KINDS, ORD
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import MAX_BYTES, QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable, frontier_table
+from airflow_provider_backpressure.connectors.postgres.sink.text_casts import find_text_casts
 from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.config import Mode
@@ -196,6 +197,7 @@ def check_fit(session: Session, fitting: Fitting) -> None:
     table = find(session, fitting.name)
     against = _against_new(session, fitting) if table is None else _against(session, fitting, table)
     against += [*_against_system(session, fitting), *_against_staging(session, fitting)]
+    against += find_text_casts(session, fitting.columns) if fitting.replayed else []
     against += session.transaction(lambda connection: find_undurable(connection, fitting.name, fitting.others))
     if against:
         raise SinkRefused(f"Rows cannot go into {fitting.name} in {where(session.endpoint)}: {'; '.join(against)}.")
