@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.sink import range_index
 from airflow_provider_backpressure.connectors.postgres.sink.target import PostgresTarget
 from airflow_provider_backpressure.connectors.postgres.tasks import copy, slice_commit
 from airflow_provider_backpressure.core.config import Budget
@@ -170,6 +171,39 @@ def test_snapshots_may_be_lost_several_times(composed: Composed, monkeypatch: py
         ports.hydrator().run()
         finish(ports)
     assert whole(composed) == (0, 0)
+
+
+def test_a_target_that_the_product_creates_has_an_index_as_long_as_it_is_corrected(
+    composed: Composed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under ``append`` it has no key. Who reads it when the run ends keeps the index there until the next run's end."""
+    monkeypatch.setattr(range_index, "PATIENCE", "100ms")
+    run(composed.sink, "DROP TABLE raw.t")
+    with churning(composed.source), opened(composed, monkeypatch) as ports:
+        planned = ports.planner().plan()
+        assert planned.note.endswith("if its snapshot is lost, another one continues")
+        lose(ports, 15)
+        assert indexes(composed.sink) == []
+        ports.hydrator().run()
+        (index,) = indexes(composed.sink)
+        with connected(composed.sink, autocommit=False) as reader:
+            reader.execute("SELECT count(*) FROM raw.t")
+            ports.sink.complete(ports.plan)
+        assert f"The index raw.{index} stays until the next run ends" in caplog.text
+        assert indexes(composed.sink) == [index]
+        finish(ports)
+    assert indexes(composed.sink) == []
+    assert whole(composed) == (0, 0)
+
+
+def indexes(endpoint: Endpoint) -> list[str]:
+    """The indexes of the target."""
+    return [
+        name
+        for (name,) in run(
+            endpoint, "SELECT indexname::text FROM pg_indexes WHERE schemaname = 'raw' AND tablename = 't'"
+        )
+    ]
 
 
 def drain(config: Path) -> None:
@@ -371,7 +405,7 @@ def test_a_lane_that_was_thought_dead_counts_nothing_in_a_later_snapshot(
 @pytest.mark.parametrize(
     ("mode", "statements", "reason"),
     [
-        ("append", ("DROP TABLE raw.t",), "the target is created without a key"),
+        ("append", ("DROP TABLE raw.t", "ALTER TABLE t ALTER id TYPE text"), "so the order of id in it is not known"),
         ("append", ("ALTER TABLE raw.t DROP CONSTRAINT t_pkey",), "needs a unique index on exactly that"),
         ("append", ("CREATE UNIQUE INDEX ON raw.t (v, id)",), "its unique index t_v_id_idx may be broken"),
         ("upsert", ("INSERT INTO raw.t VALUES (-1)",), "the target holds rows already"),

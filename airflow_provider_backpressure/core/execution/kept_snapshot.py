@@ -5,7 +5,7 @@ import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
+from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.ports import Keeper, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import MirrorTarget, Sink
@@ -128,8 +128,7 @@ class KeptSnapshot:
                 counts.total,
             )
             plan = self._with_brake(plan, target)
-            if plan.mode is Mode.REPLACE:
-                target.index_ranges(plan.rewrite_key)
+            target.index_ranges(plan.rewrite_key)
         plan = replace(plan, snapshot_epoch=plan.epoch, files=plan.files or files)
         if self.ledger.begin_snapshot(self.hydration_id, plan) is None:
             raise PlanSuperseded(f"A later life of this lane has taken plan {plan.plan_id} over.")

@@ -141,8 +141,6 @@ def _against_rewriting(draft: Plan, snapshot: Snapshot, key: Sequence[str], sink
     if not snapshot.unique or any(name not in source or source[name].nullable for name in key):
         return "several of its rows may have one key, or none"
     target = sink.mirror()
-    if draft.mode is Mode.APPEND and not target.files():
-        return "the target is created without a key; create it with the source's key first"
     if draft.mode is Mode.UPSERT and sink.holds_rows():
         return "the target holds rows already, which may be of others"
     try:

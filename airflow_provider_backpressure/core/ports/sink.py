@@ -87,7 +87,7 @@ class MirrorTarget(Protocol):
         ...
 
     def index_ranges(self, key: Sequence[str]) -> None:
-        """Let rows be found by this key in a table that has no index yet, until it is completed. Idempotent."""
+        """Let rows be found by this key until the target is completed, where it has no such index. Idempotent."""
         ...
 
     def find_confirmation(self, plan_id: str) -> int:

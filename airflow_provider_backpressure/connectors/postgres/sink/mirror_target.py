@@ -18,7 +18,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     hold_target,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions
-from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import range_index
+from airflow_provider_backpressure.connectors.postgres.sink.range_index import make_range_index
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
 from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS
 from airflow_provider_backpressure.core.config import Mode
@@ -89,17 +89,7 @@ class PostgresMirror:
             raise SinkRefused(f"{self.session.endpoint.user} has {lacking}.")
 
     def index_ranges(self, key: Sequence[str]) -> None:
-        """See :meth:`..core.ports.sink.MirrorTarget.index_ranges`. The index goes before the shadow is completed."""
-        if self.written == self.name:
-            return
-        index, table = sql.Identifier(range_index(self.written).name), sql.SQL(self.written.sql)
-        columns = sql.SQL(", ").join(map(sql.Identifier, key))
-
-        def make(connection: Connection) -> None:
-            connection.execute(sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} ({})").format(index, table, columns))
-            connection.execute(sql.SQL("ANALYZE {} ({})").format(table, columns))
-
-        self.session.transaction(make)
+        make_range_index(self.session, self.written, key)
 
     def find_confirmation(self, plan_id: str) -> int:
         query = sql.SQL("SELECT coalesce(max(epoch), 0) FROM {} WHERE plan_id = {} AND slice_id = {}")

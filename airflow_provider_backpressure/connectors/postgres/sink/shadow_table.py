@@ -26,11 +26,6 @@ def shadow_of(write: WriteSpec) -> QualifiedName:
     return QualifiedName.parse(write.target)
 
 
-def range_index(shadow: QualifiedName) -> QualifiedName:
-    """Return the name of the index by which ranges are found in a shadow; no part of the target has such a name."""
-    return QualifiedName(schema=shadow.schema, name=f"{shadow.name}_ranges")
-
-
 def oid_of(connection: Connection, name: QualifiedName) -> int | None:
     """Return the number of what bears this name."""
     row = connection.execute(_OID, (name.schema, name.name)).fetchone()

@@ -20,11 +20,11 @@ from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import (
     same_columns,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.compatibility import View, against_replacing, views_over
+from airflow_provider_backpressure.connectors.postgres.sink.range_index import drop_range_index
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
     oid_of,
     purpose,
-    range_index,
     shadow_of,
 )
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy
@@ -83,7 +83,7 @@ class Publishing:
 
     def _drop_range_index(self, connection: Connection) -> None:
         if self._held(connection) is not None:
-            connection.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(sql.SQL(range_index(self._shadow).sql)))
+            drop_range_index(connection, self._shadow)
 
     def _made_one(self, connection: Connection) -> bool:
         shadow = self._held(connection)

@@ -52,6 +52,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     upgrade,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions, split_blocks
+from airflow_provider_backpressure.connectors.postgres.sink.range_index import try_to_drop_range_index
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
     create_shadow,
@@ -363,8 +364,9 @@ class PostgresTarget:
             with self._open_swap(plan) as publishing:
                 publishing.complete()
         else:
-            columns = [column.name for column in plan.write.columns]
-            self._session.transaction(lambda connection: advance(connection, self._name, columns, shown=self._name))
+            names = [column.name for column in plan.write.columns]
+            self._session.transaction(lambda each: advance(each, self._name, names, shown=self._name))
+            try_to_drop_range_index(self._session, self._name)
         if plan.consistency is Consistency.CATCH_UP:
             self._session.transaction(lambda each: mark_consistent(each, self._plans, fence=self._fence, plan=plan))
 
@@ -391,8 +393,7 @@ class PostgresTarget:
 
     def erase(self) -> None:
         """See :meth:`..core.ports.Sink.erase`. Connections of the plan's attempts are ended."""
-        holder = self.held()
-        if holder is not None:
+        if (holder := self.held()) is not None:
             self._end(plan_prefix(holder.plan_id))
         self._session.transaction(self._left.erase)
 

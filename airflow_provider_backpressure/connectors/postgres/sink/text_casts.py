@@ -9,7 +9,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Column
 
 
 def find_text_casts(session: Session, columns: Sequence[Column]) -> list[str]:
-    """Return what stands against a replay into these columns: such a function might make another value of the text.
+    """Return why changes cannot be replayed into these columns: such a function might make another value of the text.
 
     The server's own casts, and those of extensions, read what their types print.
     """
