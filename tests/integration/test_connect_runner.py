@@ -24,7 +24,7 @@ from airflow_provider_backpressure.exceptions import (
     RunnerUnavailable,
     SinkRefused,
 )
-from airflow_provider_backpressure.runners.connect import SHARED, ConnectRunner
+from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.services import Server, Services
 from tests.integration.attempts import Begun, backends, begin, columns_of, difference, execute
 from tests.support.kept import stands_in
@@ -101,8 +101,8 @@ def test_a_module_missing_on_the_executors_is_named(
     runner: ConnectRunner, begun: Begun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X5: found by the probe, and refused in one sentence where a range is run all the same."""
-    # Workers of its own, said and not left to Spark: what hides the module must reach no other session.
-    monkeypatch.setitem(SHARED, "spark.sql.artifact.isolation.enabled", "true")
+    # Workers of its own: what hides the module must reach no other session.
+    monkeypatch.setattr("airflow_provider_backpressure.runners.connect.SHARED", {})
     hidden = tmp_path / "psycopg.py"
     hidden.write_text("raise ModuleNotFoundError(\"No module named 'psycopg'\", name='psycopg')")
     runner._open().addArtifacts(str(hidden), pyfile=True)

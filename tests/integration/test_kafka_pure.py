@@ -17,7 +17,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks import pure_client
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.runners.connect import SHARED, ConnectRunner
+from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.services import Server
 from tests.support.composed import difference
 from tests.support.kafka import PASSWORD, ComposedKafka, Topic, endpoint_of, login_of
@@ -42,8 +42,8 @@ raise ModuleNotFoundError("No module named 'confluent_kafka'", name="confluent_k
 @pytest.fixture
 def bare(connect: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ConnectRunner, Any]]:
     """A runner whose executors have no client of Kafka, and the logins it looks into."""
-    # Workers of its own, said and not left to Spark: what hides the module must reach no other session.
-    monkeypatch.setitem(SHARED, "spark.sql.artifact.isolation.enabled", "true")
+    # Workers of its own: what hides the module must reach no other session, as long as no other session has a job.
+    monkeypatch.setattr("airflow_provider_backpressure.runners.connect.SHARED", {})
     hidden = tmp_path / "confluent_kafka.py"
     hidden.write_text(ABSENT)
     logins: dict[str, Endpoint] = {}
@@ -79,7 +79,7 @@ def hydrate(declared: ComposedKafka, runner: ConnectRunner | None = None) -> Non
 
 @pytest.mark.statement("V6")
 def test_values_are_equal_and_the_log_says_what_it_costs(
-    bare: tuple[ConnectRunner, Any],
+    request: pytest.FixtureRequest,
     topic: Topic,
     kafka: Server,
     database: Endpoint,
@@ -89,7 +89,7 @@ def test_values_are_equal_and_the_log_says_what_it_costs(
 ) -> None:
     """V6: everything that a record has, in ranges that end within batches and behind markers of transactions."""
     caplog.set_level(logging.WARNING, "airflow_provider_backpressure")
-    source, (runner, logins) = endpoint_of(kafka), bare
+    source = endpoint_of(kafka)
     declared = ComposedKafka(
         source=source,
         sink=database,
@@ -102,6 +102,8 @@ def test_values_are_equal_and_the_log_says_what_it_costs(
     )
     hydrate(declared)
     assert caplog.messages == []
+    # Not before: a job of a session that shares its workers fetches the files of all sessions that are open (4.1.3).
+    runner, logins = request.getfixturevalue("bare")
     logins |= {"source": replace(source, conn_id="source"), "sink": replace(database, conn_id="sink")}
     hydrate(replace(declared, target="raw.bare"), runner)
     assert caplog.messages == [
