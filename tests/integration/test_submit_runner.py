@@ -122,6 +122,7 @@ def standalone(services: Services) -> Iterator[str]:
     services.down("standalone")
 
 
+@pytest.mark.long
 def test_a_transform_runs_on_a_standalone_cluster(
     submit: Open, begun: Begun, standalone: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
