@@ -107,6 +107,8 @@ class Budget:
     """Time from a range's admission to its commit at which the sink counts as drowned."""
     range_timeout: float | None = None
     """Seconds from a range's submission after which its attempt is ended and the next one begins; ``None``: never."""
+    snapshot_age: float | None = None
+    """Seconds after which a kept snapshot is given up, so that the source may clean up; another one continues."""
     signal_deadline: float = 15.0
     """Seconds after which a polled signal that was not seen closes the gate."""
     max_deletes: float = 0.2
@@ -126,9 +128,10 @@ class Budget:
         most = self.sink_connections
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise InvalidDeclaration(f"Budget.sink_connections must be at least 1, or None for no limit, not {most!r}.")
-        for name in ("range_seconds", "commit_seconds", "range_timeout", "signal_deadline", "signal_interval"):
+        optional = ("range_timeout", "snapshot_age")
+        for name in ("range_seconds", "commit_seconds", *optional, "signal_deadline", "signal_interval"):
             value = getattr(self, name)
-            if name == "range_timeout" and value is None:
+            if name in optional and value is None:
                 continue
             if not isinstance(value, int | float) or not (0 < value < math.inf):
                 raise InvalidDeclaration(f"Budget.{name} must be a number of seconds above 0, not {value!r}.")

@@ -45,7 +45,8 @@ SNAPSHOTS = 3
 """How many snapshots one try of the task may take, one after the other."""
 TOO_SHORT = (
     f"{SNAPSHOTS} snapshots were lost in one try of this task, each before the whole table was read in it. Find what "
-    "ends the lane's connection or rewrites the table, or use consistency='catch_up', which needs no long snapshot."
+    "ends the lane's connection or rewrites the table, allow a larger Budget(snapshot_age=...), or use "
+    "consistency='catch_up', which needs no long snapshot."
 )
 ONE_TASK = "A snapshot lives in the one task that keeps it, so {} need consistency='static'."
 IN_ORDER = "A log is replayed in its order, one window after another, so consistency='catch_up' goes without {}."

@@ -1,6 +1,7 @@
 """A snapshot that is lost does not cost the plan: another one continues, and what changed since is corrected."""
 
 import multiprocessing
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -22,6 +23,7 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import (
+    InvalidDeclaration,
     PlanOutdated,
     PlanSuperseded,
     SinkRefused,
@@ -194,6 +196,49 @@ def test_a_target_that_the_product_creates_has_an_index_as_long_as_it_is_correct
         finish(ports)
     assert indexes(composed.sink) == []
     assert whole(composed) == (0, 0)
+
+
+def test_a_snapshot_that_is_too_old_is_given_up_while_the_gate_is_closed(
+    composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of L8: the age is a signal, the source's oldest xmin moves on, and the plan continues later."""
+    composed = replace(composed, budget=replace(composed.budget, snapshot_age=1.0))
+    with opened(composed, monkeypatch) as ports:
+        planned = ports.planner().plan()
+        lane = ports.hydrator()
+        lane.on_commit = lambda: ports.ledger.pause(ports.hydration.id, who="ada")
+        with pytest.raises(SnapshotLost, match=r"The snapshot is \d+ s old and given up: Budget\(snapshot_age=1\)"):
+            lane.run()
+        (signal,) = [each for each in lane.limiter.last.signals if each.name == "snapshot age"]
+        assert re.fullmatch(r"snapshot \d+ s old >= 1 s", signal.sentence)
+        assert run(composed.source, KEPT) == [(0,)]
+        ports.ledger.resume(ports.hydration.id, who="ada")
+    run(composed.source, "UPDATE t SET v = 1 WHERE id <= 5")
+    patient = replace(composed, budget=replace(composed.budget, snapshot_age=600.0))
+    with opened(patient, monkeypatch) as ports:
+        ports.hydrator().run()
+        assert ports.plan.plan_id == planned.plan.plan_id
+        finish(ports)
+    assert whole(composed) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"consistency": "static"}, "goes with consistency='snapshot' only"), ({"mode": "upsert"}, "holds rows already")],
+)
+def test_an_age_without_another_snapshot_to_continue_with_is_refused(
+    composed: Composed, changes: dict[str, str], words: str
+) -> None:
+    run(composed.sink, "INSERT INTO raw.t VALUES (-1)" if "mode" in changes else "SELECT 1")
+    composed = replace(composed, budget=replace(composed.budget, snapshot_age=1.0), **changes)
+    with opened(composed) as ports, pytest.raises(InvalidDeclaration, match=words):
+        ports.planner().plan()
+
+
+KEPT = """
+    SELECT count(*)::int FROM pg_stat_activity
+    WHERE application_name = 'backpressure keeper' AND backend_xmin IS NOT NULL AND datname = current_database()
+"""
 
 
 def indexes(endpoint: Endpoint) -> list[str]:

@@ -30,6 +30,7 @@ from airflow_provider_backpressure.core.gate.signals import (
     queue_place,
     sink_commit,
     sink_connections,
+    snapshot_age,
 )
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
@@ -149,6 +150,7 @@ def gate_decision(
     *,
     baseline_bytes: int = 0,
     seen: Readings = NONE_SEEN,
+    snapshot_seconds: float | None = None,
 ) -> Decision:
     """Return the gate's decision over every signal. Pure: the same readings give the same answer everywhere."""
     return decide(
@@ -158,6 +160,7 @@ def gate_decision(
             *commit_signals(state, budget),
             *memory_signals(state, reading, budget, baseline_bytes=baseline_bytes),
             *health_signals(seen, budget),
+            *snapshot_age(snapshot_seconds, most=budget.snapshot_age),
         ),
         in_flight=state.in_flight,
     )
@@ -179,6 +182,8 @@ class Limiter:
     """The runner's live reading; cheap enough to be called at every look."""
     health: Callable[[], Readings] = lambda: NONE_SEEN
     """What was last seen of the declared signals; does not block."""
+    snapshot_seconds: Callable[[], float | None] = lambda: None
+    """How old the snapshot is that the lane keeps; ``None`` where it keeps none."""
     last: Decision | None = None
     """The latest decision, for the law's pressure."""
     range_rows: int | None = None
@@ -223,7 +228,14 @@ class Limiter:
             unknown = 0 if reading.idle else self._baseline
             self._baseline = unknown if reading.used_bytes is None else reading.used_bytes
         self._pace.saw(state.in_flight, now=self.clock.monotonic())
-        decision = gate_decision(state, reading, self.budget, baseline_bytes=self._baseline, seen=self.health())
+        decision = gate_decision(
+            state,
+            reading,
+            self.budget,
+            baseline_bytes=self._baseline,
+            seen=self.health(),
+            snapshot_seconds=self.snapshot_seconds(),
+        )
         verdict = (decision.open, tuple(signal.name for signal in decision.signals if signal.closed or signal.warning))
         if anew or verdict != self._recorded:
             self.ledger.record_decision(self.hydration_id, decision)

@@ -5,6 +5,7 @@ import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.ports import Keeper, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
@@ -82,13 +83,20 @@ class KeptSnapshot:
     source: Source
     sink: Sink
     budget: Budget
+    clock: Clock
     _keeper: Keeper | None = None
+    _since: float = 0.0
     _count: SnapshotCount | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether a snapshot is kept now."""
         return self._keeper is not None
+
+    @property
+    def seconds(self) -> float | None:
+        """How old the snapshot is that is kept now."""
+        return self.clock.monotonic() - self._since if self._keeper else None
 
     @property
     def name(self) -> str | None:
@@ -102,6 +110,7 @@ class KeptSnapshot:
         """
         if plan.consistency is not Consistency.SNAPSHOT or self._keeper is not None:
             return plan
+        self._since = self.clock.monotonic()
         self._keeper = self.source.keep(plan)
         # The plan's own count is of an earlier moment.
         plan = replace(plan, counted=False)
@@ -146,6 +155,12 @@ class KeptSnapshot:
         """Raise ``SnapshotLost`` where the snapshot that is kept is gone."""
         if self._keeper is not None:
             self._keeper.check()
+
+    def check_age(self) -> None:
+        """Raise ``SnapshotLost`` where the snapshot may not be kept any longer; for a lane with nothing in flight."""
+        most, seconds = self.budget.snapshot_age, self.seconds
+        if most is not None and seconds is not None and seconds >= most:
+            raise SnapshotLost(f"The snapshot is {seconds:.0f} s old and given up: Budget(snapshot_age={most:g}).")
 
     def count(self, plan: Plan, *, wait: bool = False) -> Plan:
         """Return the plan with the number of rows in the snapshot, once that is known, and write it down."""

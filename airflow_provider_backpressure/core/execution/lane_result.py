@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
 from airflow_provider_backpressure.core.planning.change_windows import find_released_position
 from airflow_provider_backpressure.core.ports import Source
@@ -12,11 +13,7 @@ from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.messages import LastWrite, RangeSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
-from airflow_provider_backpressure.exceptions import (
-    BackpressureError,
-    OutOfMemory,
-    WorkerLost,
-)
+from airflow_provider_backpressure.exceptions import BackpressureError, OutOfMemory, SourceUnavailable, WorkerLost
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +88,16 @@ def is_too_large(record: RangeRecord, error: Exception, lost: set[int]) -> bool:
     if isinstance(error, WorkerLost):
         lost.add(record.seq)
     return again or isinstance(error, OutOfMemory)
+
+
+def guard_log(source: Source, hydration_id: str, plan: Plan) -> None:
+    """Let the policy act where the log that the source keeps for a hydration endangers it: its error is raised."""
+    if plan.consistency is not Consistency.CATCH_UP:
+        return
+    try:
+        source.log(hydration_id).guard(replaying=plan.replays)
+    except SourceUnavailable as error:
+        log.warning("What the source keeps of its log is not known: %s", error)
 
 
 def release_log(source: Source, hydration_id: str, marker: Marker) -> None:

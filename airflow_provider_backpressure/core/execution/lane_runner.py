@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
-from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.execution.kept_snapshot import (
     KeptSnapshot,
     check_snapshot,
@@ -17,6 +17,7 @@ from airflow_provider_backpressure.core.execution.lane_result import (
     Job,
     LaneResult,
     Outcome,
+    guard_log,
     is_too_large,
     release_log,
     spec_for,
@@ -44,7 +45,6 @@ from airflow_provider_backpressure.exceptions import (
     RangeFailed,
     SinkUnavailable,
     SnapshotLost,
-    SourceUnavailable,
     Terminal,
 )
 
@@ -99,8 +99,14 @@ class Hydrator:
         self._stages = StageSampler(before=Stage.READ_AND_TRANSFORM if self.plan.transform else Stage.READ)
         self._writes = LastWrites(self.plan, self.sink)
         self._kept = KeptSnapshot(
-            hydration_id=self.hydration_id, ledger=self.ledger, source=self.source, sink=self.sink, budget=self.budget
+            hydration_id=self.hydration_id,
+            ledger=self.ledger,
+            source=self.source,
+            sink=self.sink,
+            budget=self.budget,
+            clock=self.clock,
         )
+        self.limiter.snapshot_seconds = lambda: self._kept.seconds
         self.waiting = Sleeping(clock=self.clock)
         if self.push is not None:
             self.waiting = Parked(push=self.push, hydration_id=self.hydration_id, ledger=self.ledger, clock=self.clock)
@@ -109,12 +115,10 @@ class Hydrator:
         """Loop until nothing is left or the gate stays closed.
 
         Raises ``RangeFailed`` when a range has used up its attempts and any ``Terminal`` error of one at once; other
-        ranges in flight are settled first, so that no credit is left behind. Raises ``SnapshotLost`` where ranges were
-        committed in a snapshot that is gone: another lane continues a plan that survives, any other one has to be
-        closed. ``PlanOutdated``: this one has to be closed too.
-
-        A snapshot is taken before the first range is submitted and kept until the lane ends. While it is kept the lane
-        waits at a closed gate for as long as it takes.
+        ranges in flight are settled first, so that no credit is left behind. ``SnapshotLost``: ranges were committed in
+        a snapshot that is gone or too old; another lane continues a plan that survives, others have to be closed.
+        ``PlanOutdated``: this one too. A snapshot is kept from the first range until the lane ends, which waits at a
+        closed gate for as long as that takes.
         """
         result: LaneResult | None = None
         try:
@@ -147,14 +151,16 @@ class Hydrator:
                 self.plan = self._kept.count(self.plan, wait=True)
                 return LaneResult(outcome=Outcome.DONE, committed=self._committed)
             else:
+                self._kept.check_age()
                 now = self.clock.monotonic()
                 closed_since = now if closed_since is None else closed_since
                 left = closed_since + self.inline_wait - now
                 if left <= 0 and not self._kept.is_open:
                     return LaneResult(outcome=Outcome.CLOSED, committed=self._committed, decision=refusal.decision)
                 # A snapshot's keeper is looked after all the while.
-                most = self.poll.maximum if self._kept.is_open else left
-                self.waiting.wait(refusal.decision, pause=next(waits), most=most)
+                self.waiting.wait(
+                    refusal.decision, pause=next(waits), most=self.poll.maximum if self._kept.is_open else left
+                )
                 self.reap_expired()
 
     def run_one(self, record: RangeRecord) -> None:
@@ -390,12 +396,8 @@ class Hydrator:
 
     def _guard_log(self) -> None:
         """Let the policy act where the log that the source keeps for this hydration endangers it."""
-        if self.plan.consistency is not Consistency.CATCH_UP:
-            return
         try:
-            self.source.log(self.hydration_id).guard(replaying=self.plan.replays)
-        except SourceUnavailable as error:
-            log.warning("What the source keeps of its log is not known: %s", error)
+            guard_log(self.source, self.hydration_id, self.plan)
         except BackpressureError:
             self.cancel()
             raise

@@ -134,6 +134,16 @@ class MemoryReading:
         return replace(self, slots=sum(slots), slots_each=max(slots))
 
 
+def snapshot_age(seconds: float | None, *, most: float | None) -> tuple[Signal, ...]:
+    """Return how old the lane's snapshot is, where one is kept and may not grow older than ``most``."""
+    if seconds is None or most is None:
+        return ()
+    sign = ">=" if seconds >= most else "<"
+    sentence = f"snapshot {seconds:.0f} s old {sign} {most:g} s"
+    # It grows with time, however few ranges are in flight: credits do not follow it.
+    return (Signal(name="snapshot age", utilisation=seconds / most, sentence=sentence, measured=False),)
+
+
 def live_memory(reading: MemoryReading | None, *, high: float, low: float, was_closed: bool, deadline: float) -> Signal:
     """Return the second line: closed at ``high``, open again only below ``low``, closed when unseen for ``deadline``.
 

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import COPY, Column, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
-from airflow_provider_backpressure.exceptions import ALLOW_DELETES, SinkRefused, SourceRefused
+from airflow_provider_backpressure.exceptions import ALLOW_DELETES, InvalidDeclaration, SinkRefused, SourceRefused
 
 GROWN = 1.5
 """A range of the plan before is split where it held more than so many times the rows that a range is to hold."""
@@ -115,15 +115,21 @@ def with_chain(draft: Plan, before: Plan | None, row: PlanRow | None, files: str
     return replace(draft, mirrored_since=before.mirrored_since or before.epoch) if same else draft
 
 
-def find_rewrite_key(draft: Plan, snapshot: Snapshot, sink: Sink) -> tuple[Plan, str]:
+def find_rewrite_key(draft: Plan, snapshot: Snapshot, sink: Sink, *, budget: Budget) -> tuple[Plan, str]:
     """Return the plan with the key by which a later snapshot corrects its ranges, and what becomes of a lost snapshot.
 
-    The latter is the end of a sentence. Without such a key a lost snapshot closes the plan.
+    The latter is the end of a sentence. Without such a key a lost snapshot closes the plan, so that none may be given
+    up on purpose: ``InvalidDeclaration`` where the budget says so.
     """
+    ages = budget.snapshot_age is not None
     if draft.consistency is not Consistency.SNAPSHOT:
+        if ages:
+            raise InvalidDeclaration("Budget(snapshot_age=...) goes with consistency='snapshot' only.")
         return draft, ""
     key = draft.write.key or snapshot.key
     reason = _against_rewriting(draft, snapshot, key, sink)
+    if reason and ages:
+        raise InvalidDeclaration(f"Budget(snapshot_age=...) needs another snapshot to continue with: {reason}.")
     if reason:
         return draft, f"; if its snapshot is lost, the whole is read again: {reason}"
     return replace(draft, rewrite_key=key), "; if its snapshot is lost, another one continues"

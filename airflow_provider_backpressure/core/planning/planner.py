@@ -200,7 +200,7 @@ class Planner(Previewer):
             position=self._keep_log(hydration, draft),
             hydration_id=hydration.id if catches_up else "",
         )
-        draft, reason = find_rewrite_key(draft, snapshot, self.sink)
+        draft, reason = find_rewrite_key(draft, snapshot, self.sink, budget=self.budget)
         rows = next_rows(self.budget, snapshot.row_bytes, measure_plan(self.ledger, hydration, self.runner))
         ranges_of = partial(self.source.ranges, snapshot)
         if self.mode is Mode.MIRROR:

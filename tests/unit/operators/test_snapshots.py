@@ -105,7 +105,7 @@ def test_a_killed_lane_s_plan_is_continued_in_another_snapshot(
 ) -> None:
     """Where the plan allows it: what is committed stays, is compared, and is written again only where it changed."""
     monkeypatch.setattr(
-        planner, "find_rewrite_key", lambda draft, snapshot, sink: (replace(draft, rewrite_key=("id",)), "")
+        planner, "find_rewrite_key", lambda draft, snapshot, sink, *, budget: (replace(draft, rewrite_key=("id",)), "")
     )
     plan(world)
     first = world.plan

@@ -183,7 +183,7 @@ class Course:
 def surviving(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans between ports in memory may be continued in another snapshot."""
     monkeypatch.setattr(
-        planner, "find_rewrite_key", lambda draft, snapshot, sink: (replace(draft, rewrite_key=("id",)), "")
+        planner, "find_rewrite_key", lambda draft, snapshot, sink, *, budget: (replace(draft, rewrite_key=("id",)), "")
     )
 
 
