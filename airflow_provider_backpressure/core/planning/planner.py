@@ -73,7 +73,7 @@ class Planner(Previewer):
         planner, refreshes = self._with_overrides(hydration), self.refresh is Refresh.EACH_RUN
         asks = not (self.run and hydration.restarted_by == self.run)
         if restart and asks:
-            return planner._begin(hydration, planner.preview(), restarted_by=self.run, anew=True)
+            return planner._begin(hydration, planner.preview(), restarted_by=self.run, from_scratch=True)
         followed = planner.reindex(hydration, who=self.owner)
         if followed is not None:
             return followed
@@ -162,11 +162,11 @@ class Planner(Previewer):
         *,
         closes: Plan | None = None,
         restarted_by: str = "",
-        anew: bool = False,
+        from_scratch: bool = False,
     ) -> Planned:
         """Plan again: first in the ledger, then in the sink, so that after a kill in between the plan can continue.
 
-        ``anew``: nothing of the plan before is relied on.
+        ``from_scratch``: nothing of the plan before is relied on.
         """
         snapshot = preview.snapshot
         catches_up = snapshot.consistency is Consistency.CATCH_UP
@@ -204,7 +204,7 @@ class Planner(Previewer):
         rows = next_rows(self.budget, snapshot.row_bytes, measure_plan(self.ledger, hydration, self.runner))
         ranges_of = partial(self.source.ranges, snapshot)
         if self.mode is Mode.MIRROR:
-            before = hydration.plan if self._is_complete(hydration) and not (closes or anew) else None
+            before = hydration.plan if self._is_complete(hydration) and not (closes or from_scratch) else None
             draft = self._with_mirror(draft, before, snapshot, closes=closes)
             ranges_of = partial(list_ranges, draft, before, snapshot, ledger=self.ledger, source=self.source)
         try:

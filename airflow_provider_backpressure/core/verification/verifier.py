@@ -143,9 +143,9 @@ class Verifier:
 
         ``None`` where it differs, or a range has no marker: then each range has to be read by itself, to be named.
         """
-        log.info("The target has no index on the key of its ranges: it is read once, and compared as a whole.")
         if len(markers) != len(ranges) or any(_own(markers, record) is None for record in ranges):
             return None
+        log.info("The target has no index on the key of its ranges: it is read once, and compared as a whole.")
         rows = total = done = 0
         for batch in _batches(queries, self._at_once):
             for job in [self._checksum(query) for query in batch]:
