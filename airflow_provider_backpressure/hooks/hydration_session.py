@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.admission.gate_decision import Limiter, Readings, read_gate
@@ -53,6 +53,9 @@ class SourceDeclaration(DeclaredTable, Protocol):
 
 class SinkDeclaration(DeclaredTable, Protocol):
     """A sink as a DAG declares it: names, no connection."""
+
+    modes: ClassVar[tuple[Mode, ...]]
+    """How rows may enter it."""
 
     @property
     def key(self) -> tuple[str, ...] | None:

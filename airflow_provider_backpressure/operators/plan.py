@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.gate.activity import Step
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, SourceDeclaration
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import to_json
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.operators.table_set import (
@@ -87,7 +87,7 @@ class PlanSnapshotOperator(TransformTask):
         super().__init__(**kwargs)
         self.planned = _names(self)
         self._check_alone()
-        self.mode = as_mode(mode)
+        self.mode = as_mode(mode, self.sink)
         self.consistency = None if consistency is None else as_consistency(consistency, self.source.consistencies)
         self.on_new_column = as_new_column(on_new_column)
         wanted = self.consistency or Consistency(self.source.consistencies[0])
@@ -266,12 +266,13 @@ def _wish(context: Context) -> str | None:
     return wish
 
 
-def as_mode(mode: str) -> Mode:
-    """Return the mode of that name; :class:`InvalidDeclaration` lists those there are."""
-    try:
-        return Mode(mode)
-    except ValueError as error:
-        raise InvalidDeclaration(f"mode must be one of {', '.join(Mode)}, not {mode!r}.") from error
+def as_mode(mode: str, sink: SinkDeclaration) -> Mode:
+    """Return the mode of that name; :class:`InvalidDeclaration` lists those that the sink has."""
+    if mode not in sink.modes:
+        *others, last = sink.modes
+        offered = f"one of {', '.join(sink.modes)}" if others else repr(str(last))
+        raise InvalidDeclaration(f"mode must be {offered} for {type(sink).__name__}, not {mode!r}.")
+    return Mode(mode)
 
 
 def as_new_column(policy: str) -> NewColumn:

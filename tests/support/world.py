@@ -4,13 +4,13 @@ import itertools
 import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_backpressure import base_operator as task
-from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.ports import Source
@@ -38,6 +38,7 @@ class MemoryTable:
     key: tuple[str, ...] | None = None
     where: str | None = None
     conn_types: tuple[str, ...] = ("postgres",)
+    modes: ClassVar[tuple[Mode, ...]] = tuple(Mode)
     consistencies: tuple[str, ...] = ("static", "snapshot")
 
     def open(self, endpoint: Endpoint) -> Any:

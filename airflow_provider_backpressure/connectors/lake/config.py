@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from airflow_provider_backpressure.core.config import check_quarantine, taken_key
+from airflow_provider_backpressure.core.config import Mode, check_quarantine, taken_key
 from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -46,6 +46,7 @@ def _open_target(
         kind=kind,
         address=address,
         conn_id=declared.conn_id,
+        modes=declared.modes,
         aside=open_lake(kind, address_beside(address), endpoint) if declared.quarantine else None,
         most_bad=declared.quarantine or 0,
         beside=lambda end: beside(end).open(endpoint),
@@ -60,6 +61,8 @@ class FolderSink(Declared, ABC):
 
     conn_types: ClassVar[tuple[str, ...]] = ("aws",)
     """Types that the Airflow connection may be of."""
+    modes: ClassVar[tuple[Mode, ...]]
+    """How rows may enter it."""
 
     path: str
     """Folder that Airflow and every executor reach by the same absolute path, or ``s3://bucket/prefix``."""
@@ -90,6 +93,8 @@ class FolderSink(Declared, ABC):
 class DeltaSink(FolderSink):
     """A Delta table at a path, which is created where it is missing. Raises :class:`InvalidDeclaration`."""
 
+    modes: ClassVar[tuple[Mode, ...]] = (Mode.APPEND, Mode.UPSERT)
+    """How rows may enter it."""
     templated: ClassVar[tuple[str, ...]] = ("path", "conn_id", "key")
     """Fields whose text may be a template."""
 
@@ -118,6 +123,8 @@ class IcebergSink(Declared):
 
     conn_types: ClassVar[tuple[str, ...]] = ("aws", "iceberg", "postgres")
     """Types that the Airflow connection may be of: a bucket's login, a REST catalog, a catalog in PostgreSQL."""
+    modes: ClassVar[tuple[Mode, ...]] = (Mode.APPEND, Mode.UPSERT)
+    """How rows may enter it."""
     templated: ClassVar[tuple[str, ...]] = ("table", "catalog", "conn_id", "key")
     """Fields whose text may be a template."""
 
@@ -162,6 +169,8 @@ class IcebergSink(Declared):
 class ParquetSink(FolderSink):
     """A folder that gets one file for each range; ``append`` only. Raises :class:`InvalidDeclaration`."""
 
+    modes: ClassVar[tuple[Mode, ...]] = (Mode.APPEND,)
+    """How rows may enter it."""
     templated: ClassVar[tuple[str, ...]] = ("path", "conn_id")
     """Fields whose text may be a template."""
     key: ClassVar[tuple[str, ...] | None] = None

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.sdk import DAG
 
-from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice
@@ -78,6 +78,7 @@ class Declared:
     table: str
     key: tuple[str, ...] | None = None
     conn_types: tuple[str, ...] = ("postgres",)
+    modes: ClassVar[tuple[Mode, ...]] = tuple(Mode)
     consistencies: tuple[str, ...] = ("static",)
 
     def open(self, endpoint: Endpoint) -> Any:

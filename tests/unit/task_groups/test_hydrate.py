@@ -17,13 +17,14 @@ from airflow_provider_backpressure.assets import hydrations_of
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
-from airflow_provider_backpressure.sinks import PostgresSink
+from airflow_provider_backpressure.sinks import DeltaSink, ParquetSink, PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from airflow_provider_backpressure.task_groups import hydrate
 from airflow_provider_backpressure.task_groups.hydrate import HydrationOptions
 
 SOURCE = PostgresSource(conn_id="shop_db", table="public.orders")
 SINK = PostgresSink(conn_id="warehouse", table="raw.orders")
+DELTA, PARQUET = DeltaSink(path="/lake/orders"), ParquetSink(path="/lake/orders")
 
 
 def build(dag_id: str = "orders", default_args=None, **values) -> DAG:
@@ -85,7 +86,12 @@ def test_a_plan_for_a_task_per_range_is_refused_at_parse_too(consistency, senten
         ({"verify": "full"}, "which may have moved on since its snapshot"),
         ({"mode": "mirror", "refresh": "once"}, "mode='mirror' compares the whole table in each run"),
         ({"mode": "mirror", "consistency": "catch_up"}, "it needs mode='upsert'"),
-        ({"mode": "merge"}, "mode must be one of append, upsert, replace, mirror, not 'merge'"),
+        ({"mode": "merge"}, "mode must be one of append, upsert, replace, mirror for PostgresSink, not 'merge'"),
+        ({"mode": "replace", "sink": DELTA}, "mode must be one of append, upsert for DeltaSink, not 'replace'"),
+        (
+            {"mode": "upsert", "sink": ParquetSink(path="/lake/t")},
+            "mode must be 'append' for ParquetSink, not 'upsert'",
+        ),
         ({"verify": "twice"}, "verify must be one of none, target, full, not 'twice'"),
         ({"lanes": 0, "consistency": "static"}, "lanes must be a whole number from 1"),
         ({"lanes": 5, "consistency": "static"}, r"budget's credits \(4\), not 5"),

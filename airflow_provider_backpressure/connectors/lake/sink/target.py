@@ -75,8 +75,6 @@ class LakeTarget:
     one cannot; no commit spans both, so each has the plan and the slices' marks by itself.
     """
 
-    modes: tuple[Mode, ...]
-
     def __init__(
         self,
         table: LakeTable,
@@ -84,6 +82,7 @@ class LakeTarget:
         kind: str,
         address: str,
         conn_id: str,
+        modes: tuple[Mode, ...],
         modules: tuple[str, ...],
         beside: Callable[[str], "LakeTarget"],
         key: tuple[str, ...] | None = None,
@@ -101,7 +100,7 @@ class LakeTarget:
         self._slices: dict[str, Mark] = {}
         self._apart = True
         self.modules = modules
-        self.modes = (Mode.APPEND, Mode.UPSERT) if table.merges else (Mode.APPEND,)
+        self.modes = modes
         self.identity = table.identity
 
     def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:

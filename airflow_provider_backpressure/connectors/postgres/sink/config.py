@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from airflow_provider_backpressure.core.config import check_quarantine, taken_key
+from airflow_provider_backpressure.core.config import Mode, check_quarantine, taken_key
 from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports.sink import Sink
@@ -18,6 +18,9 @@ class PostgresSink(Declared):
 
     templated: ClassVar[tuple[str, ...]] = ("conn_id", "table", "key", "system_schema")
     """Fields whose text may be a template. Not Airflow's own name for it: Airflow would assign to a frozen value."""
+
+    modes: ClassVar[tuple[Mode, ...]] = tuple(Mode)
+    """How rows may enter it."""
 
     in_sql: ClassVar[bool] = True
     """Whether its name is spelled as in SQL, with quotes where a part needs them."""
