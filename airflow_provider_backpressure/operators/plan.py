@@ -178,7 +178,11 @@ class PlanSnapshotOperator(TransformTask):
             known = tables.find(every)
             tables.over = self.await_runs(known.values(), instance)
             mine = {pair: found for pair, found in known.items() if read_planner(found) == run_of(context)}
-            kept = {pair: found.id for pair, found in mine.items() if found.failure is None}
+            kept = {
+                pair: found.id
+                for pair, found in mine.items()
+                if found.failure is None and (found.holder is not None or tables.is_done(found))
+            }
             if len(kept) == len(every) and not any(found.holder for found in mine.values()):
                 # The run was cleared after all of it was done.
                 kept = {}

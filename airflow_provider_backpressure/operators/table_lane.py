@@ -55,7 +55,8 @@ class TableLane:
         known = {found.id: found for found in self.tables.hydrations()}
         run = self.tables.context["ti"].run_id
         every = {pair: known[id_] for pair, id_ in planned.ids.items() if id_ in known}
-        mine = {pair: found for pair, found in every.items() if found.holder is not None and self._is_mine(pair, found)}
+        mine = {pair: found for pair, found in every.items() if self._is_mine(pair, found)}
+        mine = {pair: found for pair, found in mine.items() if not self.tables.is_done(found)}
         if self.resumed:
             lost = {pair: found for pair, found in mine.items() if found.failure is not None and found.holder == run}
             self.failed = {pair.table: str(found.failure) for pair, found in lost.items()}

@@ -158,6 +158,11 @@ class TableSet:
                 known[pair] = found
         return known
 
+    def is_done(self, hydration: Hydration) -> bool:
+        """Whether a run has verified it and let it go, and nobody has opened a range of it again since."""
+        plan = hydration.plan
+        return hydration.holder is None and (plan is None or not self.shared.ledger.counts(plan.plan_id).open)
+
     def find_gone(self, every: Sequence[TablePair]) -> dict[TablePair, Hydration]:
         """Return the hydrations that the task's pattern had tables for before, and that are not among these now."""
         gone: dict[TablePair, Hydration] = {}

@@ -146,7 +146,7 @@ class VerifyHydrationOperator(HydrationTask):
             )
         with tables.open(pair) as opened:
             complete = hydration.phase is Phase.STEADY_STATE and hydration.failure is None
-            if hydration.holder is None and complete and hydration.plan is not None:
+            if complete and hydration.plan is not None and tables.is_done(hydration):
                 # Nobody has it any more. A ledger that was restored to before the run says so too, of another plan.
                 check_held(hydration.plan, opened.sink)
                 return Verified(facts=self._facts(opened.ledger, hydration), checksum=None)

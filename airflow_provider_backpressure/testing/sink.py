@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.health_signals import Figure, Watched
 from airflow_provider_backpressure.core.ports.sink import Activity, Marker, PlanRow
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, check_marked
-from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, Log, RangeSpec, Slice, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import (
     ALLOW_DELETES,
@@ -121,7 +121,7 @@ class MemorySink:
     _markers: dict[tuple[str, str], Marker] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], log: Log | None = None) -> WriteSpec:
         if any(column.type != "bigint" for column in columns):
             raise SinkRefused("The memory sink takes bigint columns only.")
         return WriteSpec(

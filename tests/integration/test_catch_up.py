@@ -405,6 +405,28 @@ def test_a_key_that_the_target_compares_loosely_is_refused(followed: Followed) -
     )
     with pytest.raises(SinkRefused, match="collation of key id takes different texts for equal"):
         followed.plan()
+    # An index may have another collation than its column.
+    followed.sink(
+        "DROP TABLE raw.t",
+        'CREATE TABLE raw.t (id text COLLATE "C" NOT NULL)',
+        "CREATE UNIQUE INDEX ON raw.t (id COLLATE raw.loose)",
+    )
+    with pytest.raises(SinkRefused, match="collation of key id takes different texts for equal"):
+        followed.plan()
+
+
+@pytest.mark.statement("X5")
+def test_a_target_that_others_inherit_from_is_not_followed(followed: Followed) -> None:
+    """X5: their rows would be deleted as its own. Also where it gets its first child after the copy."""
+    followed.source(TABLE, FILL.format(10))
+    followed.go()
+    followed.sink(
+        "CREATE TABLE raw.child () INHERITS (raw.t)", "INSERT INTO raw.child SELECT * FROM raw.t WHERE id = 5"
+    )
+    followed.source("DELETE FROM t WHERE id = 5")
+    with pytest.raises(SinkRefused, match="other tables inherit from it"):
+        followed.plan()
+    assert followed.sink("SELECT id FROM raw.child") == [(5,)]
 
 
 @pytest.mark.statement("X5")

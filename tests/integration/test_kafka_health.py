@@ -33,8 +33,8 @@ HOUR = 3_600_000
 class AnySink(MemorySink):
     """Takes whatever columns a topic has: nothing is written here."""
 
-    def fit(self, columns: Any, *, mode: str, key: Any, replayed: bool = False) -> Any:
-        return super().fit((), mode=mode, key=key, replayed=replayed)
+    def fit(self, columns: Any, *, mode: str, key: Any, log: Any = None) -> Any:
+        return super().fit((), mode=mode, key=key, log=log)
 
 
 class Log:

@@ -157,6 +157,24 @@ def test_a_truncated_table_is_emptied_and_another_table_stops_it(followed: Follo
     assert followed.differs() == (0, 0)
 
 
+@pytest.mark.statement("W7")
+def test_another_table_and_an_index_of_the_key_are_told_apart_from_what_is_harmless(followed: FollowedMySQL) -> None:
+    """W7: a name that differs in case is another table; while the key's index is away, two rows may have one key."""
+    unique = TABLE.replace("PRIMARY KEY", "NOT NULL UNIQUE")
+    followed.source(
+        unique, FILL.format(100), "CREATE TABLE T (id int PRIMARY KEY)", "ALTER TABLE t ADD INDEX other (v)"
+    )
+    followed.go()
+    followed.source("TRUNCATE TABLE T", "DROP TABLE T")
+    followed.plan()
+    with pytest.raises(SourceRefused, match="another table"):
+        followed.drain()
+    followed.plan(restart=True)
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)
+
+
 def test_a_log_that_was_removed_stops_it_and_says_what_to_do(followed: FollowedMySQL) -> None:
     followed.source(TABLE, FILL.format(100))
     followed.go()

@@ -36,7 +36,7 @@ from airflow_provider_backpressure.core.planning.range_size import measure_plan,
 from airflow_provider_backpressure.core.planning.results import Planned, Preview, Verdict
 from airflow_provider_backpressure.core.ports import ChangeLog
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
-from airflow_provider_backpressure.core.snapshot.messages import keep_zone
+from airflow_provider_backpressure.core.snapshot.messages import Log, keep_zone
 from airflow_provider_backpressure.core.snapshot.offsets import in_order
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
@@ -351,7 +351,7 @@ class Planner(Previewer):
             check_added(plan.read.storage, found, added, plan_id=plan.plan_id)
             storage = storage.with_columns(column for column in found.columns if column.name in added)
         self.sink.widen(change.added)
-        write = self.sink.fit(now.columns, mode=plan.mode, key=self.key or now.key, replayed=True)
+        write = self.sink.fit(now.columns, mode=plan.mode, key=self.key or now.key, log=Log.CHANGES)
         return replace(
             draft,
             fingerprint=fingerprint(now.columns),

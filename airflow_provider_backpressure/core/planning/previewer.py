@@ -20,7 +20,7 @@ from airflow_provider_backpressure.core.planning.results import Preview
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, choose_path
+from airflow_provider_backpressure.core.snapshot.messages import Log, ReadSpec, Transform, Window, choose_path
 from airflow_provider_backpressure.core.snapshot.offsets import order_by_log, take_tombstone
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.schema_change import keep_planned_columns
@@ -85,7 +85,8 @@ class Previewer:
             columns = self.runner.describe(replace(read, marks_tombstones=ordered), self.transform)
             columns = take_tombstone(columns) if ordered else columns
         catches_up = snapshot.consistency is Consistency.CATCH_UP
-        write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key, replayed=catches_up)
+        log = Log.CHANGES if catches_up else Log.RECORDS if ordered else None
+        write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key, log=log)
         if ordered:
             write = order_by_log(write)
         if self.mode is Mode.UPSERT:

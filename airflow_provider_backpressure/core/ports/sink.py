@@ -12,6 +12,7 @@ from airflow_provider_backpressure.core.ports import Health
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import (
     Column,
+    Log,
     Window,
     WriteSpec,
 )
@@ -126,11 +127,10 @@ class Sink(Protocol):
     modes: tuple[Mode, ...]
     """What it offers; advice names no other."""
 
-    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], log: Log | None = None) -> WriteSpec:
         """Check that rows of these columns may go into the target, or that it can be created. Changes nothing.
 
-        ``replayed``: a log is replayed into it, which changes and deletes rows, and before that its ranges are of
-        different times.
+        ``log``: what changes and deletes its rows by key.
         """
         ...
 

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from airflow_provider_backpressure.assets import hydrations_of
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
 from airflow_provider_backpressure.core.gate.queue import Shared
+from airflow_provider_backpressure.core.planning.repair import repair
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.core.table_selection import TableName, match_tables
 from airflow_provider_backpressure.exceptions import (
@@ -250,6 +251,25 @@ def test_a_verification_that_fails_is_of_one_table(shop, monkeypatch):
     verified = [name for name in shop.sinks if shop.hydration_of(name).holder is None]
     assert verified == ["t0", "t1", "t2", "t3", "t4"]
     assert verify(shop, planned).execute(context())["tables"] == 6
+
+
+@pytest.mark.statement("L4")
+def test_a_range_that_was_opened_again_is_read_by_a_cleared_run(shop):
+    """L4: a verified table is done only as long as nobody plans a range of it again."""
+    planned, _ = plan(shop)
+    lane(shop, planned).execute(context())
+    verify(shop, planned).execute(context())
+    found = shop.hydration_of("t4")
+    (record, *_) = shop.ledger.ranges(found.plan.plan_id)
+    repair(shop.ledger, shop.sources["t4"], shop.sinks["t4"], found.plan, record, who="me")
+    shop.touched()
+    with pytest.raises(AirflowFailException, match=r"public\.t4: 1 of 3 ranges are not committed yet"):
+        verify(shop, planned).execute(context())
+    planned, _ = plan(shop)
+    assert lane(shop, planned).execute(context())["committed"] == 1
+    assert shop.touched() == {"t4"}
+    verify(shop, planned).execute(context())
+    assert sorted(shop.sinks["t4"].rows) == list(range(30))
 
 
 def test_lanes_share_the_tables_of_a_snapshot(shop):

@@ -9,8 +9,15 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 _TYPES = {"boolean": "boolean", "integer": "bigint", "number": "numeric", "string": "text", "null": None}
 # A day or moment has to be one; of other formats a text is taken as it is.
 _FORMATS = {"date": "date", "date-time": "timestamp with time zone", "uuid": "uuid"}
-_COMBINED = ("$ref", "allOf", "anyOf", "oneOf")
-"""What a schema may have beside its properties that can name further ones."""
+_ELSEWHERE = (
+    *("$ref", "allOf", "oneOf", "anyOf", "if", "then", "else", "patternProperties", "$dynamicRef", "$recursiveRef"),
+    "extends",
+)
+"""What a schema may have that can name properties in another place."""
+_BY_NAME = ("dependentSchemas", "dependencies")
+"""The same, by the property that demands them; of a list of names alone it says nothing new."""
+_REST = ("additionalProperties", "unevaluatedProperties")
+"""What may give the properties that are not named a schema."""
 _HERE = "#/"
 _DEEPEST = 20
 
@@ -47,7 +54,7 @@ def _resolve(schema: Any, whole: Mapping[str, Any], depth: int = 0) -> Any:
     """Return what a schema is apart from null: behind a reference within it, and the one choice beside null."""
     if not isinstance(schema, dict) or depth > _DEEPEST:
         return None
-    if "properties" in schema and any(name in schema for name in _COMBINED):
+    if len(_find_places(schema)) > 1:
         return None
     place = schema.get("$ref")
     if isinstance(place, str):
@@ -57,6 +64,14 @@ def _resolve(schema: Any, whole: Mapping[str, Any], depth: int = 0) -> Any:
         return schema
     present = [each for each in choices if not isinstance(each, dict) or each.get("type") != "null"]
     return _resolve(present[0], whole, depth + 1) if len(present) == 1 else None
+
+
+def _find_places(schema: Mapping[str, Any]) -> list[str]:
+    """Return the parts of a schema that name properties."""
+    found = [name for name in _ELSEWHERE if schema.get(name)]
+    found += [name for name in _BY_NAME if any(isinstance(each, dict) for each in schema.get(name, {}).values())]
+    found += [name for name in _REST if isinstance(schema.get(name), dict) and schema[name]]
+    return [*found, *(["properties"] if "properties" in schema else [])]
 
 
 def _find(place: str, whole: Any) -> Any:

@@ -29,6 +29,17 @@ _INTEGER, _DECIMAL = re.compile(r"[+-]?\d+"), re.compile(r"[+-]?\d+(\.\d*)?")
 _NUMERIC = re.compile(r"numeric\(\d+,\s*(-?\d+)\)")
 _FRACTION = re.compile(r"(timestamp|time|timetz|interval|money)\b[^(]*(?:\((\d+)\).*)?")
 """Types that PostgreSQL rounds to so many digits behind the point."""
+_CHARACTERS = re.compile(r"character(?: varying)?\((\d+)\)")
+_OF_DAY = r"^\s*T?\d{1,2}(:?\d{2}){1,2}(\.\d*)?\s*([AaPp][Mm])?\s*"
+_WRITTEN = (
+    (re.compile(r"time(\(\d+\))?( without time zone)?"), _OF_DAY + "$"),
+    (
+        re.compile(r"timetz(\(\d+\))?|time(\(\d+\))? with time zone"),
+        _OF_DAY + r"(Z|z|UTC|[+-]\d{1,2}(:?\d{2}){0,2})\s*$",
+    ),
+    (re.compile("money"), r"^\s*[-+]?\s*\$?(\d+|\d{1,3}(,\d{3})+)(\.\d*)?\s*$"),
+)
+"""How the values of a type are written, so that nothing of them is dropped."""
 _SHOWN = 40
 """Digits of a number that an error shows."""
 _DAY_MILLIS = 86_400_000
@@ -143,6 +154,8 @@ def _cast(texts: pyarrow.Array, column: Column) -> pyarrow.Array:
     type_ = carrier(column.type)[0]
     if _would_round(texts, column.type):
         raise pyarrow.ArrowInvalid("rounded")
+    if _is_cut(texts, column.type):
+        raise pyarrow.ArrowInvalid("cut")
     if type_ != pyarrow.string():
         return _number(texts, type_)
     if pc.any(pc.match_substring(texts, "\0")).as_py():
@@ -169,6 +182,15 @@ def _would_round(texts: pyarrow.Array, type_: str) -> bool:
     if match is None or carrier(type_)[0] != pyarrow.string():
         return False
     return any(_decimals(text) > int(match[1]) for text in texts.to_pylist() if text is not None)
+
+
+def _is_cut(texts: pyarrow.Array, type_: str) -> bool:
+    """Whether PostgreSQL would drop a part of a text without an error: a zone, a date, blanks at the end, a comma."""
+    longest = _CHARACTERS.fullmatch(type_)
+    if longest is not None:
+        return bool(pc.any(pc.greater(pc.utf8_length(texts), int(longest[1]))).as_py())
+    written = next((pattern for of, pattern in _WRITTEN if of.fullmatch(type_)), None)
+    return written is not None and pc.all(pc.match_substring_regex(texts, written)).as_py() is False
 
 
 def _decimals(text: str) -> float:
@@ -232,6 +254,8 @@ def _unfit(text: str, column: Column) -> str:
         return "holds a NUL character, which no text can"
     if _would_round(pyarrow.array([text]), column.type):
         return f"has too many decimals for {column.type}"
+    if _CHARACTERS.fullmatch(column.type) and _is_cut(pyarrow.array([text]), column.type):
+        return f"is too long for {column.type}"
     if pyarrow.types.is_temporal(type_) and _is_moment(text, type_):
         return f"{OUTSIDE}: {text[:_SHOWN]}"
     if pyarrow.types.is_integer(type_) and _INTEGER.fullmatch(text):

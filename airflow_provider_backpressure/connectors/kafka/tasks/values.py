@@ -48,7 +48,7 @@ def to_decoders(read: ReadSpec) -> Decoders:
 
 GIVEN = 6
 """Columns that come with every record, before the value or its fields."""
-_UNTIMED = 0
+_UNTIMED, _NO_TIMESTAMP = 0, -1
 """Kind of time that says that there is none."""
 _NULL_TIMES = 'Set bad_timestamps="null" on the source to read it as NULL. '
 
@@ -197,7 +197,8 @@ def _numbers(records: Records, part: str, type_: pyarrow.DataType) -> pyarrow.Ar
 def _times(records: Records, *, null_times: bool) -> pyarrow.Array:
     found = numpy.fromiter(chain.from_iterable(each_part(records, "timestamp")), "i8", 2 * len(records))
     kinds, millis = found[::2], numpy.ascontiguousarray(found[1::2])
-    untimed = kinds == _UNTIMED
+    # Kafka's own sign for none may come with either kind.
+    untimed = (kinds == _UNTIMED) | (millis == _NO_TIMESTAMP)
     beyond = ~untimed & ((millis < FIRST_MILLIS) | (millis > LAST_MILLIS))
     if beyond.any() and not null_times:
         refuse(records[int(beyond.argmax())], f"its timestamp {OUTSIDE}", _NULL_TIMES)

@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
 from airflow_provider_backpressure.core.ports.sink import Activity, Marker, MirrorTarget, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, Log, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.spark.types import arrow_schema
@@ -103,7 +103,7 @@ class LakeTarget:
         self.modes = modes
         self.identity = table.identity
 
-    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], log: Log | None = None) -> WriteSpec:
         """See :meth:`..core.ports.Sink.fit`. Under ``upsert`` the sink's own key goes before the source's."""
         wanted = Mode(mode)
         by = tuple(self._key or key) if wanted is Mode.UPSERT else ()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 
 from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import Statement
@@ -26,6 +27,7 @@ _HARMLESS = re.compile(
     r"|(DIS|EN)ABLE KEYS)\b"
 )
 """Parts of ALTER TABLE after which every row has what it had before in the columns that it had."""
+_DROPPED_INDEX = re.compile(r"DROP (?:INDEX|KEY) (?P<name>.+)", re.DOTALL)
 _OPTION = rf"(FORCE|(ALGORITHM|LOCK|AUTO_INCREMENT|COMMENT|STATS_\w+)( =)? ({_QUOTED}|{_PLAIN_QUOTED}|\w+))"
 _OPTIONS = re.compile(rf"{_OPTION}( {_OPTION})*", re.DOTALL)
 """The same of options, which other options may follow without a comma."""
@@ -43,15 +45,36 @@ class Effect(Enum):
     """Rows may have been changed by the statement itself, which does not say which."""
 
 
-def effect(statement: Statement, table: TableName) -> Effect:
+@dataclass(frozen=True, kw_only=True)
+class Followed:
+    """A table whose log is read."""
+
+    table: TableName
+    folded: bool
+    """Whether the server ignores case in the names of tables (``lower_case_table_names``)."""
+    by_primary: bool
+    """Whether rows are known by the primary key. By another, two rows may have one key while its index is away."""
+
+    def is_truncated_by(self, named: TableName | None) -> bool:
+        """Whether ``TRUNCATE`` of that table is of this one. Unlike a stop it acts, so it goes by the exact name."""
+        return named is not None and (
+            _fold_case(named) == _fold_case(self.table) if self.folded else named == self.table
+        )
+
+    def needs(self, index: str) -> bool:
+        """Whether this may be the index of the key."""
+        return not self.by_primary or _unquote(index).upper() == "PRIMARY"
+
+
+def effect(statement: Statement, followed: Followed) -> Effect:
     """Return what a statement means for a table.
 
     A session's settings decide what ends a string. Where the readings differ, or the text is of another character set
     and may name the table, the table counts as defined otherwise: a stop is better than a change that is missed.
     """
-    found = {_effect(_tokens(pattern, statement.text), statement.database, table) for pattern in _TOKENS}
+    found = {_effect(_tokens(pattern, statement.text), statement.database, followed) for pattern in _TOKENS}
     (first, *others) = found
-    if others or (_UNDECODED in statement.text and _may_define(statement, table)):
+    if others or (_UNDECODED in statement.text and _may_define(statement, followed.table)):
         return Effect.DEFINED
     return first
 
@@ -63,8 +86,8 @@ def _may_define(statement: Statement, table: TableName) -> bool:
     return named and words[:1] != [] and words[0].upper() in (*_TABLE_WORDS, "TRUNCATE")
 
 
-def _effect(tokens: list[str], database: str, table: TableName) -> Effect:
-    words = [token.upper() for token in tokens]
+def _effect(tokens: list[str], database: str, followed: Followed) -> Effect:
+    words, table = [token.upper() for token in tokens], followed.table
     first = words[0] if words else ""
     if first in _ROWS:
         return Effect.WRITTEN
@@ -72,7 +95,10 @@ def _effect(tokens: list[str], database: str, table: TableName) -> Effect:
         return Effect.NONE
     if first == "TRUNCATE":
         named = tokens[2:] if words[1:2] == ["TABLE"] else tokens[1:]
-        return Effect.TRUNCATED if _first(named, database) == _fold_case(table) else Effect.NONE
+        return Effect.TRUNCATED if followed.is_truncated_by(_first(named, database)) else Effect.NONE
+    if words[:2] == ["DROP", "INDEX"]:
+        gone = followed.needs(tokens[2]) and _is_named(tokens[4:], database, table)
+        return Effect.DEFINED if gone else Effect.NONE
     if words[1:2] in (["DATABASE"], ["SCHEMA"]):
         gone = first == "DROP" and table.database.casefold() == _unquote(tokens[-1]).casefold()
         return Effect.DEFINED if gone else Effect.NONE
@@ -80,15 +106,17 @@ def _effect(tokens: list[str], database: str, table: TableName) -> Effect:
         # It is logged though it does nothing: the table was there when the log began, and what ends it stops us.
         return Effect.NONE
     if words[:2] == ["CREATE", "TABLE"]:
-        return Effect.DEFINED if _first(tokens[2:], database) == _fold_case(table) else Effect.NONE
-    if words[1:2] not in (["TABLE"], ["TABLES"]) or _fold_case(table) not in set(_names(tokens[2:], database)):
+        return Effect.DEFINED if _is_named(tokens[2:], database, table) else Effect.NONE
+    if words[1:2] not in (["TABLE"], ["TABLES"]) or _fold_case(table) not in map(
+        _fold_case, _names(tokens[2:], database)
+    ):
         return Effect.NONE
-    return _parse_alter(tokens[2:], table, database) if first == "ALTER" else Effect.DEFINED
+    return _parse_alter(tokens[2:], followed, database) if first == "ALTER" else Effect.DEFINED
 
 
-def _parse_alter(tokens: list[str], table: TableName, database: str) -> Effect:
+def _parse_alter(tokens: list[str], followed: Followed, database: str) -> Effect:
     """Return what ALTER TABLE means, where the table is named in it."""
-    if _first(tokens, database) != _fold_case(table):
+    if not _is_named(tokens, database, followed.table):
         others = {token.upper() for token in tokens} & {"RENAME", "EXCHANGE"}
         return Effect.DEFINED if others else Effect.NONE
     actions = _split(tokens[3 if tokens[1:2] == ["."] else 1 :])
@@ -96,6 +124,8 @@ def _parse_alter(tokens: list[str], table: TableName, database: str) -> Effect:
         _OPTIONS.fullmatch(action) or (_HARMLESS.match(action) and "REFERENCES" not in action.split())
         for action in actions
     )
+    dropped = [match["name"] for action in actions if (match := _DROPPED_INDEX.fullmatch(action))]
+    harmless = harmless and not any(map(followed.needs, dropped))
     return Effect.NONE if harmless else Effect.DEFINED
 
 
@@ -121,8 +151,14 @@ def _first(tokens: list[str], database: str) -> TableName | None:
     return next(_names(list(words), database), None)
 
 
+def _is_named(tokens: list[str], database: str, table: TableName) -> bool:
+    """Whether the first name is the table's, whatever its case: servers differ in that, and a stop is the safe side."""
+    named = _first(tokens, database)
+    return named is not None and _fold_case(named) == _fold_case(table)
+
+
 def _names(tokens: list[str], database: str) -> Iterator[TableName]:
-    """Yield whatever may be the name of a table, in small letters: servers differ in whether case matters."""
+    """Yield whatever may be the name of a table."""
     for at, token in enumerate(tokens):
         # Double quotes are those of a name under ANSI_QUOTES.
         named = token[0] in '`"_$' or token[0].isalnum()
@@ -130,7 +166,7 @@ def _names(tokens: list[str], database: str) -> Iterator[TableName]:
             qualified = tokens[at - 1] == "." and at >= 2
             owner = _unquote(tokens[at - 2]) if qualified else database
             try:
-                yield _fold_case(TableName(database=owner, name=_unquote(token)))
+                yield TableName(database=owner, name=_unquote(token))
             except ValueError:
                 continue
 

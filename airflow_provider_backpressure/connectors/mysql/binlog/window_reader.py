@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from airflow_provider_backpressure.connectors.mysql.binlog.ddl import Effect, effect
+from airflow_provider_backpressure.connectors.mysql.binlog.ddl import Effect, Followed, effect
 from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import (
     Event,
     Kind,
@@ -50,6 +50,8 @@ class Walk:
     end: GtidSet
     folded: bool = False
     """Whether the server ignores case in the names of tables (``lower_case_table_names``)."""
+    by_primary: bool = True
+    """Whether the key is the table's primary key."""
     _left: int = field(init=False)
     _readers: dict[int, tuple[bytes, RowReader]] = field(default_factory=dict)
     _touched: bool = False
@@ -60,6 +62,7 @@ class Walk:
         """Count what there is to be seen."""
         self._left = self.end.minus(self.start).count
         self._named = self._fold_name((self.table.database.encode(), self.table.name.encode()))
+        self._followed = Followed(table=self.table, folded=self.folded, by_primary=self.by_primary)
         self._key = [place for place, name in enumerate(self.wanted.types) if name in self.wanted.key]
 
     def changes(self, events: Iterable[Event]) -> Iterator[Change]:
@@ -160,7 +163,7 @@ class Walk:
         statement = statement_of(event.body, event.kind)
         if statement.text.startswith("ROLLBACK") and self._touched:
             raise self._cannot("was rolled back together with changes that could not be")
-        match effect(statement, self.table):
+        match effect(statement, self._followed):
             case Effect.TRUNCATED:
                 yield Done.TRUNCATED, [None] * len(self.wanted.types)
             case Effect.DEFINED:

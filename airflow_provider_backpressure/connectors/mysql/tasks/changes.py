@@ -28,6 +28,10 @@ SOME, SOME_BYTES = 500, 512 * 1024
 """Changes handed on at a time, at the most, and bytes of them from which on no more wait for that."""
 _OPERATIONS = {Done.WRITTEN: UPSERT, Done.DELETED: DELETE, Done.TRUNCATED: TRUNCATE}
 _LENGTH = Struct(">i").pack
+_PRIMARY = (
+    "SELECT COLUMN_NAME FROM information_schema.STATISTICS"
+    " WHERE TABLE_SCHEMA = {} AND TABLE_NAME = {} AND INDEX_NAME = 'PRIMARY'"
+)
 _FATAL = 1236
 """The server cannot send what was asked for: among other reasons, since it has removed the file."""
 
@@ -90,19 +94,23 @@ class BinlogChanges:
 
     def _walk(self, ask: Ask) -> Walk:
         said = self._said
+        table = TableName(database=str(said["database"]), name=str(said["table"]))
         as_text, zero_dates = said["as_text"], said["zero_dates"]
         assert isinstance(as_text, list), "a plan names them in a list"
         wishes = {name: Wish(as_text=name in as_text, null_zero_dates=zero_dates == "null") for name in self._types}
         with SOURCE.translate_errors(self._source):
             known = charsets(ask)
             ((folded,),) = ask("SELECT @@GLOBAL.lower_case_table_names")
+            # A primary key that comes, goes or becomes another one stops the window that has it in its log.
+            primary = {name for (name,) in ask(_PRIMARY.format(*map(_literal, (table.database, table.name))))}
         return Walk(
-            table=TableName(database=str(said["database"]), name=str(said["table"])),
+            table=table,
             wanted=Wanted(types=self._types, key=self._key, wishes=wishes, added=self._added),
             charsets=known,
             start=self._start.gtids,
             end=self._end.gtids,
             folded=bool(folded),
+            by_primary=primary == set(self._key),
         )
 
     def _events(self, connection: Connection) -> Iterator[Event]:
@@ -147,6 +155,11 @@ class BinlogChanges:
                 rows, size = [], 0
         if rows:
             yield rows
+
+
+def _literal(name: str) -> str:
+    """Return a name as a text that no setting of the session reads otherwise."""
+    return f"CONVERT(X'{name.encode().hex()}' USING utf8mb4)"
 
 
 def _asker(connection: Connection) -> Ask:

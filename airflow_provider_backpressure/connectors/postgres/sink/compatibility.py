@@ -9,12 +9,17 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.catalog import KINDS, ORDINARY, PARTITIONED, Relation, find
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import MAX_BYTES, QualifiedName, join_names
-from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable, frontier_table
+from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import (
+    KEYED,
+    Fitting,
+    against_exchange,
+    against_staging,
+)
 from airflow_provider_backpressure.connectors.postgres.sink.text_casts import find_text_casts
 from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column, Log
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
 _REASONS = {
@@ -164,27 +169,8 @@ _VIEWS = sql.SQL(
 
 log = logging.getLogger(__name__)
 
-KEYED = (Mode.UPSERT, Mode.MIRROR)
-"""Modes by which rows take each other's place by key."""
 MINIMUM_VERSION = 140000
 """From it on COPY shows its progress, and arrays of a user's own types can be received from another cluster."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fitting:
-    """What is to go where."""
-
-    name: QualifiedName
-    columns: Sequence[Column]
-    mode: Mode
-    key: tuple[str, ...]
-    system: tuple[SystemTable, ...]
-    replayed: bool = False
-
-    @property
-    def others(self) -> list[QualifiedName]:
-        """The tables that are kept beside the target."""
-        return [*(each.name for each in self.system), frontier_table(self.system[0].name.schema).name]
 
 
 def check_fit(session: Session, fitting: Fitting) -> None:
@@ -196,8 +182,8 @@ def check_fit(session: Session, fitting: Fitting) -> None:
         raise SinkRefused(f"{fitting.name} cannot be upserted by {join_names(missing_key)}, which does not arrive.")
     table = find(session, fitting.name)
     against = _against_new(session, fitting) if table is None else _against(session, fitting, table)
-    against += [*_against_system(session, fitting), *_against_staging(session, fitting)]
-    against += find_text_casts(session, fitting.columns) if fitting.replayed else []
+    against += [*_against_system(session, fitting), *against_staging(session, fitting)]
+    against += find_text_casts(session, fitting.columns) if fitting.log is Log.CHANGES else []
     against += session.transaction(lambda connection: find_undurable(connection, fitting.name, fitting.others))
     if against:
         raise SinkRefused(f"Rows cannot go into {fitting.name} in {where(session.endpoint)}: {'; '.join(against)}.")
@@ -239,14 +225,14 @@ def _against(session: Session, fitting: Fitting, table: Relation) -> list[str]:
         return [*against, *_against_creating(session, fitting.name.schema)]
     if table.user_triggers or table.rules:
         log.warning(
-            "%s has triggers or rules of its own; COPY fires the triggers and passes the rules by%s.",
+            "%s has triggers or rules of its own: the triggers fire, and COPY passes the rules by%s.",
             table.name,
-            ", and a range fails where one of them changes rows of the table itself" if fitting.replayed else "",
+            ", and a range fails where one of them changes rows of the table itself"
+            if fitting.log is Log.CHANGES
+            else "",
         )
     against = [*_against_columns(fitting, table), *_against_rights(session, fitting, table)]
-    changes = fitting.replayed or fitting.mode is Mode.MIRROR
-    replaying = _against_replaying(session, fitting, table) if changes else []
-    return [*against, *_against_key(fitting, table), *replaying]
+    return [*against, *against_exchange(session, fitting, table)]
 
 
 def _against_columns(fitting: Fitting, table: Relation) -> list[str]:
@@ -296,55 +282,6 @@ def _against_rights(session: Session, fitting: Fitting, table: Relation) -> list
     return against
 
 
-def _against_key(fitting: Fitting, table: Relation) -> list[str]:
-    if fitting.mode not in KEYED:
-        return []
-    wanted = set(fitting.key)
-    found = [unique for unique in table.keys if set(unique.columns) == wanted and unique.immediate]
-    if not found:
-        return [
-            f"key {join_names(fitting.key)} is not unique there: {fitting.mode} needs a unique index on exactly that"
-        ]
-    may_be_null = [
-        column.name for column in table.columns if column.name in _nullable(fitting) & wanted and not column.demanded
-    ]
-    if not may_be_null or any(unique.nulls_equal for unique in found):
-        return []
-    return [
-        f"{join_names(may_be_null)} of its key may be NULL, and a row without a key would be added with each run: "
-        "set it NOT NULL there, or make the unique index NULLS NOT DISTINCT"
-    ]
-
-
-def _nullable(fitting: Fitting) -> set[str]:
-    return {column.name for column in fitting.columns if column.nullable}
-
-
-def _against_replaying(session: Session, fitting: Fitting, table: Relation) -> list[str]:
-    """Return the obstacles to rows of different times, and to deleting some."""
-    row = session.rows(_REPLAYED, {"table": table.oid, "key": list(fitting.key)})[0]
-    others, foreign, may_delete, triggers, rules, loose = row
-    against = []
-    mirrored = fitting.mode is Mode.MIRROR
-    until = "while ranges are of different times" if mirrored else "until the log has been replayed"
-    drop, what = "drop it, or use mode='replace'" if mirrored else "drop it", "mirrored" if mirrored else "replayed"
-    if others:
-        against.append(f"its unique index {join_names(others)} may be broken {until}: {drop}")
-    if foreign:
-        against.append(f"its foreign key {join_names(foreign)} may be broken {until}: {drop}")
-    if triggers:
-        against.append(
-            f"its trigger {join_names(triggers)} may change or drop rows that are {what}: drop or disable it"
-        )
-    if rules:
-        against.append(f"its rule {join_names(rules)} replaces statements that are {what}: drop or disable it")
-    if loose:
-        against.append(f"the collation of key {join_names(loose)} takes different texts for equal: give it another")
-    if not may_delete:
-        against.append(f"{session.endpoint.user} has no DELETE right on it")
-    return against
-
-
 def _against_system(session: Session, fitting: Fitting) -> list[str]:
     """Return the obstacles to the plan and marker tables."""
     against: list[str] = []
@@ -368,13 +305,6 @@ def _against_system(session: Session, fitting: Fitting) -> list[str]:
     if absent and (schema != fitting.name.schema or find(session, fitting.name) is not None):
         against += _against_creating(session, schema)
     return against
-
-
-def _against_staging(session: Session, fitting: Fitting) -> list[str]:
-    """Rows that are compared with the target's go through a temporary table."""
-    if fitting.mode not in KEYED or session.value(_MAY_STAGE):
-        return []
-    return [f"{session.endpoint.user} has no TEMPORARY right on database {join_names([session.endpoint.database])}"]
 
 
 def _against_creating(session: Session, schema: str) -> list[str]:
@@ -407,39 +337,6 @@ def _against_types(session: Session, columns: Sequence[Column]) -> list[str]:
 _KNOWN = sql.SQL(
     "SELECT to_regtype(t.name)::oid::bigint FROM unnest(%s::text[]) WITH ORDINALITY t(name, n) ORDER BY t.n"
 )
-_REPLAYED = sql.SQL(
-    """
-    SELECT array(
-               SELECT x.relname::text FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
-               WHERE i.indrelid = ANY (f.below) AND (i.indrelid = c.oid OR NOT x.relispartition)
-                 AND (i.indisunique OR i.indisexclusion) AND %(key)s::text[] IS DISTINCT FROM (
-                   SELECT array_agg(a.attname::text ORDER BY array_position(%(key)s::text[], a.attname::text))
-                   FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]))
-               ORDER BY 1),
-           array(
-               SELECT conname::text FROM pg_constraint
-               WHERE contype = 'f' AND conparentid = 0 AND (conrelid = ANY (f.every) OR confrelid = ANY (f.every))
-               ORDER BY 1),
-           has_table_privilege(c.oid, 'DELETE'),
-           array(
-               SELECT tgname::text FROM pg_trigger
-               WHERE tgrelid = ANY (f.below) AND NOT tgisinternal AND tgenabled IN ('O', 'A')
-                 AND (tgtype & 3 = 3 OR tginitdeferred)
-               ORDER BY 1),
-           array(
-               SELECT rulename::text FROM pg_rewrite
-               WHERE ev_class = c.oid AND is_instead AND ev_enabled IN ('O', 'A') ORDER BY 1),
-           array(
-               SELECT a.attname::text FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation
-               WHERE a.attrelid = c.oid AND a.attname = ANY (%(key)s::text[]) AND NOT l.collisdeterministic ORDER BY 1)
-    FROM pg_class c, LATERAL (
-        SELECT array(SELECT c.oid UNION SELECT relid::oid FROM pg_partition_tree(c.oid)) AS below,
-               array(SELECT c.oid UNION SELECT relid::oid FROM pg_partition_tree(c.oid)
-                     UNION SELECT relid::oid FROM pg_partition_ancestors(c.oid)) AS every) f
-    WHERE c.oid = %(table)s
-    """
-)
-_MAY_STAGE = sql.SQL("SELECT has_database_privilege(current_database(), 'TEMPORARY')")
 _MAY_CREATE = sql.SQL(
     """
     SELECT s.oid IS NOT NULL,

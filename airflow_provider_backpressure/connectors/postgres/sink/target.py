@@ -21,12 +21,8 @@ from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
     rows_in_flight,
     slice_prefix,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.compatibility import (
-    KEYED,
-    Fitting,
-    check_fit,
-    find_undurable,
-)
+from airflow_provider_backpressure.connectors.postgres.sink.compatibility import check_fit, find_undurable
+from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED, Fitting
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
     Traces,
     count_rows,
@@ -83,7 +79,7 @@ from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
 from airflow_provider_backpressure.core.ports.sink import Activity, Marker, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, Log, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable
@@ -128,13 +124,13 @@ class PostgresTarget:
         self._conditions = RangeConditions(self._session, self._name, self._readable)
         self.identity = f"postgres://{endpoint.address}/{self._name}"
 
-    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], replayed: bool = False) -> WriteSpec:
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], log: Log | None = None) -> WriteSpec:
         """See :meth:`..core.ports.Sink.fit`. Under ``upsert`` the sink's own key goes before the source's."""
         wanted = Mode(mode)
         by = tuple(self._declared.key or key) if wanted in KEYED else ()
         if wanted in KEYED and not by:
             raise SinkRefused(f"{self._name} cannot be upserted or mirrored without a key.")
-        fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system, replayed=replayed)
+        fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system, log=log)
         check_fit(self._session, fitting)
         self._session.transaction(self._check_schema)
         return WriteSpec(

@@ -15,13 +15,14 @@ from airflow_provider_backpressure.connectors.postgres.tasks.connections import 
     set_local,
 )
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import MIRROR, STAGE, move_stage
+from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone, has_row_triggers
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import check_marked
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE, keyless, moves
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
-from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
+from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, RangeFailed
 
 
 def advance(connection: psycopg.Connection, spec: RangeSpec, piece: Slice) -> None:
@@ -48,13 +49,26 @@ def move_in_order(connection: psycopg.Connection, write: WriteSpec) -> None:
     ).format(key, STAGE)
     gone = sql.Identifier("l", TOMBSTONE)
     if not _has_tombstones(connection):
-        move_stage(connection, write, last)
+        _move(connection, write, last)
         return
     same = sql.SQL(" AND ").join(sql.SQL("t.{0} = l.{0}").format(sql.Identifier(name)) for name in write.key)
-    connection.execute(
-        sql.SQL("DELETE FROM {} AS t USING {} WHERE {} AND {}").format(sql.SQL(write.target), last, same, gone)
-    )
-    move_stage(connection, write, sql.SQL("{} WHERE NOT {}").format(last, gone))
+    delete = sql.SQL("DELETE FROM {} AS t USING {} WHERE {} AND {}").format(sql.SQL(write.target), last, same, gone)
+    execute_alone(connection, write, delete)
+    _move(connection, write, sql.SQL("{} WHERE NOT {}").format(last, gone))
+
+
+def _move(connection: psycopg.Connection, write: WriteSpec, rows: sql.Composed) -> None:
+    """Put rows into the target; ``RangeFailed`` where a trigger keeps some out, since no other check would notice."""
+    moved = move_stage(connection, write, rows, alone=True)
+    if len(write.key) == len(write.columns) or not has_row_triggers(connection, write):
+        return
+    found = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(rows)).fetchone()
+    dropped = (found[0] if found is not None else 0) - moved
+    if dropped:
+        raise RangeFailed(
+            f"A trigger of {write.fence} kept {dropped} rows out: the target would differ from the topic. Drop or "
+            f"disable it, and {RESTART}."
+        )
 
 
 def _has_tombstones(connection: psycopg.Connection) -> bool:

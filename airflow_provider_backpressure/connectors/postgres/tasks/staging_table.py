@@ -153,8 +153,10 @@ def hash_rows(connection: psycopg.Connection, rows: sql.Composed) -> tuple[RowSu
 
 def move_stage(
     connection: psycopg.Connection, write: WriteSpec, rows: sql.Composable = STAGE, *, alone: bool = False
-) -> None:
+) -> int:
     """Put the stage's rows into the target as the mode says: added, or in the place of those with their key.
+
+    Return how many were added or changed.
 
     ``rows``: those of them that are meant. ``alone``: whether nothing else may change the target's rows, see
     :func:`.execute_alone`.
@@ -170,9 +172,8 @@ def move_stage(
         key = sql.SQL(", ").join(map(sql.Identifier, write.key))
         statement += sql.SQL(" ON CONFLICT ({}) DO {}").format(key, action)
     if alone:
-        execute_alone(connection, write, statement)
-    else:
-        connection.execute(statement)
+        return execute_alone(connection, write, statement)
+    return connection.execute(statement).rowcount
 
 
 def names(columns: Sequence[Column]) -> sql.Composed:

@@ -190,6 +190,28 @@ def test_a_property_of_json_has_the_type_that_holds_it(property_: Any, type_: st
     assert column_types(json.dumps(schema)) == {"a": type_}
 
 
+@pytest.mark.statement("R1")
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"if": {"properties": {"a": {"const": 1}}}, "then": {"properties": {"b": {"type": "string"}}}},
+        {"dependentSchemas": {"a": {"properties": {"b": {"type": "string"}}}}},
+        {"dependencies": {"a": {"properties": {"b": {"type": "string"}}}}},
+        {"patternProperties": {"^b": {"type": "string"}}},
+        {"additionalProperties": {"type": "string"}},
+    ],
+    ids=lambda beside: next(iter(beside)),
+)
+def test_properties_that_a_condition_names_leave_the_value_whole(beside: dict[str, Any]) -> None:
+    """R1: they would be lost with no word."""
+    assert column_types(json.dumps({"properties": {"a": {"type": "integer"}}, **beside})) == {}
+
+
+def test_what_demands_or_forbids_properties_names_none() -> None:
+    schema = {"properties": {"a": {"type": "integer"}}, "dependencies": {"a": ["a"]}, "additionalProperties": False}
+    assert column_types(json.dumps(schema)) == {"a": "bigint"}
+
+
 @pytest.mark.parametrize("beside", ["allOf", "anyOf", "oneOf", "$ref"])
 def test_properties_in_several_places_leave_the_value_whole(beside: str) -> None:
     """Columns of some of them would lose the others."""

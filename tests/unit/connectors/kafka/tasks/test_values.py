@@ -174,6 +174,11 @@ def test_a_field_that_does_not_fit_is_named(type_: str, value: Any) -> None:
         ("time", '"10:00:00.1234567"', r"its field big has too many decimals for time\."),
         ("interval(0)", '"0.5 seconds"', r"its field big has too many decimals for interval\(0\)\."),
         ("money", '"1.005"', r"its field big has too many decimals for money\."),
+        ("money", '"1,5"', r"its field big is no money\."),
+        ("time", '"12:00:00+02:00"', r"its field big is no time\."),
+        ("time", '"2024-06-01T12:00:00"', r"its field big is no time\."),
+        ("timetz", '"12:00:00"', r"its field big is no timetz\."),
+        ("varchar(3)", '"abc   "', r"its field big is too long for character varying\(3\)\."),
         ("numeric(4,2)", '"x"', r"its field big is no numeric\(4,2\)\."),
         ("text", '"a\\u0000b"', r"its field big holds a NUL character, which no text can\."),
     ],
@@ -185,8 +190,12 @@ def test_a_field_that_does_not_fit_is_told_by_what_is_wrong_with_it(type_: str, 
         batch(records, fields={"big": type_})
 
 
+OTHERS = {"t": "timetz", "m": "money", "c": "varchar(3)"}
+
+
 def test_zeros_behind_the_last_digit_are_no_digits_too_many() -> None:
     """Nothing is rounded away."""
+    assert batch([Sent(b'{"t": "12:00:00.5+02", "m": "$1,000.50", "c": "abc"}')], fields=OTHERS).num_rows == 1
     fields = {"n": "numeric(40,2)", "h": "numeric(3,-2)", "t": "timestamp(0)", "m": "money", "x": "numeric(40,2)"}
     value = b'{"n": 1.500, "h": "3e2", "t": "2024-01-01T00:00:00.000", "m": "$1.50", "x": "NaN"}'
     found = batch([Sent(value)], fields=fields).to_pylist()[0]
@@ -223,6 +232,15 @@ def test_half_a_character_and_a_number_that_would_be_zero_are_bad(type_, value, 
     columns = columns_of(KafkaSource(conn_id="c", topic="orders", fields={"f": type_}))
     with pytest.raises(SourceRefused, match=f"offset 7 .*{reason}"):
         to_batch([Sent(value, at=7)], columns, "orders")
+
+
+@pytest.mark.statement("X4")
+def test_a_record_without_a_time_has_none_whatever_its_kind():
+    """X4: a broker that has converted an old batch says that it was made, at Kafka's sign for never."""
+    columns = columns_of(KafkaSource(conn_id="c", topic="orders"))
+    records = [Sent(b"{}", time=(0, -1)), Sent(b"{}", time=(1, -1)), Sent(b"{}", time=(1, 0))]
+    found = to_batch(records, columns, "orders").column("timestamp")
+    assert [each.is_valid for each in found] == [False, False, True]
 
 
 def test_a_record_of_a_year_that_no_reader_holds_is_kept_aside():

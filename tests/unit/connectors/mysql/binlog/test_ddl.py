@@ -2,11 +2,15 @@
 
 import pytest
 
-from airflow_provider_backpressure.connectors.mysql.binlog.ddl import Effect, effect
+from airflow_provider_backpressure.connectors.mysql.binlog.ddl import Effect, Followed, effect
 from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import Statement
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 
 TABLE = TableName(database="shop", name="orders")
+
+
+def followed(table: TableName = TABLE, *, folded: bool = False, by_primary: bool = True) -> Followed:
+    return Followed(table=table, folded=folded, by_primary=by_primary)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +85,40 @@ TABLE = TableName(database="shop", name="orders")
     ],
 )
 def test_a_statement_means(expected: Effect, database: str, text: str):
-    assert effect(Statement(database, text), TABLE) is expected
+    assert effect(Statement(database, text), followed()) is expected
 
 
 def test_a_name_outside_of_ascii_may_be_in_any_text_of_another_character_set():
     """The text is in the client's character set: a name that was not decoded may be any."""
     table = TableName(database="shop", name="t\u00fc")
-    assert effect(Statement("shop", "TRUNCATE TABLE `t\ufffd`"), table) is Effect.DEFINED
-    assert effect(Statement("shop", "TRUNCATE TABLE `t\u00fc`"), table) is Effect.TRUNCATED
-    assert effect(Statement("shop", "TRUNCATE TABLE other"), table) is Effect.NONE
+    assert effect(Statement("shop", "TRUNCATE TABLE `t\ufffd`"), followed(table)) is Effect.DEFINED
+    assert effect(Statement("shop", "TRUNCATE TABLE `t\u00fc`"), followed(table)) is Effect.TRUNCATED
+    assert effect(Statement("shop", "TRUNCATE TABLE other"), followed(table)) is Effect.NONE
+
+
+@pytest.mark.statement("W7")
+def test_a_truncate_of_a_table_whose_name_differs_in_case_is_of_another_one():
+    """W7: it acts, so it goes by the exact name; a server that ignores case has only one of both."""
+    statement = Statement("shop", "TRUNCATE TABLE Orders")
+    assert effect(statement, followed()) is Effect.NONE
+    assert effect(statement, followed(folded=True)) is Effect.TRUNCATED
+
+
+@pytest.mark.statement("W7")
+@pytest.mark.parametrize(
+    ("text", "by_primary", "by_another"),
+    [
+        ("ALTER TABLE orders DROP INDEX uk", Effect.NONE, Effect.DEFINED),
+        ("ALTER TABLE orders ADD COLUMN x int, DROP KEY `uk`, LOCK=NONE", Effect.NONE, Effect.DEFINED),
+        ("DROP INDEX uk ON orders", Effect.NONE, Effect.DEFINED),
+        ("DROP INDEX uk ON shop.orders ALGORITHM=INPLACE", Effect.NONE, Effect.DEFINED),
+        ("DROP INDEX uk ON other", Effect.NONE, Effect.NONE),
+        ("DROP INDEX `PRIMARY` ON orders", Effect.DEFINED, Effect.DEFINED),
+        ("ALTER TABLE orders DROP INDEX `primary`", Effect.DEFINED, Effect.DEFINED),
+        ("ALTER TABLE orders RENAME INDEX uk TO uk2", Effect.NONE, Effect.NONE),
+    ],
+)
+def test_an_index_that_may_be_the_keys_is_not_dropped_without_a_stop(text, by_primary, by_another):
+    """W7: while it is away, two rows may have one key, and the log's last word of it is not the table's."""
+    assert effect(Statement("shop", text), followed()) is by_primary
+    assert effect(Statement("shop", text), followed(by_primary=False)) is by_another
