@@ -188,11 +188,17 @@ class Airflow:
             headers=headers,
             data=json.dumps(body).encode() if body is not None else None,
         )
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            raise AirflowError(f"{method} {path} -> {error.code}: {error.read()[:500]!r}") from error
+        # On a busy machine the server may not answer in time; what only asks may ask again.
+        for left in reversed(range(3 if method == "GET" else 1)):
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.loads(answer.read() or b"null")
+            except urllib.error.HTTPError as error:
+                raise AirflowError(f"{method} {path} -> {error.code}: {error.read()[:500]!r}") from error
+            except TimeoutError:
+                if not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def pause(self, dag_id: str, *, paused: bool = True) -> None:
         """Pause a DAG, or take its pause off."""

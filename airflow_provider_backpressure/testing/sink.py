@@ -148,11 +148,13 @@ class MemorySink:
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         with self._lock:
             plan.check_turn(self.plan.plan_id if self.plan is not None else None)
-            if clear is not None and plan.mode is Mode.APPEND:
+            taken = self.plan is not None and self.plan.plan_id == plan.plan_id
+            if clear is not None and plan.mode is Mode.APPEND and not taken:
                 self.rows.clear()
             self.last_epoch += 1
             self.plan = plan
-            self.shadow = [] if plan.mode is Mode.REPLACE else None
+            if not taken:
+                self.shadow = [] if plan.mode is Mode.REPLACE else None
             return self.last_epoch
 
     def renew(self, plan_id: str) -> int | None:

@@ -60,6 +60,11 @@ class Holder:
         """Raise ``PlanSuperseded`` where a plan holds the table that this one was not made to follow."""
         plan.check_turn(holder.plan_id if holder is not None else None)
 
+    @staticmethod
+    def has_taken(holder: "Holder | None", plan: Plan) -> bool:
+        """Whether the plan holds the table already: its ranges may be in, so nothing is removed for it again."""
+        return holder is not None and holder.plan_id == plan.plan_id
+
     def check_plan(self, plan_id: str, name: str) -> None:
         """Raise ``PlanSuperseded`` unless this plan holds the table, under whatever epoch."""
         if self.plan_id != plan_id:

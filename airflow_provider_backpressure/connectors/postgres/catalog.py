@@ -411,7 +411,9 @@ _KEYS = sql.SQL(
     """
     SELECT i.indexrelid::bigint FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
     WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
-      AND (i.indisprimary OR i.indisreplident OR c.relreplident = 'f')
+      AND (i.indisprimary OR i.indisreplident OR c.relreplident = 'f' OR i.indkey::int2[] <@ (
+          SELECT d.indkey::int2[] FROM pg_index d
+          WHERE d.indrelid = c.oid AND CASE c.relreplident WHEN 'i' THEN d.indisreplident ELSE d.indisprimary END))
     ORDER BY 1
     """
 )

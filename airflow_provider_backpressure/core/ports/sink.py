@@ -152,7 +152,8 @@ class Sink(Protocol):
         ``PlanSuperseded`` where :meth:`Plan.check_turn` refuses the plan that holds the target by then.
 
         ``clear``: id of the plan before, which is closed unfinished; what it wrote is removed in the same step, as the
-        mode demands. ``SinkRefused`` where the target also holds rows of others.
+        mode demands. ``SinkRefused`` where the target also holds rows of others. A plan that holds the target already
+        gets a newer epoch, and nothing is removed.
         """
         ...
 

@@ -242,6 +242,20 @@ def test_a_closed_plan_is_cleared(case: Case) -> None:
     assert case.rows() == expected(case, 0, word="new")
 
 
+@pytest.mark.statement("X1", "X2")
+def test_a_plan_that_holds_the_target_already_clears_nothing(case: Case) -> None:
+    """X1, X2: a task that was frozen before it took the target wakes up when its retry has committed a range."""
+    first = begin(case)
+    first.write(0)
+    second = begin(case, clear=first.plan.plan_id)
+    second.write(1)
+    with opened(case) as sink:
+        epoch = sink.begin(second.plan, clear=first.plan.plan_id)
+    assert epoch > second.plan.epoch
+    assert case.rows() == expected(case, 1)
+    assert set(second.markers()) == {"1.0"}
+
+
 @REAL
 def test_another_s_rows_are_not_cleared(case: Case) -> None:
     """Rows of an earlier plan would stay behind or be lost: refused, and nothing has changed."""

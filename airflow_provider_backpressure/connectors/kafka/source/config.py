@@ -194,7 +194,7 @@ _CUT = re.compile(
     r"(name|\"char\"|(ts|tstz|date)(multi)?range)(\[.*)?"
     r"|(time|date|interval|money|numeric ?\(|char(acter)?\b(?! varying ?\[)|varchar ?\().*\]"
 )
-"""Types in which PostgreSQL drops a zone, digits or characters that were sent, and no pattern of ours can tell."""
+"""Types in which PostgreSQL drops a zone, digits or characters that were sent, and no simple pattern finds these."""
 _TYPE = re.compile(r"([a-z_][a-z0-9_ ]*?)\s*(?:\(([\d\s,]+)\))?((?: with| without) time zone)?")
 
 

@@ -82,9 +82,13 @@ class DeltaLakeTable:
         for table in self._tries():
             if plan.increment:
                 self._check_history(table)
-            Holder.check_turn(self._holder(table), plan)
+            before = self._holder(table)
+            Holder.check_turn(before, plan)
             epoch = (table.transaction_version(FENCE) or 0) + 1
-            removed, streams = self._clear(table, clear), self._place_streams(table, plan)
+            if Holder.has_taken(before, plan):
+                removed, streams = self._clear(table, None), {}
+            else:
+                removed, streams = self._clear(table, clear), self._place_streams(table, plan)
             holder = Holder.create(plan, epoch, table=str(table.metadata().id), version=table.version() + 1)
             if self._take(table, holder, removed, streams):
                 return epoch

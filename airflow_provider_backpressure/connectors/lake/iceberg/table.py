@@ -130,8 +130,10 @@ class IcebergTable:
             before = read_holder(table)
             Holder.check_turn(before, plan)
             holder = Holder.create(plan, before.epoch + 1 if before else 1, table=str(table.metadata.table_uuid))
-            removed = self._clear(table, clear)
-            properties = {PLAN: holder.to_json(), **_place_streams(table, plan, self.name)}
+            taken = Holder.has_taken(before, plan)
+            removed = self._clear(table, None if taken else clear)
+            streams = {} if taken else _place_streams(table, plan, self.name)
+            properties = {PLAN: holder.to_json(), **streams}
             slices = _slices(table, SLICES)
             if slices["plan"] != plan.plan_id:
                 # Not none: the plan before may be given the table again.

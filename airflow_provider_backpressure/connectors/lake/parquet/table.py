@@ -81,6 +81,7 @@ class ParquetTable:
                 self.check_history()
             before = self.holder()
             Holder.check_turn(before, plan)
+            clear = None if Holder.has_taken(before, plan) else clear
             if clear is not None:
                 self._refuse_others(clear)
             epoch = before.epoch + 1 if before else 1

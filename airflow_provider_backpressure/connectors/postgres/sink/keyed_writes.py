@@ -74,7 +74,7 @@ def _nullable(fitting: Fitting) -> set[str]:
 
 @dataclass(frozen=True)
 class Found:
-    """What a target has that stands against changing or deleting its rows: names, and a right."""
+    """What a target has that forbids to change or delete its rows: names, and a right."""
 
     others: list[str]
     """Unique indexes of other columns than the key's."""

@@ -195,12 +195,16 @@ class PostgresTarget:
             # Two schemas' plan tables have no lock in common.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (self._fence, PREPARING))
             self._check_schema(connection)
+            taken = find_epoch(connection, self._plans, self._fence, plan.plan_id) is not None
             epoch = begin_plan(connection, self._plans, fence=self._fence, plan=plan)
             for (plan_id,) in () if epoch else connection.execute(holder):
                 plan.check_turn(plan_id)
             keep_plan(connection, self._plans, fence=self._fence, plan=plan, target=self._name)
-            place_streams(connection, plan)
             assert epoch is not None, "a row of another plan was refused"
+            if taken:
+                # A task that was frozen before it took the target: others may have committed ranges since.
+                return epoch
+            place_streams(connection, plan)
             if clear is not None and plan.mode is Mode.APPEND:
                 remove_rows(connection, self._name, self._commits, plan_id=clear)
             if clear is not None and plan.consistency is Consistency.CATCH_UP:
