@@ -3,6 +3,7 @@
 import os
 import re
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,12 @@ class Place:
         """Return the files of a folder, not of those below it; none where it is not there."""
         found = self.files.get_file_info(fs.FileSelector(self.at(folder).rstrip("/"), allow_not_found=True))
         return [info for info in found if info.type == fs.FileType.File]
+
+    def walk(self) -> Iterator[tuple[str, int]]:
+        """Yield the name and size in bytes of every file, also of those in folders below."""
+        for info in self.files.get_file_info(fs.FileSelector(self.root, allow_not_found=True, recursive=True)):
+            if info.type == fs.FileType.File:
+                yield info.path.removeprefix(self.root).lstrip("/"), info.size or 0
 
     def delete(self, name: str) -> None:
         """Delete a file; nothing where it is not there."""

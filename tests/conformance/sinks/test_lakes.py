@@ -1,6 +1,7 @@
 """What is particular to tables of files: commits that overtake each other, files, and the repair of one range."""
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_backpressure.connectors.lake import table
+from airflow_provider_backpressure.connectors.lake.delta.actions import check_features
 from airflow_provider_backpressure.connectors.lake.parquet import atomic_put as folders
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import LocalFolder
 from airflow_provider_backpressure.connectors.lake.sink.target import check_columns
@@ -455,6 +457,42 @@ def test_a_feature_that_came_after_planning_is_refused(case: Case, mode: str, fe
         begun.read_back(None)
     with pytest.raises(SourceRefused, match="features that are not supported"), landed(case) as source:
         source.snapshot()
+
+
+@only("delta")
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    "bound", ["delta.invariants", "delta.generationExpression", "delta.identity.start", "__CHAR_VARCHAR_TYPE_STRING"]
+)
+def test_a_column_whose_values_are_bound_is_refused(case: DeltaCase, tmp_path: Path, bound: str) -> None:
+    """X5: Delta keeps such a rule with the column, of a structure's parts too, and only Spark would hold to it."""
+    from deltalake import DeltaTable, Field, Schema
+    from deltalake.schema import StructType
+
+    part = Field("w", "long", metadata={bound: "1"})
+    schema = Schema([Field("id", "long"), Field("s", StructType([part]))])
+    found = DeltaTable.create(str(tmp_path / "bound"), schema=schema)
+    with pytest.raises(SinkRefused, match=rf"features that are not supported: {re.escape(bound)} of w\."):
+        check_features(found, "t")
+
+
+@only("parquet")
+@pytest.mark.statement("X1")
+@pytest.mark.parametrize("name", ["000000_0", "X.PARQUET", "dt=2024-01-01/x.parquet"])
+def test_files_that_only_readers_find_are_somebody_else_s(case: ParquetCase, name: str) -> None:
+    """X1: of Hive, with another ending or in a partition's folder. Hidden ones are no data."""
+    begun = begin(case)
+    begun.write(0)
+    with opened(case) as sink:
+        (case.folder / "_SUCCESS").write_text("x")
+        assert sink.find_surplus(begun.plan) == ""
+        foreign = case.folder / name
+        foreign.parent.mkdir(exist_ok=True)
+        (own,) = case.folder.glob("part-*.parquet")
+        foreign.write_bytes(own.read_bytes())
+        assert name in sink.find_surplus(begun.plan)
+        own.unlink()
+        assert sink.holds_rows()
 
 
 @only("iceberg")

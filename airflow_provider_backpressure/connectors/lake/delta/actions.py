@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow
@@ -97,12 +97,9 @@ FORBIDDEN = " ,;{}()\n\t="
 """Characters that Delta takes in no column's name."""
 FEATURES = frozenset({"timestampNtz", "appendOnly", "invariants", "v2Checkpoint", "vacuumProtocolCheck"})
 """Features that a table may have; others bind how files are read or written."""
-_BINDING = (
-    "delta.constraints.",
-    "delta.columnMapping.mode",
-    "delta.enableChangeDataFeed",
-    "delta.generationExpression",
-)
+_BINDING = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableChangeDataFeed")
+_OF_COLUMNS = ("delta.invariants", "delta.generationExpression", "delta.identity.", "__CHAR_VARCHAR_TYPE_STRING")
+"""What binds the values of a column, and is kept with it: no writer but Spark's looks at it."""
 
 
 def schema_of(table: DeltaTable, name: str) -> pyarrow.Schema:
@@ -123,10 +120,22 @@ def check_features(table: DeltaTable, name: str) -> None:
         for key, value in metadata.configuration.items()
         if key.startswith(_BINDING) and value not in ("none", "false")
     )
+    strange += sorted(_find_bound(json.loads(table.schema().to_json())))
     if strange:
         raise SinkRefused(
             f"{name} has features that are not supported: {', '.join(strange)}. Drop them, or name another table."
         )
+
+
+def _find_bound(type_: Any) -> Iterator[str]:
+    """Yield which columns of a schema, or parts of them, are bound by what."""
+    if not isinstance(type_, dict):
+        return
+    for field in type_.get("fields", ()):
+        yield from (f"{key} of {field['name']}" for key in field.get("metadata", {}) if key.startswith(_OF_COLUMNS))
+        yield from _find_bound(field.get("type"))
+    for part in ("elementType", "keyType", "valueType"):
+        yield from _find_bound(type_.get(part))
 
 
 def check_names(schema: pyarrow.Schema, name: str) -> None:

@@ -60,7 +60,7 @@ class ParquetTable:
         """See :meth:`..connectors.lake.table.LakeTable.create`: a folder comes with its first file."""
 
     def holds_rows(self) -> bool:
-        return any(footer(self._place, info.base_name).num_rows for info in self._visible())
+        return any(footer(self._place, info.base_name).num_rows for info in self._visible()) or bool(self._foreign())
 
     def holder(self) -> Holder | None:
         found = self._place.read(PLAN)
@@ -181,7 +181,7 @@ class ParquetTable:
         plans = {info.base_name: _plan_of(info.base_name) for info in self._visible()}
         ours = {file_of(plan_id, slice_id) for slice_id in self.marks(plan_id)}
         strange = (name for name, plan in plans.items() if name not in ours and (alone or plan in (None, plan_id)))
-        return sorted(name for name in strange if footer(self._place, name).num_rows)
+        return sorted(name for name in strange if footer(self._place, name).num_rows) + self._foreign()
 
     def content(self) -> Content:
         """See :meth:`..connectors.lake.table.LakeTable.content`. Of every plan: each file has its mark.
@@ -231,13 +231,19 @@ class ParquetTable:
         return [
             info
             for info in self._place.names()
-            if info.base_name.endswith(".parquet") and not info.base_name.startswith(("_", "."))
+            if info.base_name.endswith(".parquet") and not _is_hidden(info.base_name)
         ]
+
+    def _foreign(self) -> list[str]:
+        """Return files that readers take for data too and that are not ours by their place or ending, as of Hive."""
+        names = [name for name, size in self._place.walk() if size and not any(map(_is_hidden, name.split("/")))]
+        return sorted(name for name in names if "/" in name or not name.endswith(".parquet"))
 
     def _refuse_others(self, plan_id: str) -> None:
         """Raise where rows would stay behind that are not of the plan that is to be cleared."""
         others = [each.base_name for each in self._visible() if _plan_of(each.base_name) != plan_id]
-        if any(footer(self._place, name).num_rows for name in others):
+        others = [name for name in others if footer(self._place, name).num_rows] + self._foreign()
+        if others:
             raise SinkRefused(
                 f"{self.name} holds files that the closed plan {plan_id} did not write, such as {others[0]}: it cannot "
                 "be cleared. Empty it manually."
@@ -251,6 +257,11 @@ class ParquetTable:
                 return None
             self._known[key] = replace(Mark.from_json(text.decode()), files=(info.base_name,))
         return self._known[key]
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether readers pass a file or folder of this name over."""
+    return name.startswith(("_", "."))
 
 
 def _plan_of(name: str) -> str | None:
