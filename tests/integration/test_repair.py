@@ -119,6 +119,17 @@ def test_a_repair_changes_no_rows_of_other_tables(composed: Composed, database: 
     assert run(database, "TABLE raw.mart") == [(1,)]
 
 
+def test_a_repair_removes_no_rows_of_tables_that_inherit(composed: Composed, database: Endpoint):
+    composed.plan()
+    composed.run()
+    run(database, "CREATE TABLE raw.heir () INHERITS (raw.t)", "INSERT INTO raw.heir SELECT * FROM raw.t WHERE id = 1")
+    with composed.open() as ports:
+        record = ports.ledger.range(ports.plan.plan_id, 0)
+        with pytest.raises(SinkRefused, match=r"raw\.heir inherits from it, and rows of that would go with them"):
+            repair(ports.ledger, ports.source, ports.sink, ports.plan, record, who="ada")
+    assert run(database, "SELECT id FROM raw.heir") == [(1,)]
+
+
 def test_what_cannot_be_read_again_alone_is_refused_and_left(composed: Composed, database: Endpoint):
     """Each with its reason, before a row is removed."""
     composed.plan()

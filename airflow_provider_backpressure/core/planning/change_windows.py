@@ -132,6 +132,12 @@ def check_replayable(snapshot: Snapshot, write: WriteSpec, *, mode: Mode, transf
             f"The log of {snapshot.source_identity} does not show which row of {write.fence} was deleted by "
             f"({', '.join(write.key)}), by which that is upserted: upsert by {keys}."
         )
+    empty = [column.name for column in snapshot.columns if column.name in write.key and column.nullable]
+    if empty:
+        raise SourceRefused(
+            f"The changes of {snapshot.source_identity} cannot be replayed: {', '.join(empty)} of the key may arrive "
+            "as NULL, by which no row is found."
+        )
 
 
 def server_of(identity: str) -> str:

@@ -143,6 +143,12 @@ def delete_rows(connection: Connection, target: QualifiedName, kept: Sequence[sq
             f"Rows of {target} cannot be removed: the foreign key {found[0]} of {found[1]} would delete or change rows "
             f"there too. Drop it for that time, or empty both tables and {RESTART}."
         )
+    heir = connection.execute(_HEIRS, (target.sql,)).fetchone()
+    if heir is not None:
+        raise SinkRefused(
+            f"Rows of {target} cannot be removed: {heir[0]} inherits from it, and rows of that would go with them. "
+            f"End that by ALTER TABLE {heir[0]} NO INHERIT {target}."
+        )
     statement = sql.SQL("DELETE FROM {}").format(sql.SQL(target.sql))
     if kept:
         statement += sql.SQL(" WHERE ") + sql.SQL(" AND ").join(kept)
@@ -159,6 +165,12 @@ def count_rows(connection: Connection, table: QualifiedName, commits: SystemTabl
     return found[0], found[1]
 
 
+_HEIRS = sql.SQL(
+    """
+    SELECT i.inhrelid::regclass::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = %s::regclass AND NOT c.relispartition ORDER BY 1 LIMIT 1
+    """
+)
 _CASCADES = sql.SQL(
     """
     SELECT quote_ident(k.conname), k.conrelid::regclass::text
