@@ -26,6 +26,7 @@ from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.spark.change_rows import UPSERT, change
 from airflow_provider_backpressure.spark.reader_timings import time_open
@@ -150,7 +151,7 @@ class LogChanges:
         def seen() -> bool | None:
             row = connection.execute(_SNAPSHOT).fetchone()
             assert row is not None, "a SELECT of functions has a row"
-            self._xids = unseen(self._xids, *row)
+            self._xids = TransactionSnapshot.parse(row[0]).list_unseen(self._xids)
             return None if self._xids else True
 
         if PollPolicy().until(seen, timeout=VISIBLE_SECONDS, clock=SystemClock()) is None:
@@ -218,15 +219,6 @@ class LogChanges:
             self._lost.append(diagnostic.message_primary or "")
 
 
-def unseen(xids: Collection[int], end: int, running: Sequence[int]) -> list[int]:
-    """Return the transactions that a snapshot does not see. All numbers have 32 bits and run in a circle.
-
-    ``end``: the snapshot sees no transaction from this number on. ``running``: nor these.
-    """
-    open_ = frozenset(running)
-    return [xid for xid in xids if xid in open_ or (xid - end) & _CIRCLE < _CIRCLE // 2]
-
-
 def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:
     """Yield what a COPY of one column of bytes holds."""
     first = True
@@ -246,12 +238,7 @@ def _value(connection: psycopg.Connection, query: str) -> str:
     return str(row[0])
 
 
-_CIRCLE = 0xFFFFFFFF
-_SNAPSHOT = """
-    SELECT pg_snapshot_xmax(s)::text::bigint & 4294967295,
-           ARRAY(SELECT x::text::bigint & 4294967295 FROM pg_snapshot_xip(s) x)
-    FROM pg_current_snapshot() s
-"""
+_SNAPSHOT = "SELECT pg_current_snapshot()::text"
 _TYPES = """
     SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod)
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -4,7 +4,6 @@ import struct
 
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres.tasks.changes import unseen
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
@@ -167,11 +166,3 @@ def test_a_window_holds_the_commits_from_its_start_to_before_its_end():
         found = decoder(start=10, end=20)
         assert bool(found.rows([TOLD[0], begin(at), insert])) is within
         assert list(found.xids) == [7] * within
-
-
-def test_a_snapshot_does_not_see_what_runs_nor_what_began_behind_it():
-    """Numbers of transactions run in a circle of 32 bits."""
-    assert unseen([5, 7, 9, 10, 11], 10, [7]) == [7, 10, 11]
-    last = 2**32 - 1
-    assert unseen([last - 1, last, 3, 4, 5], 5, [last]) == [last, 5]
-    assert unseen([last - 1, last, 0, 3], last, []) == [last, 0, 3]
