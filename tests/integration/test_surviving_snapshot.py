@@ -18,6 +18,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks import copy, slice_
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step
+from airflow_provider_backpressure.core.planning.repair import repair
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.completion import Completion
@@ -366,6 +367,34 @@ def test_a_frozen_attempt_of_the_first_snapshot_is_refused_when_it_is_thawed(
         assert whole(composed) == (0, 0)
     finally:
         thawed.set()
+
+
+@pytest.mark.statement("X3")
+@pytest.mark.parametrize("mode", ["append", "upsert", "mirror"])
+def test_a_wrong_range_is_repaired_in_a_new_snapshot(
+    composed: Composed, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X3: verification names it, and afterwards all ranges are of the moment at which it was read again."""
+    composed = replace(composed, mode=mode)
+    with opened(composed, monkeypatch) as ports:
+        ports.planner().plan()
+        ports.hydrator().run()
+        finish(ports)
+        run(composed.sink, "UPDATE raw.t SET v = -1 WHERE id = 250", "DELETE FROM raw.t WHERE id = 260")
+        run(composed.source, "UPDATE t SET v = 7 WHERE id = 1500", "DELETE FROM t WHERE id = 1600")
+        records = ports.ledger.ranges(ports.plan.plan_id)
+        (wrong,) = ports.verifier().verify(records, Verify.TARGET).mismatches
+        (record,) = [each for each in records if each.seq == wrong.seq]
+        repair(ports.ledger, ports.source, ports.sink, ports.plan, record, who="ada")
+        ports.planner().plan()
+        ports.hydrator().run()
+        finish(ports)
+    assert whole(composed) == (0, 0)
+    assert run(composed.sink, "SELECT v FROM raw.t WHERE id IN (250, 260, 1500, 1600) ORDER BY id") == [
+        (0,),
+        (0,),
+        (7,),
+    ]
 
 
 def test_rows_of_others_are_left_alone(composed: Composed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,8 +57,11 @@ def skip(ledger: Ledger, sink: Sink, plan: Plan, record: RangeRecord, *, who: st
 
 
 def check_alone(plan: Plan) -> None:
-    """Raise ``LedgerRefused`` unless a committed range of the plan may be read again by itself."""
-    if plan.consistency is Consistency.SNAPSHOT and not plan.increment:
+    """Raise ``LedgerRefused`` unless a committed range of the plan may be read again.
+
+    Of a plan that survives its snapshot the next run reads it in a new one, and brings the others to that moment too.
+    """
+    if plan.consistency is Consistency.SNAPSHOT and not plan.increment and not plan.survives:
         raise LedgerRefused(
             f"Plan {plan.plan_id} was read in a snapshot that is gone, and a range cannot be of another moment: "
             f"{REMEDY}"
