@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
-from airflow_provider_backpressure.exceptions import SinkRefused, SnapshotLost, VerificationFailed
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SnapshotLost, VerificationFailed
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import connected, run
 from tests.support.waiting import beside, until
@@ -223,6 +223,24 @@ def test_a_target_that_others_wrote_to_is_not_cleared(committed: bool, composed:
                 closing.result()
         assert run(composed.sink, "SELECT count(*) FROM raw.t WHERE id = -1") == [(1,)]
         assert ports.sink.epoch(lane.plan.plan_id) is not None, "the plan still holds the target"
+
+
+@pytest.mark.statement("X1")
+def test_a_plan_that_is_closed_takes_no_target_back_from_another_hydration(composed: Composed) -> None:
+    """X1: that one ended as succeeded; its rows stay, and so does its plan row."""
+    fill(composed.source, KEYLESS)
+    run(composed.source, KEYED.replace("TABLE t", "TABLE other"), "INSERT INTO other VALUES (-1, 7, 'theirs')")
+    other = replace(composed, table="public.other", consistency="static", mode="replace", lane="other")
+    composed = replace(composed, mode="replace")
+    with composed.open() as ports:
+        ports.planner().plan()
+        other.plan()
+        other.run()
+        other.finish()
+        with pytest.raises(PlanSuperseded, match="has taken it since"):
+            ports.close_plan()
+    assert run(composed.sink, "TABLE raw.t") == [(-1, 7, "theirs")]
+    assert run(composed.sink, "SELECT source_identity LIKE '%other' FROM raw.backpressure_plan") == [(True,)]
 
 
 @pytest.mark.statement("X6")

@@ -196,7 +196,7 @@ class Planner(Previewer):
         check_empty(draft, self.sink)
         warn_coarse(snapshot)
         draft = replace(
-            self._with_holder(draft),
+            self._with_holder(draft, closes),
             position=self._keep_log(hydration, draft),
             hydration_id=hydration.id if catches_up else "",
         )
@@ -230,9 +230,14 @@ class Planner(Previewer):
         braked = with_brake(draft, snapshot, target, self.budget, allowed=self.allow_deletes, closes=closes)
         return with_chain(braked, before, self.sink.held(), target.files())
 
-    def _with_holder(self, draft: Plan) -> Plan:
-        """Return the plan with the one that holds the target now: it takes the target from that one only."""
+    def _with_holder(self, draft: Plan, closes: Plan | None = None) -> Plan:
+        """Return the plan with the one that holds the target now: it takes the target from that one only.
+
+        ``PlanSuperseded`` where that is not the one that is closed: another hydration has the target by now.
+        """
         row = self.sink.held()
+        if closes is not None and closes.epoch and row is not None:
+            replace(closes, held_by=closes.plan_id).check_turn(row.plan_id)
         return replace(draft, held_by=row.plan_id if row else "", held_epoch=row.epoch if row else 0)
 
     def _keep_log(self, hydration: Hydration, draft: Plan) -> str | None:
