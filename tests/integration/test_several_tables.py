@@ -2,16 +2,21 @@
 
 import re
 from contextlib import closing
+from typing import Any
 
 import pytest
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import _COLUMNS, find
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Session, Settings, keep_connections
+from airflow_provider_backpressure.connectors.postgres.predicates import Cursor
+from airflow_provider_backpressure.connectors.postgres.sink.target import PREPARING
 from airflow_provider_backpressure.connectors.postgres.source import checks
 from airflow_provider_backpressure.connectors.postgres.source.snapshot_keeper import SnapshotKeeper
 from airflow_provider_backpressure.connectors.postgres.source.table import ERRORS
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
 from tests.support import mysql, postgres
 from tests.support.waiting import until
@@ -126,3 +131,32 @@ def test_columns_are_looked_up_without_the_collations_of_the_server(database: En
     read = [float(rows) for line in lines for rows in re.findall(r"rows=([\d.]+) loops", line)]
     assert read
     assert max(read) < min(collations, 100)
+
+
+@pytest.mark.statement("L3")
+def test_many_targets_of_a_schema_look_at_its_plan_and_marker_tables_once(
+    database: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asked the catalogue for three tables, four statements each, and waited for the one before it to create."""
+    columns = (Column(name="id", type="bigint", nullable=False),)
+    statements: list[str] = []
+    execute = Cursor.execute
+
+    def note(self: Cursor, query: Any, *args: Any, **options: Any) -> Cursor:
+        statements.append(query if isinstance(query, str) else query.as_string(None))
+        return execute(self, query, *args, **options)
+
+    def plan(table: str) -> int:
+        before = len(statements)
+        with closing(PostgresSink(conn_id="warehouse", table=table).open(database)) as sink:
+            sink.prepare(sink.fit(columns, mode="append", key=("id",)))
+        return len(statements) - before
+
+    monkeypatch.setattr(Cursor, "execute", note)
+    with keep_connections():
+        counts = [plan(f"raw.t{number}") for number in range(3)]
+    assert counts[2] <= 17, statements[sum(counts[:2]) :]
+    assert counts[2] < counts[0]
+    last = statements[sum(counts[:2]) :]
+    assert not [text for text in last if f"pg_advisory_xact_lock({PREPARING})" in text]
+    assert plan("raw.t3") > counts[2], "what was found is forgotten with the connections"

@@ -3,7 +3,7 @@
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -127,6 +127,7 @@ class _Idle:
         self._lock = threading.Lock()
         self._users = 0
         self._connections: dict[tuple[object, ...], list[Connection]] = {}
+        self._facts: set[Hashable] = set()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -139,8 +140,9 @@ class _Idle:
             with self._lock:
                 self._users -= 1
                 last = [] if self._users else [each for every in self._connections.values() for each in every]
-                if last:
+                if not self._users:
                     self._connections.clear()
+                    self._facts.clear()
             for connection in last:
                 connection.close()
 
@@ -152,6 +154,17 @@ class _Idle:
                 if not connection.closed:
                     return connection
         return None
+
+    def note(self, fact: Hashable) -> None:
+        """Remember what was found of a place, for as long as connections are kept."""
+        with self._lock:
+            if self._users:
+                self._facts.add(fact)
+
+    def knows(self, fact: Hashable) -> bool:
+        """Whether that was found since."""
+        with self._lock:
+            return fact in self._facts
 
     def put(self, key: tuple[object, ...], connection: Connection) -> None:
         """Keep one that no session has any more, or close it."""
@@ -241,6 +254,14 @@ class Session:
     def server_version(self) -> int:
         """The server's version as libpq has it, 180006 for 18.6."""
         return self._run(lambda connection: connection.info.server_version)
+
+    def note(self, fact: Hashable) -> None:
+        """Remember what was found there, for the sessions of other tables, while connections are kept."""
+        _idle.note((self._key, fact))
+
+    def knows(self, fact: Hashable) -> bool:
+        """Whether this session, or another one to the same place, has noted that."""
+        return _idle.knows((self._key, fact))
 
     def close(self) -> None:
         """Release the connection; idempotent. The next statement would open a new one."""

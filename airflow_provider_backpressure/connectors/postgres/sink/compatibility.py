@@ -36,27 +36,27 @@ def find_undurable(connection: Connection, target: QualifiedName, others: Sequen
     Each as part of a sentence about the target. Tables that are not there are left out.
     """
     connection.execute(sql.SQL("SET LOCAL search_path TO ''"))
-    found = []
-    for name in (target, *others):
-        for part, own, reason in connection.execute(_UNDURABLE, (name.schema, name.name)).fetchall():
-            subject = part if name != target else "it" if own else f"its partition {part}"
-            found.append(f"{subject} {_REASONS[reason].replace('%s', part)}")
+    names, found = (target, *others), []
+    wanted = ([name.schema for name in names], [name.name for name in names])
+    for number, part, own, reason in connection.execute(_UNDURABLE, wanted).fetchall():
+        subject = part if number > 1 else "it" if own else f"its partition {part}"
+        found.append(f"{subject} {_REASONS[reason].replace('%s', part)}")
     return found
 
 
 _UNDURABLE = sql.SQL(
     """
-    SELECT m.oid::regclass::text, m.oid = c.oid,
+    SELECT wanted.number, m.oid::regclass::text, m.oid = c.oid,
            CASE WHEN m.relkind = 'f' THEN 'foreign' WHEN m.relpersistence = 't' THEN 'temporary' ELSE 'unlogged' END
-    FROM pg_class c
-    JOIN pg_namespace n ON n.oid = c.relnamespace
+    FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY wanted (schema, name, number)
+    JOIN pg_namespace n ON n.nspname = wanted.schema
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
     CROSS JOIN LATERAL (
-        SELECT c.oid UNION SELECT p.relid FROM pg_partition_tree(c.oid) p WHERE p.isleaf
+        SELECT c.oid UNION ALL SELECT p.relid FROM pg_partition_tree(c.oid) p WHERE c.relkind = 'p' AND p.isleaf
     ) part (oid)
     JOIN pg_class m ON m.oid = part.oid
-    WHERE n.nspname = %s AND c.relname = %s AND m.relkind <> 'p'
-      AND (m.relpersistence <> 'p' OR m.relkind = 'f' AND m.oid <> c.oid)
-    ORDER BY 1
+    WHERE m.relkind <> 'p' AND (m.relpersistence <> 'p' OR m.relkind = 'f' AND m.oid <> c.oid)
+    ORDER BY 1, 2
     """
 )
 
@@ -283,7 +283,10 @@ def _against_rights(session: Session, fitting: Fitting, table: Relation) -> list
 
 
 def _against_system(session: Session, fitting: Fitting) -> list[str]:
-    """Return the obstacles to the plan and marker tables."""
+    """Return the obstacles to the plan and marker tables. Those of many targets in a schema are the same."""
+    fact = ("system", *(wanted.name for wanted in fitting.system))
+    if session.knows(fact):
+        return []
     against: list[str] = []
     user, absent = session.endpoint.user, []
     for wanted in fitting.system:
@@ -304,6 +307,8 @@ def _against_system(session: Session, fitting: Fitting) -> list[str]:
     schema = fitting.system[0].name.schema
     if absent and (schema != fitting.name.schema or find(session, fitting.name) is not None):
         against += _against_creating(session, schema)
+    if not against and not absent:
+        session.note(fact)
     return against
 
 

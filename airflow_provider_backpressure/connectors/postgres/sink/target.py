@@ -163,17 +163,27 @@ class PostgresTarget:
         A target that is to be replaced and is not there yet appears by the swap only.
         """
 
-        def create(connection: Connection) -> None:
+        system = (*self._system, *([self._frontiers] if write.ordered else []))
+        fact = ("prepared", self._name.schema, *(table.name for table in system))
+
+        def create_system(connection: Connection) -> None:
             connection.execute(sql.SQL("SELECT pg_advisory_xact_lock({})").format(sql.Literal(PREPARING)))
             create_schemas(connection, self._name.schema, self._plans.name.schema)
-            if write.mode != Mode.REPLACE and not has_table(connection, self._name):
-                self._create(connection, write)
-            for table in (*self._system, *([self._frontiers] if write.ordered else [])):
+            for table in system:
                 if not has_table(connection, table.name):
                     connection.execute(table.create())
             upgrade(connection, self._plans, self._commits)
 
+        def create(connection: Connection) -> None:
+            # Many targets in a schema share these tables, and would wait for each other.
+            if not self._session.knows(fact):
+                create_system(connection)
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (self._fence, PREPARING))
+            if write.mode != Mode.REPLACE and not has_table(connection, self._name):
+                self._create(connection, write)
+
         self._session.transaction(create)
+        self._session.note(fact)
 
     def holds_rows(self) -> bool:
         return self._session.transaction(lambda connection: has_rows(connection, self._name))

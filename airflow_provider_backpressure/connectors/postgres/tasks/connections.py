@@ -15,6 +15,8 @@ from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailabl
 SOURCE = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
 SINK = Errors(refused=SinkRefused, unavailable=SinkUnavailable)
 
+FIRST_ATTEMPT = 1
+"""Number of a range's first attempt: there is none below it."""
 LOCK_WAIT = 600
 """Seconds for which a statement on the data waits for a lock: a locked target holds the job back, it is no failure."""
 MARKER_WAIT = 10
@@ -50,6 +52,8 @@ def connect_sink(endpoint: Endpoint, *, name: str) -> psycopg.Connection:
 
 def end_attempts(connection: psycopg.Connection, name: str, *, below: int) -> None:
     """End the connections whose name is ``name`` but for a lower attempt number; their locks are not waited for."""
+    if below <= FIRST_ATTEMPT:
+        return  # Not one statement over all sessions of the server for each range that is tried once.
     connection.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE starts_with(application_name, %s) AND usename = session_user AND pid <> pg_backend_pid()"
