@@ -112,6 +112,7 @@ class HydrateOperator(TransformTask):
         self.on_event = as_listeners(on_event)
         self._clock: LaneClock | None = None
         self._parked: dict[str, float] = {}
+        self._page: tuple[str | None] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Drain, or defer at a gate that stays closed. Returns how many ranges this task committed."""
@@ -142,6 +143,12 @@ class HydrateOperator(TransformTask):
     @property
     def _share(self) -> int:
         return math.ceil(self.budget.credits / self.lanes)
+
+    def _spark_page(self) -> str | None:
+        """Return Spark's page, looked up once: each look at a connection is a request to Airflow."""
+        if self._page is None:
+            self._page = (memory_url(self.spark_conn_id),)
+        return self._page[0]
 
     def _drain_tables(self, context: Context, planned: PlannedTables) -> dict[str, Any]:
         """Drain what was planned, as many hydrations at once as may be; one that fails or waits stops nobody else."""
@@ -179,7 +186,7 @@ class HydrateOperator(TransformTask):
         else:
             teller.begin(hydration.id)
         label = f"{opened.declaration.source.table}: " if is_several(self.source) else ""
-        self.log.info("%s", start_line(opened, hydration, memory_url(self.spark_conn_id)))
+        self.log.info("%s", start_line(opened, hydration, self._spark_page()))
         progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log, label=label)
         if label:
             progress.postpone()
@@ -208,7 +215,7 @@ class HydrateOperator(TransformTask):
         committed = 0
         while True:
             result = self._drain(context, opened, progress, pace)
-            progress.write()
+            progress.end(result)
             self._note(context, opened)
             committed += result.committed
             if result.outcome is not Outcome.DONE or not opened.planner().follow():

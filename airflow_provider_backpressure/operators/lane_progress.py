@@ -11,6 +11,7 @@ from airflow.sdk import Context
 
 from airflow_provider_backpressure.airflow_compat import AirflowTaskTimeout
 from airflow_provider_backpressure.core.clock import SystemClock
+from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.alerts import KEY, Event, Kind, conditions, event
@@ -84,11 +85,23 @@ class ProgressLog:
         """Write no line for the first commits: most of many tables end with them."""
         self._next = time.monotonic() + PROGRESS_SECONDS
 
+    def end(self, result: LaneResult) -> None:
+        """Write the last line: of many tables what was done, where nothing is left to be said of the rest."""
+        if self.label and result.outcome is Outcome.DONE:
+            self.log.info("%s%s", self.label, end_line(result))
+        else:
+            self.write()
+
     def write(self) -> None:
         """Write a line."""
         self._next = time.monotonic() + PROGRESS_SECONDS
         for now in self.ledger.glances(ids=[self.hydration_id], limit=1):
             self.log.info("%s%s", self.label, progress_line(now))
+
+
+def end_line(result: LaneResult) -> str:
+    """Return what a lane has done of a table of many, without a question to the ledger."""
+    return f"{result.committed:,} ranges committed by this task, and none is left."
 
 
 def start_line(opened: HydrationSession, hydration: Hydration, spark: str | None) -> str:

@@ -31,7 +31,7 @@ GONE = (
     "Most likely it was dropped or renamed, or the login has lost the right to read it. Give the right back, or remove "
     "the hydration with `airflow backpressure forget`."
 )
-OBSERVED_AFTER = 2.0
+OBSERVED_AFTER = 10.0
 """Seconds after which one of several tables is observed: most of many are done before anything has to be said of them.
 """
 NAMED = 20

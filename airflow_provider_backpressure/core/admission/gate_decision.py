@@ -271,18 +271,18 @@ class Limiter:
             stand_in_line(self.ledger, self.hydration_id, decision, run=lane, waiting=hungry(state))
             # A closed gate is no reason to wait where nothing is left that it could let through.
             return Refusal(decision=decision, exhausted=state.waiting == 0)
-        permit: Permit | None = None
-        # Where nothing is left a second look says the same as the ledger's refusal, and takes no lock.
-        if state.waiting or seq is not None:
-            permit = self.ledger.admit(
-                self.hydration_id,
-                lane=lane,
-                session_id=session_id,
-                lease_seconds=lease_seconds,
-                memory_bytes=state.range_memory_bytes or 0,
-                memory_limit=self._memory_limit(state),
-                seq=seq,
-            )
+        if not state.waiting and seq is None:
+            # The ledger would refuse it too, under a lock.
+            return Refusal(decision=decision, exhausted=True)
+        permit = self.ledger.admit(
+            self.hydration_id,
+            lane=lane,
+            session_id=session_id,
+            lease_seconds=lease_seconds,
+            memory_bytes=state.range_memory_bytes or 0,
+            memory_limit=self._memory_limit(state),
+            seq=seq,
+        )
         if permit is not None:
             self._pace.note_admission(permit.range.seq, now=self.clock.monotonic())
             return permit

@@ -6,16 +6,24 @@ from enum import Enum
 from typing import NamedTuple
 
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.gate.hydration import Refusal
 from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
 from airflow_provider_backpressure.core.planning.change_windows import find_released_position
-from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.sink import Marker
+from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.messages import LastWrite, RangeSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import BackpressureError, OutOfMemory, SourceUnavailable, WorkerLost
 
 log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 1.0
+"""Seconds after which a lane with ranges in flight, and none left to submit, asks whether there is another one."""
+SMALL_ROWS = 20_000
+SMALL_BYTES = 4 << 20
+"""Most of a range that may share a job with others: it would wait long for the slowest of them otherwise."""
 
 
 class Outcome(Enum):
@@ -41,6 +49,23 @@ class LaneResult:
     def crowded_out(self) -> bool:
         """Whether it stopped for nothing but the credits that other lanes of the hydration have."""
         return self.decision is not None and self.decision.closing <= {CREDITS}
+
+
+@dataclass(kw_only=True)
+class LeftRanges:
+    """Whether a lane has to ask for another range while it has some in flight: not at once where none was left."""
+
+    _refusal: Refusal | None = None
+    _until: float = 0.0
+
+    def note(self, refusal: Refusal, *, now: float) -> Refusal:
+        """Keep an answer, and return it."""
+        self._refusal, self._until = refusal if refusal.exhausted else None, now + AGAIN_SECONDS
+        return refusal
+
+    def find_refusal(self, *, now: float) -> Refusal | None:
+        """Return the answer that still holds; ``None`` where the lane has to ask."""
+        return self._refusal if now < self._until else None
 
 
 class Job(NamedTuple):
@@ -76,7 +101,17 @@ def spec_for(
         last_write=last_write,
         since=plan.snapshot_epoch if plan.survives else 0,
         task_cpus=task_cpus,
+        small=record.planned_rows <= SMALL_ROWS and record.planned_bytes <= SMALL_BYTES,
     )
+
+
+def find_last_write(writes: LastWrites, record: RangeRecord, runner: Runner) -> LastWrite | None:
+    """Return what the target is known to hold of a range, as far as an attempt by this runner may rely on it."""
+    last = writes.find(record)
+    if last is None or runner.returns_results:
+        return last
+    # A range that is found unchanged has no marker: without a result nothing would say that it was compared.
+    return replace(last, proves=False) if last.epoch else None
 
 
 def is_too_large(record: RangeRecord, error: Exception, lost: set[int]) -> bool:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
@@ -16,7 +16,9 @@ from airflow_provider_backpressure.core.execution.kept_snapshot import (
 from airflow_provider_backpressure.core.execution.lane_result import (
     Job,
     LaneResult,
+    LeftRanges,
     Outcome,
+    find_last_write,
     guard_log,
     is_too_large,
     release_log,
@@ -33,7 +35,7 @@ from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.push.waiting import Parked, Sleeping, Waiting
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.bounds import check_marked
-from airflow_provider_backpressure.core.snapshot.messages import LastWrite, RangeResult
+from airflow_provider_backpressure.core.snapshot.messages import RangeResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageClock, State, total
@@ -88,6 +90,7 @@ class Hydrator:
     """Ranges whose process ended without a word: once by chance, twice most likely for their memory."""
     _committed: int = 0
     _alone: bool = False
+    _left: LeftRanges = field(default_factory=LeftRanges)
     _next_renewal: float = 0.0
     _next_read: float = 0.0
     _admitting: StageClock = field(init=False)
@@ -136,6 +139,7 @@ class Hydrator:
         self.ledger.retry_failed(self.plan.plan_id)
         check_snapshot(self.plan, self.ledger)
         self._guard_log()
+        self._next_read = self.clock.monotonic() + READ_INTERVAL
         closed_since: float | None = None
         waits = self.poll.waits()
         while True:
@@ -210,9 +214,11 @@ class Hydrator:
         """Submit ranges until refused or until this lane's share is in flight; return the refusal, if any."""
         while len(self._jobs) < self.share:
             self._check_keeper()
+            if self._jobs and (known := self._left.find_refusal(now=self.clock.monotonic())):
+                return known
             answer = self.limiter.acquire(lane=self.lane, session_id=self.runner.session_id)
             if isinstance(answer, Refusal):
-                return answer
+                return self._left.note(answer, now=self.clock.monotonic())
             if not self._cut(answer.range):
                 self._submit(answer.range)
         return None
@@ -244,7 +250,7 @@ class Hydrator:
             self._step_aside(record)
         try:
             self._open_snapshot()
-            last, cpus = self._find_last_write(record), self.limiter.task_cpus
+            last, cpus = find_last_write(self._writes, record, self.runner), self.limiter.task_cpus
             spec = spec_for(self.plan, record, self.source, self._kept.name, last, cpus)
         except BackpressureError as error:
             self.ledger.release(record.plan_id, record.seq, attempt=record.attempt, error=str(error))
@@ -257,13 +263,6 @@ class Hydrator:
         before, self.plan = self.plan, self._kept.open(self.plan)
         if self.plan.snapshot_epoch != before.snapshot_epoch:
             self._writes = LastWrites(self.plan, self.sink)
-
-    def _find_last_write(self, record: RangeRecord) -> LastWrite | None:
-        last = self._writes.find(record)
-        if last is None or self.runner.returns_results:
-            return last
-        # A range that is found unchanged has no marker: without a result nothing would say that it was compared.
-        return replace(last, proves=False) if last.epoch else None
 
     def _check_keeper(self) -> None:
         try:
@@ -310,6 +309,7 @@ class Hydrator:
 
     def _settle(self, future: "Future[RangeResult]", error: BaseException | None = None) -> Exception | None:
         """Write down what became of a job; return the error that must stop the lane, if any."""
+        self._left = LeftRanges()
         record, error = self._jobs[future].record, error or future.exception()
         # An application whose driver runs elsewhere reports nothing, which is not a measured 0.
         memory = (future.result().peak_memory_bytes or None) if error is None else None

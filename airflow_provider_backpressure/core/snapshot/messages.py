@@ -223,6 +223,8 @@ class RangeSpec:
     """Under ``mirror``, and of a range of an earlier snapshot; ``None`` where no write proves what the target holds."""
     task_cpus: int = 1
     """Cores of an executor that its task takes."""
+    small: bool = False
+    """Whether it is expected to hold so little that it costs less than a job of its own."""
     since: int = 0
     """Markers of older epochs than this are of an earlier snapshot; 0: every marker counts."""
 

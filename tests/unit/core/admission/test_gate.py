@@ -272,10 +272,13 @@ def test_a_lane_asks_for_no_credit_where_nothing_is_left(monkeypatch):
     limiter = Limiter(ledger=ledger, hydration_id=hydration_id, budget=Budget(), memory=lambda: reading(0.1))
     limiter.acquire(lane="lane", session_id="session")
     asked: list[object] = []
+    looks: list[str] = []
     monkeypatch.setattr(ledger, "admit", lambda *_, **more: asked.append(more["seq"]))
+    limiter.read_gate = lambda reader, gate: (looks.append(gate), reader.gate(gate))[1]
     refusal = limiter.acquire(lane="lane", session_id="session")
     assert isinstance(refusal, Refusal)
     assert refusal.exhausted
     assert not asked
+    assert len(looks) == 1
     limiter.acquire(lane="lane", session_id="session", seq=0)
     assert asked == [0]

@@ -539,3 +539,30 @@ def test_a_range_that_hangs_each_time_fails_with_its_deadline(bench):
     with pytest.raises(RangeFailed, match=words):
         lane.run()
     assert bench.ledger.gate(bench.id).in_flight == 0
+
+
+@pytest.mark.statement("L3")
+def test_a_lane_with_nothing_left_to_submit_asks_once_a_second():
+    """Each look is several statements to the ledger, for each of many tables whose only range is in flight."""
+    bench = Bench(30, credits=10)
+    bench.runner.held = True
+    clock, asked = ManualClock(), []
+    lane, began = bench.lane(clock=clock), clock.monotonic()
+    acquire = lane.limiter.acquire
+
+    def note(**given):
+        asked.append(clock.monotonic())
+        return acquire(**given)
+
+    def look() -> None:
+        clock.sleep(0.1)
+        if clock.monotonic() - began > 5:
+            bench.runner.held = False
+            bench.runner.complete(3)
+
+    lane.limiter.acquire = note
+    during_waits(lane, look)
+    lane.run()
+    assert sorted(bench.sink.rows) == list(range(30))
+    waited = [at for at in asked if 0.5 < at - began < 5]
+    assert 3 <= len(waited) <= 6, waited
