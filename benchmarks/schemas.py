@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import requests
 from rich.console import Console
 
 from airflow_provider_backpressure.ledger.migration import migrate
 from benchmarks import machine, page, report
+from benchmarks.accounting import Accounts
 from dev.airflow import Airflow
 from dev.services import Server, Services
 
@@ -55,6 +57,12 @@ class Figures:
     """Seconds of each task instance."""
     wall_seconds: float
     """From the first task's begin to the last one's end."""
+    tokens: int
+    """Tables that were drained at once."""
+    cpu_seconds: dict[str, float]
+    """Of each tree of processes, from the command's begin to its end."""
+    jobs: int
+    """Spark jobs."""
 
 
 def database(server: Server, name: str, **more: str) -> dict[str, Any]:
@@ -119,21 +127,41 @@ def install(home: Path, postgres: Server, spark: Server) -> Airflow:
     return airflow
 
 
-def run(airflow: Airflow) -> str:
-    """Run the DAG once, and return what Airflow has printed; an error where a task has failed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "airflow", "dags", "test", DAG_ID],
-        env=airflow.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"The run has failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
-    return done.stdout + done.stderr
+def allow(airflow: Airflow, tokens: int) -> None:
+    """Let the cluster drain so many tables at once."""
+    wanted = ("--cluster", "spark_connect_default", "--concurrency", str(tokens), "--why", "many small tables")
+    airflow.command("backpressure", "queue", *wanted)
 
 
-def measure(server: Server, tables: int, rows: int) -> Figures:
+def run(airflow: Airflow, log: Path, servers: dict[str, Server]) -> dict[str, float]:
+    """Run the DAG once, with what Airflow prints in a file; return the CPU seconds of it and of the servers.
+
+    An error where a task has failed.
+    """
+    with log.open("w") as output:
+        task = subprocess.Popen(
+            [sys.executable, "-m", "airflow", "dags", "test", DAG_ID],
+            env=airflow.environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        roots = {"Airflow": task.pid, **{name: server.pid or 0 for name, server in servers.items()}}
+        with Accounts(roots, own=["none"]) as accounts:
+            task.wait()
+    if task.returncode:
+        raise SystemExit(f"The run has failed:\n{log.read_text()[-8000:]}")
+    return {name: round(tree.cpu_seconds, 1) for name, tree in accounts.trees.items()}
+
+
+def count_jobs(ui_url: str | None) -> int:
+    """Return how many jobs Spark has begun: the number of the latest one."""
+    pages = f"{ui_url}/api/v1/applications"
+    application = requests.get(pages, timeout=10).json()[0]["id"]
+    jobs = requests.get(f"{pages}/{application}/jobs", timeout=10).json()
+    return max((int(job["jobId"]) for job in jobs), default=-1) + 1
+
+
+def measure(server: Server, tables: int, rows: int, **more: Any) -> Figures:
     """Return the figures of the run that has ended, as Airflow's own tables have them; see that all rows arrived."""
     with closing(connect(server, "airflow")) as link:
         found = link.execute(
@@ -153,6 +181,7 @@ def measure(server: Server, tables: int, rows: int) -> Figures:
         rows=rows,
         tasks={name: round((end - start).total_seconds(), 1) for name, (start, end) in names.items()},
         wall_seconds=round((last - first).total_seconds(), 1),
+        **more,
     )
 
 
@@ -191,6 +220,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.schemas", description=__doc__)
     parser.add_argument("--tables", type=int, nargs="+", default=[1_000])
     parser.add_argument("--rows", type=int, default=1_000, help="of each table")
+    parser.add_argument("--tokens", type=int, default=16, help="tables that are drained at once")
     parser.add_argument("--log", type=Path, help="write here what Airflow prints")
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args(words)
@@ -202,12 +232,14 @@ def main(words: list[str] | None = None) -> int:
                 servers = services.up("postgres", "connect")
                 fill(servers["postgres"], tables, wanted.rows)
                 airflow = install(services.guest("airflow"), servers["postgres"], servers["connect"])
+                allow(airflow, wanted.tokens)
                 began = time.monotonic()
-                log = run(airflow)
+                log = wanted.log or Path(home) / "log"
+                cpu = run(airflow, log, {"PostgreSQL": servers["postgres"], "Spark": servers["connect"]})
                 console.print(f"airflow dags test: {time.monotonic() - began:.1f} s")
-                if wanted.log:
-                    wanted.log.write_text(log)
-                every.append(measure(servers["postgres"], tables, wanted.rows))
+                jobs = count_jobs(servers["connect"].ui_url)
+                more = {"tokens": wanted.tokens, "cpu_seconds": cpu, "jobs": jobs}
+                every.append(measure(servers["postgres"], tables, wanted.rows, **more))
             finally:
                 services.down(remove=True)
         console.print(json.dumps(asdict(every[-1])), highlight=False, soft_wrap=True)

@@ -117,7 +117,13 @@ class Declaration:
                 stack.callback(push.flush, ledger)
             sides = (self.source, self.sink)
             endpoints = {side.conn_id: endpoint(side.conn_id, *side.conn_types) for side in sides if side.conn_id}
-            runner = open_runner(self.spark_conn_id, endpoints=endpoints, transform=self.load_function())
+            runner = open_runner(
+                self.spark_conn_id,
+                endpoints=endpoints,
+                transform=self.load_function(),
+                # One table's ranges are as large as pays a job, but for its last one.
+                shares=bool(getattr(self.source, "tables", ())),
+            )
             stack.enter_context(closing(runner))
             yield SharedPorts(ledger=ledger, push=push, runner=runner, endpoints=endpoints)
 

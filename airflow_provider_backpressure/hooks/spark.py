@@ -31,6 +31,8 @@ class RunnerRequest:
     endpoints: Mapping[str, Endpoint]
     """Databases that its jobs may reach, by connection id."""
     transform: Callable[..., Any] | None = None
+    shares: bool = False
+    """Whether small ranges share jobs, where the way to Spark allows that."""
 
 
 def _connect(request: RunnerRequest) -> Runner:
@@ -42,6 +44,7 @@ def _connect(request: RunnerRequest) -> Runner:
         request.endpoints,
         transform=request.transform,
         ui_url=_ui_url(request.extra),
+        shares=request.shares,
     )
 
 
@@ -63,11 +66,17 @@ RUNNERS: dict[str, Callable[[RunnerRequest], Runner]] = {"spark_connect": _conne
 
 
 def open_runner(
-    conn_id: str, *, endpoints: Mapping[str, Endpoint], transform: Callable[..., Any] | None = None
+    conn_id: str,
+    *,
+    endpoints: Mapping[str, Endpoint],
+    transform: Callable[..., Any] | None = None,
+    shares: bool = False,
 ) -> Runner:
     """Open the runner of a connection; ``RunnerRefused`` where ranges cannot be run that way."""
     found = connection(conn_id, *RUNNERS)
-    request = RunnerRequest(connection=found, extra=found.extra_dejson, endpoints=endpoints, transform=transform)
+    request = RunnerRequest(
+        connection=found, extra=found.extra_dejson, endpoints=endpoints, transform=transform, shares=shares
+    )
     return RUNNERS[str(found.conn_type)](request)
 
 

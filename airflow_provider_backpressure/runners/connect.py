@@ -1,26 +1,19 @@
 """Ranges as jobs on one warm Spark Connect session."""
 
-import atexit
 import json
 import logging
-import os
-import socket
 import threading
 import time
 import uuid
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-import grpc
 from pyspark import __version__ as CLIENT
 from pyspark.errors import PySparkException
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
-from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
-from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -35,7 +28,11 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     SliceResult,
     Transform,
 )
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerUnavailable, strip_frames
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    RunnerUnavailable,
+    strip_frames,
+)
 from airflow_provider_backpressure.runners.code_shipping import (
     ABOARD,
     JOB,
@@ -46,158 +43,11 @@ from airflow_provider_backpressure.runners.code_shipping import (
     module,
     package_cargo,
 )
+from airflow_provider_backpressure.runners.connect_session import Address, active, is_session_id, tag_jobs
 from airflow_provider_backpressure.runners.errors import translate
 from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
 from airflow_provider_backpressure.runners.shared_jobs import SharedJobs
-from airflow_provider_backpressure.runners.versions import check_server, warn_untried
-
-USER = "backpressure"
-"""User id where the address names none: with the session's id it is all that another process needs."""
-SHARED = {"spark.sql.artifact.isolation.enabled": "false"}
-"""Of a session that shares the existing Python workers. It must get no files: all sessions would see them."""
-AT_EXIT = ("_cleanup_ml", "_cleanup_ml_cache", "_on_exit")
-"""What a client of PySpark 4.0, 4.1, and from 4.2 on does when the interpreter ends."""
-CONNECT_SECONDS = 5.0
-# Spark's own policy tries for ten minutes, silently; this one gives up after about twelve seconds.
-_RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
-
-
-class _Session(SparkSession):
-    def __del__(self) -> None:
-        """Close nothing: its owner closes it.
-
-        PySpark's own closes the client, and that ends a pool which all clients of the process share; collected in a
-        thread that is just handing work to that pool, it waits for itself for ever (seen on 4.1.3).
-        """
-
-
-def is_session_id(text: str) -> bool:
-    """Whether Spark Connect may know a session of this id: it takes UUIDs only."""
-    try:
-        uuid.UUID(text)
-    except ValueError:
-        return False
-    return True
-
-
-class Address:
-    """Where a Spark Connect server is, ``sc://host:port/;token=…``. ``str()`` leaves the parameters out."""
-
-    def __init__(self, remote: str) -> None:
-        """Read the address; ``InvalidDeclaration`` where it is none."""
-        self._remote = remote
-        try:
-            self.host = self._channel().host.strip("[]")
-            self.port = int(self._channel().endpoint.rpartition(":")[2])
-        except (PySparkException, ValueError):
-            # Their errors quote the address with its token, so the cause is not kept.
-            raise InvalidDeclaration(
-                f"{self} is not the address of a Spark Connect server: it must read sc://host:port."
-            ) from None
-
-    def __str__(self) -> str:
-        """Return scheme, host and port."""
-        return self._remote.partition(";")[0].rstrip("/")
-
-    def begin(self, session_id: str) -> SparkSession:
-        """Return a new session of this id (a UUID), which shares its Python workers with all others begun so.
-
-        Spark would else start a daemon of workers for it, and keep that when the session is over, for as long as the
-        executor lives (SPARK-54055, seen on 4.1.3). Whether it does so is settled before a session takes its first
-        setting; a clone is settled by what was set before. Where client (before 4.1) or server makes no clones the
-        session is as any other.
-        Raises ``RunnerUnavailable`` where nothing listens, ``RunnerRefused`` where the server is too old.
-        """
-        clones = hasattr(SparkConnectClient, "clone")
-        model = self.open(str(uuid.uuid4()) if clones else session_id)
-        try:
-            # First: a server of Spark 3 lacks what follows, and answers with errors that do not say so.
-            check_server(model.version, client=CLIENT, where=str(self))
-            if not clones:
-                return model
-            for name, value in SHARED.items():
-                model.conf.set(name, value)
-            try:
-                clone = model.client.clone(session_id)
-                _let_go(clone)
-                _hang_up(clone)
-            except grpc.RpcError as error:
-                reason = error.code().name if isinstance(error, grpc.Call) else type(error).__name__
-                log.warning("Spark Connect at %s makes no clone of a session (%s): workers will stay.", self, reason)
-            model.client.release_session()
-        except BaseException:
-            _hang_up(model.client)
-            raise
-        _hang_up(model.client)
-        return self.open(session_id)
-
-    def open(self, session_id: str) -> SparkSession:
-        """Return a session of this id (a UUID), also one that another process began.
-
-        Raises ``RunnerUnavailable`` where nothing listens; nothing is asked of the server yet.
-        """
-        if not is_session_id(session_id):
-            raise InvalidDeclaration(f"The session id {session_id!r} is not a UUID.")
-        self._knock()
-        channel = self._channel()
-        channel.set(channel.PARAM_SESSION_ID, session_id)
-        channel.set(channel.PARAM_USER_ID, channel.userId or USER)
-        # As PySpark's own builder does: functions and types that a transform uses are then those of Spark Connect.
-        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-        # Given up trying, PySpark both warns and raises; the error is enough.
-        warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
-        session = _Session(channel)
-        _let_go(session.client)
-        session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
-        return session
-
-    def _channel(self) -> DefaultChannelBuilder:
-        return DefaultChannelBuilder(self._remote)
-
-    def _knock(self) -> None:
-        try:
-            socket.create_connection((self.host, self.port), timeout=CONNECT_SECONDS).close()
-        except OSError as error:
-            reason = error.strerror or str(error) or type(error).__name__
-            raise RunnerUnavailable(f"Spark Connect at {self} cannot be reached: {reason}.") from error
-
-
-def _let_go(client: SparkConnectClient) -> None:
-    """Have nothing done for it when the interpreter ends: PySpark keeps every client until then."""
-    for name in AT_EXIT:
-        if hasattr(client, name):
-            atexit.unregister(getattr(client, name))
-
-
-def _hang_up(client: SparkConnectClient) -> None:
-    """Close the channel alone: a client's own ``close`` ends the pool that the clients of other sessions work with."""
-    client._channel.close()
-
-
-@contextmanager
-def active(session: SparkSession) -> Iterator[None]:
-    """Let this be the thread's session: PySpark asks for it where a transform names a type by its text.
-
-    PySpark sets it in the thread that opens a session only, keeps one there that was closed, and has no public setter.
-    """
-    local = SparkSession._active_session
-    before = getattr(local, "session", None)
-    local.session = session
-    try:
-        yield
-    finally:
-        local.session = before
-
-
-@contextmanager
-def tag_jobs(session: SparkSession, tag: str) -> Iterator[None]:
-    """Give what this thread submits the tag by which it can be interrupted."""
-    session.addTag(tag)
-    try:
-        yield
-    finally:
-        session.removeTag(tag)
-
+from airflow_provider_backpressure.runners.versions import warn_untried
 
 T = TypeVar("T")
 
@@ -212,12 +62,21 @@ UNKEPT = {"spark.connect.session.planCache.enabled": "false"}
 long as it lives, and that of a killed lane lives for another hour."""
 
 
+class SharedRange(NamedTuple):
+    """A range that may share its job."""
+
+    spec: RangeSpec
+    session_id: str
+    """The session that is in the ledger for it: a job in any other one would not be found by who has to end it."""
+
+
 class ConnectRunner:
     """The runner port over Spark Connect. May be shared by threads; the session opens with the first job.
 
     ``remote``: ``sc://host:port/;…``. ``endpoints``: logins by connection id; they reach the tasks inside the pickled
     function of a job only. ``transform``: the callable that a ``Transform`` without a reference means. ``ui_url``:
-    where Spark's own page is, if not at the server's host. Implements ``Runner``.
+    where Spark's own page is, if not at the server's host. ``shares``: whether small ranges share jobs, as those of
+    many tables do. Implements ``Runner``.
     """
 
     overhead_seconds = 0.15
@@ -231,6 +90,7 @@ class ConnectRunner:
         session_id: str | None = None,
         transform: Callable[..., Any] | None = None,
         ui_url: str | None = None,
+        shares: bool = False,
     ) -> None:
         """Check the address; nothing is opened yet."""
         self.session_id = session_id or str(uuid.uuid4())
@@ -249,6 +109,15 @@ class ConnectRunner:
         self._checks: SharedJobs[ChecksumSpec, SliceResult] = SharedJobs(
             run=self._checksums, submit=self._pool.submit, slots=self._slots
         )
+        self._shares = shares
+        self._shared: dict[str, Future[RangeResult]] = {}
+        """Of ranges that share jobs, by their tags."""
+        self._ranges: SharedJobs[SharedRange, RangeResult] = SharedJobs(
+            run=self._run_together,
+            submit=self._pool.submit,
+            slots=self._slots,
+            repeats=lambda error: not isinstance(error, RunnerUnavailable),
+        )
 
     def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:
         """See :meth:`Runner.probe`. ``RunnerRefused`` where Spark or the executors' Python cannot work with ours."""
@@ -258,6 +127,11 @@ class ConnectRunner:
         return self._on_session(partial(self._describe, read, transform))
 
     def run(self, spec: RangeSpec) -> "Future[RangeResult]":
+        """See :meth:`Runner.run`. Small ranges that are asked for while every slot is taken share a job."""
+        if self._shares and module(JOB).may_share(spec):
+            future = self._shared[spec.tag] = self._ranges.ask(SharedRange(spec, self.session_id))
+            future.add_done_callback(lambda _: self._shared.pop(spec.tag, None))
+            return future
         return self._pool.submit(self._on_session, partial(self._run, spec), [spec.read])
 
     def checksum(self, spec: ChecksumSpec) -> "Future[SliceResult]":
@@ -265,7 +139,12 @@ class ConnectRunner:
         return self._checks.ask(spec)
 
     def interrupt(self, session_id: str, tag: str) -> None:
-        """See :meth:`Runner.interrupt`. Another process's session is joined for the call and left as it is."""
+        """See :meth:`Runner.interrupt`. Another process's session is joined for the call and left as it is.
+
+        Ranges that share the job of this one begin again, each in a job of its own.
+        """
+        if (shared := self._shared.get(tag)) is not None:
+            self._ranges.end(shared)
         if not is_session_id(session_id):
             log.info("%s is no session of Spark Connect: relying on the sink's fence for %s.", session_id, tag)
             return
@@ -299,6 +178,7 @@ class ConnectRunner:
         if session is not None:
             session.stop()
         self._checks.close()
+        self._ranges.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _describe(self, read: ReadSpec, transform: Transform, session: SparkSession) -> tuple[Column, ...]:
@@ -320,6 +200,28 @@ class ConnectRunner:
             rows = job.range_job(session, spec, self._endpoints, self._transform, profile).collect()
         result: RangeResult = job.range_result(spec, rows)
         return result
+
+    def _run_together(self, ranges: Sequence[SharedRange]) -> Sequence[RangeResult | BaseException]:
+        now = self.session_id
+        mine = [each.spec for each in ranges if each.session_id == now]
+        if len(mine) == len(ranges) == 1:
+            return [self._on_session(partial(self._run, mine[0]), [mine[0].read])]
+        found = iter(self._on_session(partial(self._run_shared, mine), [spec.read for spec in mine]) if mine else [])
+        gone = RunnerUnavailable(f"Spark Connect at {self._address} no longer knows the session of this range.")
+        return [next(found) if each.session_id == now else gone for each in ranges]
+
+    def _run_shared(
+        self, specs: Sequence[RangeSpec], session: SparkSession
+    ) -> Sequence[RangeResult | BackpressureError]:
+        job, tasks = module(JOB), self._slots() or len(specs)
+        log.info("%s small ranges share one Spark job.", len(specs))
+        with ExitStack() as tags:
+            for spec in specs:
+                tags.enter_context(tag_jobs(session, spec.tag))
+            profile = self._find_profile(max(spec.task_cpus for spec in specs))
+            rows = job.joint_job(session, specs, self._endpoints, profile, tasks=tasks).collect()
+        results: Sequence[RangeResult | BackpressureError] = job.joint_results(specs, rows)
+        return results
 
     def _find_profile(self, task_cpus: int) -> ResourceProfile | None:
         """Return what makes tasks take so many cores, the same for all ranges: the server keeps each that it is given.

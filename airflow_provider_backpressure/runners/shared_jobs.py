@@ -27,16 +27,20 @@ class SharedJobs(Generic[Piece, Answer]):
     A job that fails says nothing of its single pieces, so each of them gets a job of its own then.
     """
 
-    run: Callable[[Sequence[Piece]], Sequence[Answer]]
-    """Runs one job, and returns the answers in the order of the pieces."""
+    run: Callable[[Sequence[Piece]], Sequence[Answer | BaseException]]
+    """Runs one job, and returns the answers, or why there is none, in the order of the pieces."""
     submit: Callable[[Callable[[], None]], Any]
     """Calls a function in a thread."""
     slots: Callable[[], int | None] = lambda: None
     """Returns how many slots there are, if that is known."""
+    repeats: Callable[[BaseException], bool] = lambda error: True
+    """Whether the pieces of a job that failed so get jobs of their own."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _waiting: "deque[tuple[Piece, Future[Answer]]]" = field(default_factory=deque)
     _busy: int = 0
     """Pieces that are in jobs."""
+    _ended: "set[Future[Answer]]" = field(default_factory=set)
+    """Of pieces in jobs, those that nobody waits for any more."""
 
     def ask(self, piece: Piece) -> "Future[Answer]":
         """Return the answer to come."""
@@ -46,6 +50,16 @@ class SharedJobs(Generic[Piece, Answer]):
             self._waiting.append((piece, future))
         self._begin(slots)
         return future
+
+    def end(self, future: "Future[Answer]") -> None:
+        """Begin no job for a piece from now on; one that it is in already is its caller's to stop."""
+        with self._lock:
+            waits = any(each is future for _, each in self._waiting)
+            self._waiting = deque(each for each in self._waiting if each[1] is not future)
+            if not waits and not future.done():
+                self._ended.add(future)
+        if waits:
+            future.cancel()
 
     def close(self) -> None:
         """Cancel what has not begun."""
@@ -67,6 +81,7 @@ class SharedJobs(Generic[Piece, Answer]):
             finally:
                 with self._lock:
                     self._busy -= len(batch)
+                    self._ended -= {future for _, future in batch}
                 self._begin(slots)
 
         self.submit(work)
@@ -75,11 +90,23 @@ class SharedJobs(Generic[Piece, Answer]):
         try:
             answers = self.run([piece for piece, _ in batch])
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
-            if len(batch) > 1:
-                for each in batch:
-                    self._answer([each])
+            if len(batch) == 1 or not self.repeats(error):
+                for _, future in batch:
+                    future.set_exception(error)
                 return
-            batch[0][1].set_exception(error)
+            for each in batch:
+                self._repeat(each, error)
             return
         for (_, future), answer in zip(batch, answers, strict=True):
-            future.set_result(answer)
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    def _repeat(self, each: "tuple[Piece, Future[Answer]]", error: BaseException) -> None:
+        with self._lock:
+            ended = each[1] in self._ended
+        if ended:
+            each[1].set_exception(error)
+        else:
+            self._answer([each])

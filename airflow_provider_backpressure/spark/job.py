@@ -27,10 +27,17 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
     copies,
 )
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, RangeFailed, from_text
 from airflow_provider_backpressure.spark.frame_path import Function, describe_columns, frame_job
 from airflow_provider_backpressure.spark.registry import task_module
-from airflow_provider_backpressure.spark.task import RESULT, map_batches, measure, outcome
+from airflow_provider_backpressure.spark.task import (
+    ERROR,
+    RESULT,
+    map_batches,
+    measure,
+    outcome,
+    outcome_or_error,
+)
 from airflow_provider_backpressure.spark.value_hash import checksum_slice
 
 if TYPE_CHECKING:
@@ -46,6 +53,8 @@ def range_job(
     profile: "ResourceProfile | None" = None,
 ) -> "DataFrame":
     """Return the job of a range. ``function``: what a transform without a reference means; ``profile``: its tasks'."""
+    if _is_copy(spec):
+        return _job(session, _copy_works(spec, endpoints), profile)
     source, sink = endpoint_of(endpoints, spec.read.conn_id), endpoint_of(endpoints, spec.write.conn_id)
     if spec.path == REPLAY:
         whole, *_ = spec.slices
@@ -53,10 +62,43 @@ def range_job(
         return _job(session, [partial(measure, partial(replay_slice, spec, whole, source, sink))], profile)
     if spec.path == FRAME:
         return frame_job(session, spec, source, sink, function, profile)
-    if spec.path != COPY or spec.transform is not None or not copies(spec.read.kind, spec.write.kind):
-        raise InvalidDeclaration(f"The path {spec.path!r} cannot be taken by range {spec.seq}.")
-    run_slice = task_module(spec.write.kind, "copy").run_slice
-    return _job(session, [partial(run_slice, spec, piece, source, sink) for piece in spec.slices], profile)
+    raise InvalidDeclaration(f"The path {spec.path!r} cannot be taken by range {spec.seq}.")
+
+
+def joint_job(
+    session: "SparkSession",
+    specs: Sequence[RangeSpec],
+    endpoints: Mapping[str, Endpoint],
+    profile: "ResourceProfile | None" = None,
+    *,
+    tasks: int,
+) -> "DataFrame":
+    """Return the job of several ranges of :func:`may_share`, in so many tasks. One that fails ends no other one."""
+    works = [work for spec in specs for work in _copy_works(spec, endpoints)]
+
+    def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield outcome_or_error(works[index])
+
+    return map_batches(session.range(0, len(works), 1, min(len(works), tasks)), run, RESULT, profile)
+
+
+def may_share(spec: RangeSpec) -> bool:
+    """Whether a range may share a job: it is small, and a task of its own reads and writes it."""
+    return spec.small and _is_copy(spec) and len(spec.slices) == 1
+
+
+def joint_results(specs: Sequence[RangeSpec], rows: list[Any]) -> list[RangeResult | BackpressureError]:
+    """Read the rows that :func:`joint_job` gave: what became of each range."""
+    return [_joint_result(spec, one) for spec, one in zip(specs, rows, strict=True)]
+
+
+def _joint_result(spec: RangeSpec, one: Any) -> RangeResult | BackpressureError:
+    said = json.loads(one.result).get(ERROR)
+    if said is None:
+        return range_result(spec, [one])
+    return from_text(said) or RangeFailed(said)
 
 
 def checksum_job(
@@ -81,6 +123,16 @@ def slice_results(rows: list[Any]) -> tuple[SliceResult, ...]:
 def range_result(spec: RangeSpec, rows: list[Any]) -> RangeResult:
     """Read the rows that :func:`range_job` gave."""
     return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=slice_results(rows))
+
+
+def _is_copy(spec: RangeSpec) -> bool:
+    return spec.path == COPY and spec.transform is None and copies(spec.read.kind, spec.write.kind)
+
+
+def _copy_works(spec: RangeSpec, endpoints: Mapping[str, Endpoint]) -> list[Callable[[], SliceResult]]:
+    source, sink = endpoint_of(endpoints, spec.read.conn_id), endpoint_of(endpoints, spec.write.conn_id)
+    run_slice = task_module(spec.write.kind, "copy").run_slice
+    return [partial(run_slice, spec, piece, source, sink) for piece in spec.slices]
 
 
 def _job(

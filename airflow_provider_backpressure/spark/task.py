@@ -65,6 +65,8 @@ def peak_bytes() -> int:
 
 RESULT = "result string"
 """Schema of it."""
+ERROR = "error"
+"""Key of an error in a row, where a result has its fields."""
 
 
 def row(text: str) -> pyarrow.RecordBatch:
@@ -87,6 +89,14 @@ def outcome(work: Callable[[], SliceResult]) -> pyarrow.RecordBatch:
     with report_errors():
         result = work()
     return row(json.dumps(asdict(result)))
+
+
+def outcome_or_error(work: Callable[[], SliceResult]) -> pyarrow.RecordBatch:
+    """Do the work of a task that shares its job, and return its result, or our own error, as a row."""
+    try:
+        return outcome(work)
+    except TaskFailed as error:
+        return row(json.dumps({ERROR: str(error)}))
 
 
 def measure(work: Callable[[], SliceResult], before: Stage = Stage.READ) -> SliceResult:

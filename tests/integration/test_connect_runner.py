@@ -23,6 +23,7 @@ from airflow_provider_backpressure.exceptions import (
     RunnerRefused,
     RunnerUnavailable,
     SinkRefused,
+    SourceRefused,
 )
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.services import Server, Services
@@ -102,7 +103,7 @@ def test_a_module_missing_on_the_executors_is_named(
 ) -> None:
     """X5: found by the probe, and refused in one sentence where a range is run all the same."""
     # Workers of its own: what hides the module must reach no other session.
-    monkeypatch.setattr("airflow_provider_backpressure.runners.connect.SHARED", {})
+    monkeypatch.setattr("airflow_provider_backpressure.runners.connect_session.SHARED", {})
     hidden = tmp_path / "psycopg.py"
     hidden.write_text("raise ModuleNotFoundError(\"No module named 'psycopg'\", name='psycopg')")
     runner._open().addArtifacts(str(hidden), pyfile=True)
@@ -294,3 +295,48 @@ def test_an_interrupt_of_nothing_is_nothing(runner: ConnectRunner) -> None:
     """Neither an unknown tag nor an unknown session is an error."""
     runner.interrupt(runner.session_id, "bp:none:0.0:1")
     runner.interrupt(str(uuid.uuid4()), "bp:none:0.0:1")
+
+
+def count_jobs(connect: Server) -> int:
+    """How many jobs Spark has begun."""
+    pages = f"{connect.ui_url}/api/v1/applications"
+    with urllib.request.urlopen(pages) as answer:
+        application = json.load(answer)[0]["id"]
+    with urllib.request.urlopen(f"{pages}/{application}/jobs") as answer:
+        return len(json.load(answer))
+
+
+@pytest.mark.statement("L3", "L4")
+def test_small_ranges_share_jobs_and_one_that_fails_fails_alone(connect: Server, begun: Begun) -> None:
+    """Twelve ranges take a few jobs; what one cannot read keeps none of the others from its commit."""
+    pieces = {number: f"SELECT * FROM t WHERE id % 12 = {number}" for number in range(12)}
+    pieces[7] = "SELECT id / 0 AS id, code FROM t WHERE id % 12 = 7"
+    with closing(ConnectRunner(connect.url, begun.endpoints, ui_url=connect.ui_url, shares=True)) as runner:
+        runner.probe()
+        runner.memory()
+        before = count_jobs(connect)
+        futures = {number: runner.run(begun.spec(query, seq=number, small=True)) for number, query in pieces.items()}
+        with pytest.raises(SourceRefused, match="division by zero"):
+            futures.pop(7).result(120)
+        results = {number: future.result(120) for number, future in futures.items()}
+        jobs = count_jobs(connect) - before
+    assert jobs <= 6, f"{jobs} jobs for 12 ranges"
+    assert {number: result.slices[0].slice_id for number, result in results.items()} == {
+        number: f"{number}.0" for number in results
+    }
+    assert begun.markers().keys() == {f"{number}.0" for number in results}
+    read = "SELECT * FROM t WHERE id % 12 <> 7"
+    assert difference(begun.source, read, begun.sink, "SELECT * FROM raw.t")[2] == 0
+
+
+@pytest.mark.statement("L3")
+def test_ranges_that_may_be_large_have_jobs_of_their_own(connect: Server, begun: Begun) -> None:
+    """The others of a job would wait for them."""
+    with closing(ConnectRunner(connect.url, begun.endpoints, ui_url=connect.ui_url, shares=True)) as runner:
+        runner.probe()
+        before = count_jobs(connect)
+        futures = [
+            runner.run(begun.spec(f"SELECT * FROM t WHERE id % 6 = {number}", seq=number)) for number in range(6)
+        ]
+        assert sum(future.result(120).rows for future in futures) == 20_000
+        assert count_jobs(connect) - before == 6

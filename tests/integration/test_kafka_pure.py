@@ -43,7 +43,7 @@ raise ModuleNotFoundError("No module named 'confluent_kafka'", name="confluent_k
 def bare(connect: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ConnectRunner, Any]]:
     """A runner whose executors have no client of Kafka, and the logins it looks into."""
     # Workers of its own: what hides the module must reach no other session, as long as no other session has a job.
-    monkeypatch.setattr("airflow_provider_backpressure.runners.connect.SHARED", {})
+    monkeypatch.setattr("airflow_provider_backpressure.runners.connect_session.SHARED", {})
     hidden = tmp_path / "confluent_kafka.py"
     hidden.write_text(ABSENT)
     logins: dict[str, Endpoint] = {}

@@ -94,6 +94,8 @@ class Composed:
     lane: str = "lane"
     budget: Budget = field(default_factory=Budget)
     restart: bool = False
+    shares: bool = False
+    """Whether small ranges share Spark jobs."""
     consistency: str = "static"
     transform: str | None = None
     """A SELECT over the view ``source``."""
@@ -119,7 +121,8 @@ class Composed:
             sink = stack.enter_context(closing(self._sink(sink_at)))
             if runner is None:
                 logins = {"source": source_at, "sink": sink_at}
-                runner = stack.enter_context(warm_runner(self.remote, self.ui_url, logins))
+                own = ConnectRunner(self.remote, logins, ui_url=self.ui_url, shares=True) if self.shares else None
+                runner = stack.enter_context(closing(own) if own else warm_runner(self.remote, self.ui_url, logins))
             yield Ports(composed=self, ledger=ledger, source=source, sink=sink, runner=runner)
 
     def declared(self) -> "SourceDeclaration":

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.runners.code_shipping import AT_HOME, shipment
-from airflow_provider_backpressure.runners.connect import Address
+from airflow_provider_backpressure.runners.connect_session import Address
 
 
 def test_an_address_shows_no_token() -> None:
