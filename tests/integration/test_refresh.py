@@ -1,6 +1,7 @@
 """A source that is copied again by each run, while it changes between the runs."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from airflow_provider_backpressure.core.config import NewColumn, Refresh
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.exceptions import SinkRefused, VerificationFailed
+from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
 
@@ -84,3 +86,20 @@ def test_a_column_that_was_added_arrives_with_the_next_copy(database: Endpoint, 
     copy(composed, "second", NewColumn.ADD)
     composed.finish()
     assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+@pytest.mark.statement("L1")
+@pytest.mark.parametrize("mode", ["replace", "mirror"])
+def test_the_run_after_a_lost_ledger_copies_again(
+    mode: str, database: Endpoint, composed: Composed, tmp_path: Path
+) -> None:
+    """L1: what the target says of the last copy is no copy of this run."""
+    composed = replace(composed, mode=mode, consistency="static")
+    for name in ("first", "second"):
+        ledger_url = f"sqlite:///{tmp_path / name}"
+        migrate(ledger_url)
+        composed = replace(composed, ledger_url=ledger_url)
+        copy(composed, name)
+        composed.finish()
+        assert difference(database, "t", database, "raw.t") == (0, 0)
+        run(database, *CHANGES[1:])

@@ -75,6 +75,9 @@ class Planner(Previewer):
         if restart and asks:
             return planner._begin(hydration, planner.preview(), restarted_by=self.run, from_scratch=True)
         followed = planner.reindex(hydration, who=self.owner)
+        if followed is not None and refreshes and asks and not self.ledger.counts(followed.plan.plan_id).open:
+            # What was found is the copy of an earlier run. Nothing of it is relied on: it may not have been verified.
+            return planner._begin(followed.hydration, planner.preview(), restarted_by=self.run, from_scratch=True)
         if followed is not None:
             return followed
         # What an earlier run left open is ended first: a source that is too large for one run would never arrive.

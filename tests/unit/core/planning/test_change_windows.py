@@ -159,7 +159,7 @@ def test_what_cannot_be_replayed_into_is_refused():
     """X5: by what is missing."""
     snapshot = Snapshot(
         source_identity="s",
-        columns=COLUMNS,
+        columns=tuple(replace(column, nullable=False) for column in COLUMNS),
         key=("id",),
         split=("id",),
         unique=True,
