@@ -5,13 +5,16 @@ import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.types import StringType
 
 from airflow_provider_backpressure.connectors.lake import table
 from airflow_provider_backpressure.connectors.lake.delta.actions import check_features
@@ -21,10 +24,12 @@ from airflow_provider_backpressure.connectors.lake.sink.target import check_colu
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.tasks import parquet_files as lake_files
 from airflow_provider_backpressure.connectors.lake.tasks import write as lake
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import open_writer
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.planning.preconditions import way_out
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import (
     PlanSuperseded,
@@ -35,6 +40,7 @@ from airflow_provider_backpressure.exceptions import (
     Transient,
 )
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink
+from airflow_provider_backpressure.spark.types import arrow_schema
 from tests.conformance.sinks import test_ordered
 from tests.conformance.sinks.cases import Case, DeltaCase, IcebergCase, ParquetCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected
@@ -474,6 +480,55 @@ def test_a_column_whose_values_are_bound_is_refused(case: DeltaCase, tmp_path: P
     found = DeltaTable.create(str(tmp_path / "bound"), schema=schema)
     with pytest.raises(SinkRefused, match=rf"features that are not supported: {re.escape(bound)} of w\."):
         check_features(found, "t")
+
+
+@only("delta")
+@pytest.mark.statement("X3")
+@pytest.mark.parametrize("ours", [True, False])
+def test_filters_find_every_row_that_was_merged(tmp_path: Path, case: DeltaCase, ours: bool) -> None:
+    """X3: the library's merge writes wrong bounds of decimals and infinities, and readers go by bounds."""
+    from deltalake import DeltaTable
+
+    path, n = str(tmp_path / "merged"), Decimal("0.00000012")
+    columns = (
+        Column(name="id", type="bigint", nullable=False),
+        Column(name="n", type="numeric(20,10)"),
+        Column(name="f", type="double precision"),
+    )
+    rows = pyarrow.table({"id": [1, 2], "n": [n, n], "f": [float("inf"), 1.5]}, schema=arrow_schema(columns))
+    if not ours:
+        DeltaTable.create(path, arrow_schema(columns))
+    with closing(DeltaSink(path=path).open(NOWHERE)) as sink:
+        write = sink.fit(columns, mode="upsert", key=("id",))
+        sink.prepare(write)
+        sink.begin(replace(begin(case).plan, write=write, mode=Mode.UPSERT))
+    table = DeltaTable(path)
+    merging = table.merge(rows, "t.id = s.id", source_alias="s", target_alias="t")
+    merging.when_matched_update_all().when_not_matched_insert_all().execute()
+    for condition in (("n", ">=", Decimal(0)), ("f", "<", 100.0)):
+        assert table.to_pyarrow_table(filters=[condition]).num_rows == (2 if condition[0] == "n" else 1)
+
+
+@only("iceberg", "hadoop")
+@pytest.mark.statement("X1", "X6")
+def test_a_column_that_others_add_is_not_emptied_by_a_merge(case: IcebergCase) -> None:
+    """X1, X6: between two ranges; rows that are merged have no value of it."""
+    begun = begin(case, mode="upsert")
+    begun.write(0)
+    with case.writable().update_schema() as change:
+        change.add_column("extra", StringType())
+    with pytest.raises(SinkRefused, match="has the column extra, which the arriving rows do not have"):
+        begun.write(1)
+
+
+@pytest.mark.statement("X3")
+def test_files_that_a_merge_writes_have_no_bounds_of_floats() -> None:
+    """X3: bounds leave NaN out, and filters would pass its rows over."""
+    schema, place = pyarrow.schema([("id", pyarrow.int64()), ("f", pyarrow.float64())]), pyarrow.BufferOutputStream()
+    with open_writer(place, schema) as writer:
+        writer.write_table(pyarrow.table({"id": [1], "f": [float("nan")]}, schema=schema))
+    group = pq.ParquetFile(place.getvalue()).metadata.row_group(0)
+    assert [group.column(at).statistics is not None for at in (0, 1)] == [True, False]
 
 
 @only("parquet")

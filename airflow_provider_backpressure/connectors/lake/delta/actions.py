@@ -1,6 +1,8 @@
 """Files as a Delta log names them."""
 
 import json
+import logging
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +15,7 @@ from airflow_provider_backpressure.connectors.lake.metadata_files import footer
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
+log = logging.getLogger(__name__)
 Action = AddAction | RemoveAction
 
 
@@ -93,6 +96,8 @@ def _keeps_rows(entry: bytes) -> bool:
     return not any(file.get("dataChange", True) for file in files)
 
 
+BOUNDED, NO_BOUNDS = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
+_PLAIN = re.compile(r"[A-Za-z_]\w*")
 FORBIDDEN = " ,;{}()\n\t="
 """Characters that Delta takes in no column's name."""
 FEATURES = frozenset({"timestampNtz", "appendOnly", "invariants", "v2Checkpoint", "vacuumProtocolCheck"})
@@ -136,6 +141,33 @@ def _find_bound(type_: Any) -> Iterator[str]:
         yield from _find_bound(field.get("type"))
     for part in ("elementType", "keyType", "valueType"):
         yield from _find_bound(type_.get(part))
+
+
+def select_bounded(schema: pyarrow.Schema) -> dict[str, str]:
+    """Return the setting by which merges write bounds only of columns of which they are right.
+
+    Of decimals the library writes doubles and of infinities none, and readers then pass over files that have the rows.
+    """
+    names = [
+        field.name
+        for field in schema
+        if (pyarrow.types.is_integer(field.type) or pyarrow.types.is_date(field.type)) and _PLAIN.fullmatch(field.name)
+    ]
+    return {BOUNDED: ",".join(names)} if names else {NO_BOUNDS: "0"}
+
+
+def keep_bounds_right(table: DeltaTable | None, name: str) -> None:
+    """Let a table that was made by others have the setting too, where rows are merged into it."""
+    if table is None:
+        return
+    schema = pyarrow.schema(table.schema().to_arrow())
+    inexact = (pyarrow.types.is_decimal, pyarrow.types.is_floating)
+    wrong = [each.name for each in schema if any(is_kind(each.type) for is_kind in inexact)]
+    if wrong and not {BOUNDED, NO_BOUNDS} & table.metadata().configuration.keys():
+        log.warning(
+            "%s gets a setting, so that no wrong bounds of %s are written into its log.", name, ", ".join(wrong)
+        )
+        table.alter.set_table_properties(select_bounded(schema))
 
 
 def check_names(schema: pyarrow.Schema, name: str) -> None:

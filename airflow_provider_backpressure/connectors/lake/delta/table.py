@@ -22,7 +22,8 @@ from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attemp
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, footer, marks_folder
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES, tries
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, require_files
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, check_arriving, require_files
+from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_start_positions, move_streams
@@ -61,7 +62,8 @@ class DeltaLakeTable:
         return schema
 
     def create(self, schema: pyarrow.Schema) -> None:
-        DeltaTable.create(self._place.path, schema, mode="ignore", storage_options=self._options)
+        path, bounded = self._place.path, dict[str, str | None](delta_files.select_bounded(schema))
+        DeltaTable.create(path, schema, mode="ignore", configuration=bounded, storage_options=self._options)
 
     def holds_rows(self) -> bool:
         table = self._find()
@@ -79,6 +81,7 @@ class DeltaLakeTable:
 
         What is cleared goes in the log entry that brings the fence.
         """
+        delta_files.keep_bounds_right(self._find() if plan.mode is Mode.UPSERT else None, self.name)
         for table in self._tries():
             if plan.increment:
                 self._check_history(table)
@@ -381,6 +384,7 @@ class DeltaLakeTable:
         properties: CommitProperties,
     ) -> TableMerger:
         schema = pyarrow.schema(table.schema().to_arrow())
+        check_arriving(self.name, schema.names, write)
         rows = staged.read_as(schema)
         if settled is not None:
             schema, rows = settled.with_deletes(schema, staged.read())

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.exceptions import (
     CommitFailedException,
 )
@@ -28,7 +27,13 @@ from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, re
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark
 from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, require_files
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import (
+    StagedRows,
+    check_arriving,
+    open_writer,
+    require_files,
+)
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 PLAN, SLICES, BEFORE = "backpressure.plan", "backpressure.slices", "backpressure.slices.before"
@@ -49,13 +54,16 @@ GROUP_BYTES = 64 * 1024 * 1024
 
 
 def merge(
-    table: Table, data: Data, mark: Mark, key: Sequence[str], settled: Settled | None = None
+    table: Table, data: Data, mark: Mark, write: WriteSpec, settled: Settled | None = None
 ) -> Callable[[Transaction, dict[str, str]], None]:
     """Return what makes the snapshot: new files in, files with rows of their keys out, what remains of those in.
 
     ``settled``: what of the new files' rows goes in, where that is not all. Memory holds the range's keys and one part
-    of a file. ``SinkRefused`` for files of which rows were deleted apart, ``RangeFailed`` where a new file is gone.
+    of a file. ``SinkRefused`` for files of which rows were deleted apart, and for a column that does not arrive,
+    ``RangeFailed`` where a new file is gone.
     """
+    key = write.key
+    check_arriving(".".join(table.name()), table.schema().column_names, write)
     staged = StagedRows(mark=mark, table=".".join(table.name()), open_file=data.input)
     keys = pyarrow.Table.from_batches([batch.select(list(key)) for batch in staged.read()])
     removed: list[DataFile] = []
@@ -90,7 +98,7 @@ def _live(table: Table, data: Data, staged: StagedRows, settled: Settled) -> lis
     rows = (batch for batch in settled.select_live(staged.read()) if batch.num_rows)
     while (first := next(rows, None)) is not None:
         names.append(f"{uuid.uuid4().hex}-settled.parquet")
-        with data.output(names[-1]) as stream, pq.ParquetWriter(stream, schema, compression="zstd") as writer:
+        with data.output(names[-1]) as stream, open_writer(stream, schema) as writer:
             writer.write_batch(first)
             while stream.tell() < FILE_BYTES and (batch := next(rows, None)) is not None:
                 writer.write_batch(batch)
@@ -113,7 +121,7 @@ def _without(table: Table, data: Data, task: FileScanTask, keys: pyarrow.Table, 
     """Write a file's rows that have none of the keys into a new file, and name it; ``None`` where all rows stay."""
     schema = schema_of(table, ".".join(table.name()))
     name, kept, total = f"{uuid.uuid4().hex}-merged.parquet", 0, 0
-    with data.output(name) as stream, pq.ParquetWriter(stream, schema, compression="zstd") as writer:
+    with data.output(name) as stream, open_writer(stream, schema) as writer:
         for rows in _parts(table, task, schema):
             total += rows.num_rows
             rest = rows.join(keys, keys=list(key), join_type="left anti").select(schema.names).cast(schema)

@@ -185,7 +185,7 @@ class IcebergTable:
                 properties = _move_streams(table, attempt, self.name)
                 properties[SLICES] = _compact(attempt.plan_id, {**nonces, attempt.slice_id: mark.nonce})
                 change = (
-                    iceberg_merge.merge(table, data, mark, write.key, settled)
+                    iceberg_merge.merge(table, data, mark, write, settled)
                     if merges
                     else append_files(data, mark, self.name)
                 )

@@ -1,9 +1,10 @@
 """The Parquet files of one execution: as few as their size allows, hashed while they are written."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow
 import pyarrow.compute as pc
@@ -13,6 +14,7 @@ from airflow_provider_backpressure.connectors.lake.last_write import Order, chec
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.metadata_files import MARK, batches
 from airflow_provider_backpressure.connectors.lake.table import LakeTable
+from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused, strip_frames
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
@@ -121,15 +123,8 @@ class Files:
     def _open(self, rows: pyarrow.Table) -> None:
         self.names.append(f"{self.attempt.stem}-{len(self.names)}.parquet")
         self._stream = self.table.output(self.names[-1])
-        self._writer = pq.ParquetWriter(
-            self._stream,
-            self.schema,
-            compression="zstd",
-            use_dictionary=find_repetitive_columns(rows.slice(0, _SAMPLE)),
-            # Bounds leave NaN out: a filter by `!=` in Arrow then skips a row group that holds NaN.
-            write_statistics=[each.name for each in self.schema if not pyarrow.types.is_floating(each.type)],
-            store_decimal_as_integer=True,
-        )
+        repetitive = find_repetitive_columns(rows.slice(0, _SAMPLE))
+        self._writer = open_writer(self._stream, self.schema, use_dictionary=repetitive)
 
     def _close(self, mark: Mark | None = None) -> None:
         if self._writer is None or self._stream is None:
@@ -188,12 +183,27 @@ class StagedRows:
 
     def read_as(self, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
         """Yield them with the table's columns in the table's order, which libraries take by position."""
-        for batch in self.read():
-            missing = sorted(set(schema.names) - set(batch.schema.names))
-            if missing:
-                self.error = SinkRefused(
-                    f"{self.table} has the column {missing[0]}, which the arriving rows do not have: drop it there, or "
-                    "add it to the source and restart."
-                )
-                raise self.error
-            yield cast(batch, schema)
+        return (cast(batch, schema) for batch in self.read())
+
+
+def check_arriving(table: str, there: Iterable[str], write: WriteSpec) -> None:
+    """Raise ``SinkRefused`` where a table has got a column that does not arrive: merged rows would lose its values."""
+    missing = sorted(set(there) - {column.name for column in write.columns})
+    if missing:
+        raise SinkRefused(
+            f"{table} has the column {missing[0]}, which the arriving rows do not have: drop it there, or add it to "
+            "the source and restart."
+        )
+
+
+def open_writer(stream: pyarrow.NativeFile, schema: pyarrow.Schema, **more: Any) -> pq.ParquetWriter:
+    """Return a writer of a file of rows."""
+    return pq.ParquetWriter(
+        stream,
+        schema,
+        compression="zstd",
+        # Bounds leave NaN out: a filter by `!=` in Arrow then skips a row group that holds NaN.
+        write_statistics=[each.name for each in schema if not pyarrow.types.is_floating(each.type)],
+        store_decimal_as_integer=True,
+        **more,
+    )

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import KINDS, ORDINARY, PARTITIONED, Relation, find
@@ -221,7 +222,7 @@ def _against(session: Session, fitting: Fitting, table: Relation) -> list[str]:
         return [f"it is {KINDS.get(table.kind, 'no table')}"]
     if fitting.mode is Mode.REPLACE:
         replacing = session.transaction(lambda connection: against_replacing(connection, table.oid))
-        against = [*_against_columns(fitting, table), *replacing]
+        against = [*_against_columns(session, fitting, table), *replacing]
         return [*against, *_against_creating(session, fitting.name.schema)]
     if table.user_triggers or table.rules:
         log.warning(
@@ -231,11 +232,11 @@ def _against(session: Session, fitting: Fitting, table: Relation) -> list[str]:
             if fitting.log is Log.CHANGES
             else "",
         )
-    against = [*_against_columns(fitting, table), *_against_rights(session, fitting, table)]
+    against = [*_against_columns(session, fitting, table), *_against_rights(session, fitting, table)]
     return [*against, *against_exchange(session, fitting, table)]
 
 
-def _against_columns(fitting: Fitting, table: Relation) -> list[str]:
+def _against_columns(session: Session, fitting: Fitting, table: Relation) -> list[str]:
     against, arriving = [], {column.name for column in fitting.columns}
     absent = [column.name for column in fitting.columns if table.column(column.name) is None]
     if absent:
@@ -246,7 +247,7 @@ def _against_columns(fitting: Fitting, table: Relation) -> list[str]:
             continue
         if there.generated is not None:
             against.append(f"column {join_names([column.name])} is always generated there")
-        elif there.type != column.type:
+        elif there.type not in (column.type, _spell(session, column.type)):
             against.append(f"column {join_names([column.name])} is {column.type} here and {there.type} there")
         else:
             against += _against_definition(column, there.definition)
@@ -258,6 +259,23 @@ def _against_columns(fitting: Fitting, table: Relation) -> list[str]:
     if demanded:
         against.append(f"{join_names(demanded)} there must not be NULL, has no default and does not arrive")
     return against
+
+
+def _spell(session: Session, type_: str) -> str | None:
+    """Return a type as the server itself spells it (``time`` is ``time without time zone``); ``None``: it has none."""
+
+    def ask(connection: Connection) -> str | None:
+        try:
+            with connection.transaction():
+                made = connection.execute(sql.SQL("SELECT NULL::{}").format(sql.SQL(type_)))
+        except psycopg.Error:
+            return None
+        found = made.pgresult
+        assert found is not None, "a query has a result"
+        spelled = connection.execute("SELECT format_type(%s, %s)", (found.ftype(0), found.fmod(0))).fetchone()
+        return None if spelled is None else str(spelled[0])
+
+    return session.transaction(ask)
 
 
 def _against_definition(column: Column, there: str | None) -> list[str]:
