@@ -8,10 +8,10 @@ import pytest
 from airflow_provider_backpressure.core.failpoints import Action, Step
 from tests.chaos import oracle
 from tests.chaos.lives import living
-from tests.chaos.matrix import Draw
+from tests.chaos.matrix import SIZES, Draw
 from tests.chaos.stage import Stage
 
-RANGES, CREDITS = 12, 4
+RANGES, CREDITS = 18, 8
 SHARED = "share one Spark job"
 
 
@@ -19,10 +19,11 @@ SHARED = "share one Spark job"
 @pytest.mark.fault(3)
 @pytest.mark.statement("L3", "X1", "X2")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("step", [Step.IN_COPY, Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT], ids=str)
+@pytest.mark.parametrize("step", [Step.IN_COPY], ids=str)
 def test_a_lane_is_killed_while_ranges_share_a_job(stage: Stage, step: Step, folder: Path) -> None:
     """The next life ends the job, settles each of its ranges by its marker, and every row arrives once."""
-    draw = Draw(rows=12_000, range_rows=1_000, credits=CREDITS, number=6, release_first=False, pauses=(0, 0))
+    rows = min(SIZES)
+    draw = Draw(rows=rows, range_rows=rows // RANGES, credits=CREDITS, number=6, release_first=False, pauses=(0, 0))
     composed = replace(stage.hydration(draw), shares=True)
     planned = stage.plan(composed)
     stage.arm(step, Action.WAIT, draw.number)
