@@ -571,6 +571,18 @@ def test_hostile_names_stay_names(database: Endpoint, opened: Open) -> None:
     assert sink.holds_rows()
 
 
+@pytest.mark.statement("X4")
+@pytest.mark.parametrize("type_", ["time", "timetz(3)", "varbit(3)", "int[]", "public.mood"])
+def test_a_type_fits_by_every_name_that_the_server_takes(database: Endpoint, opened: Open, type_: str) -> None:
+    """X4: the second run finds what the first one has created."""
+    run(database, "CREATE TYPE public.mood AS ENUM ('a')")
+    columns = (Column(name="id", type="int", nullable=False), Column(name="v", type=type_))
+    prepared(opened(), columns=columns)
+    assert fitted(opened(), columns=columns).columns == columns
+    with pytest.raises(SinkRefused, match="column v is date here"):
+        fitted(opened(), columns=(columns[0], Column(name="v", type="date")))
+
+
 def test_what_cannot_be_created_is_told_and_leaves_nothing(database: Endpoint, opened: Open) -> None:
     sink = opened()
     write = fitted(sink, mode=Mode.UPSERT, columns=(Column(name="id", type="json"),))
