@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Protocol, cast
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, StreamTable
 from airflow_provider_backpressure.spark.registry import task_module
 
 DELETE, UPSERT, MOVE, TRUNCATE = 0, 1, 2, 3
@@ -62,6 +62,25 @@ class LogReader(Protocol):
         ...
 
 
+class SharedChanges(Protocol):
+    """One window's changes of several tables, being read."""
+
+    tables: Sequence[Changes]
+    """For reading rows of each again."""
+
+    def __iter__(self) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield rows as :class:`Changes` does, with the place of their table; each table's in the log's order."""
+        ...
+
+
+class SharedLogReader(Protocol):
+    """What the module of a :class:`LogReader` has beside, where several tables can share the log."""
+
+    def stream_changes(self, source: Endpoint, tables: Sequence[StreamTable], piece: Slice, name: str) -> SharedChanges:
+        """Return the changes of a window, which is read once."""
+        ...
+
+
 def log_reader(kind: str) -> LogReader:
     """Return the reader of a log; :class:`InvalidDeclaration` where there is none."""
     return cast("LogReader", task_module(kind.removesuffix("_log"), "changes"))
@@ -86,3 +105,8 @@ def numbers(values: Sequence[int]) -> bytes:
     body = Struct(">iiiii").pack(1, 0, _SMALLINT, len(values), 1)
     body += b"".join(Struct(">ih").pack(2, value) for value in values)
     return _LENGTH.pack(len(body)) + body
+
+
+def get_shared_reader(kind: str) -> SharedLogReader:
+    """Return the reader of a log that several tables share; :class:`InvalidDeclaration` where there is none."""
+    return cast("SharedLogReader", task_module(kind.removesuffix("_log"), "changes"))

@@ -59,9 +59,53 @@ MUTANTS = (
     Mutant(
         name="the fence is not compared",
         module=FENCE,
-        right="if row != (self.spec.plan_id, self.spec.epoch):",
+        right="if row != (plan_id, epoch):",
         wrong="if False:",
         test="conformance/sinks/test_commits.py::test_an_older_epoch_of_the_same_plan_is_refused",
+    ),
+    Mutant(
+        name="a window goes in although one of its tables was planned again",
+        module=FENCE,
+        right="held += [(table.write.fence, table.plan_id, table.epoch) for table in spec.tables]",
+        wrong="held += []",
+        test="integration/test_stream.py::test_no_window_goes_in_where_one_of_its_tables_was_planned_again",
+    ),
+    Mutant(
+        name="a truncate of several tables empties one",
+        module="connectors/postgres/tasks/pgoutput.py",
+        right="self._pass_to(body, sorted(owners), parts)",
+        wrong="self._pass_to(body, sorted(owners)[:1], parts)",
+        test="unit/connectors/postgres/tasks/test_pgoutput.py::test_one_truncate_empties_all_tables_that_it_names",
+    ),
+    Mutant(
+        name="a table of a shared log is decoded by later columns",
+        module="connectors/postgres/tasks/pgoutput.py",
+        right="yield from self._decode(parts)\n                self._learn(body)",
+        wrong="self._learn(body)",
+        test=(
+            "unit/connectors/postgres/tasks/test_pgoutput.py"
+            "::test_what_came_before_a_table_was_altered_is_decoded_by_its_columns_of_then"
+        ),
+    ),
+    Mutant(
+        name="a window does not end before what a snapshot in flight does not see",
+        module="core/snapshot/transaction_snapshot.py",
+        right="return next((each.commit for each in within if each.number in unseen), upto)",
+        wrong="return upto",
+        test=(
+            "unit/core/snapshot/test_transaction_snapshot.py"
+            "::test_ranges_and_windows_in_any_order_leave_the_target_right"
+        ),
+    ),
+    Mutant(
+        name="a range is read in a snapshot that is older than the windows",
+        module="core/snapshot/transaction_snapshot.py",
+        right="return snapshot.includes(windows)",
+        wrong="return True",
+        test=(
+            "unit/core/snapshot/test_transaction_snapshot.py"
+            "::test_ranges_and_windows_in_any_order_leave_the_target_right"
+        ),
     ),
     Mutant(
         name="the fence is read without `FOR SHARE`",

@@ -204,6 +204,19 @@ class LastWrite:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StreamTable:
+    """One of the tables that share a log, as a window is replayed into it."""
+
+    plan_id: str
+    """The plan of the table's own hydration, which holds its target."""
+    epoch: int
+    query: str
+    """What the source needs to know of the table, as a slice's query has it."""
+    read: ReadSpec
+    write: WriteSpec
+
+
+@dataclass(frozen=True, kw_only=True)
 class RangeSpec:
     """One attempt of one range, as it is submitted."""
 
@@ -227,6 +240,8 @@ class RangeSpec:
     """Whether it is expected to hold so little that it costs less than a job of its own."""
     since: int = 0
     """Markers of older epochs than this are of an earlier snapshot; 0: every marker counts."""
+    tables: tuple[StreamTable, ...] = ()
+    """Tables that share the log of a window, all of them written in one transaction; none: the one that is written."""
 
     @property
     def replaces(self) -> int:

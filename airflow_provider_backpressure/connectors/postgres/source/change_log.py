@@ -3,6 +3,7 @@
 import json
 import logging
 import uuid
+from collections.abc import Sequence
 from itertools import pairwise
 
 import psycopg
@@ -60,14 +61,14 @@ _warned: dict[str, float] = {}
 
 
 class PostgresLog:
-    """Implements :class:`..core.ports.ChangeLog` for one table."""
+    """Implements :class:`..core.ports.ChangeLog` for a table, or for several that share the slot."""
 
     unit = BYTES
 
     def __init__(
         self,
         endpoint: Endpoint,
-        table: QualifiedName,
+        tables: QualifiedName | Sequence[QualifiedName],
         hydration_id: str,
         *,
         most: int | None = None,
@@ -77,7 +78,7 @@ class PostgresLog:
         """``most``: bytes that may be kept. ``restarts``: whether the log is given up there, and all is read again."""
         self._most, self._restarts = most, restarts
         self.stream = slot_name(hydration_id)
-        self._table = table
+        self._tables = [tables] if isinstance(tables, QualifiedName) else [*tables]
         self._clock = clock or SystemClock()
         self._session = Session(endpoint, errors=ERRORS, settings=_SETTINGS)
 
@@ -97,9 +98,9 @@ class PostgresLog:
                 "Nothing bounds the log that %s keeps for %s: while the DAG is paused or fails, it fills the disk. Set "
                 "wal_limit= and a watcher, or max_slot_wal_keep_size on the server.",
                 where(self._session.endpoint),
-                self._table,
+                self._label,
             )
-        log.info("The log of %s is kept from %s on by the slot %s.", self._table, lsn(start.at).text, self.stream)
+        log.info("The log of %s is kept from %s on by the slot %s.", self._label, lsn(start.at).text, self.stream)
         return start
 
     def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
@@ -120,9 +121,10 @@ class PostgresLog:
         ]
 
     def storage(self, read: ReadSpec) -> TableStorage | None:
+        (table,) = self._tables
         names = [column.name for column in read.columns]
-        lock = read.storage.lock if read.storage else lock_statement(self._session, self._table, ORDINARY, names, None)
-        return read_storage(self._session, self._table, lock)
+        lock = read.storage.lock if read.storage else lock_statement(self._session, table, ORDINARY, names, None)
+        return read_storage(self._session, table, lock)
 
     def release(self, upto: LogPosition) -> None:
         slot = find_slot(self._session, self.stream)
@@ -216,12 +218,23 @@ class PostgresLog:
         return slot
 
     def _publication(self) -> str:
-        """Return what distinguishes this publication of the table from a later one; ``LogLost`` where there is none."""
-        found = self._session.rows(_PUBLISHED, self._names)
-        if not found:
+        """Return what distinguishes this publication of the tables from a later one; ``LogLost``: there is none."""
+        found = self._find_published()
+        missing = [str(table) for table in self._tables if table not in found]
+        if missing:
             at = f"in {where(self._session.endpoint)}"
-            raise LogLost(f"The publication {self.stream} {at} no longer holds {self._table} as a whole: {RESTART}.")
-        return str(found[0][0])
+            raise LogLost(
+                f"The publication {self.stream} {at} no longer holds {', '.join(missing)} as a whole: {RESTART}."
+            )
+        (publication, *_), marks = zip(*(found[table] for table in self._tables), strict=True)
+        return ".".join([publication, *marks])
+
+    def _find_published(self) -> dict[QualifiedName, tuple[str, str]]:
+        """Return the tables that the publication holds as a whole, with what distinguishes it, and each one in it."""
+        rows = self._session.rows(_PUBLISHED, (self.stream,))
+        return {
+            QualifiedName(schema=schema, name=name): (publication, mark) for schema, name, publication, mark in rows
+        }
 
     def _same_publication(self, start: LogPosition) -> tuple[str, str]:
         """Return the publication's mark and the position's token; ``LogLost`` where the log is not what it was.
@@ -233,7 +246,7 @@ class PostgresLog:
         if before and before != now:
             raise LogLost(
                 f"The publication {self.stream} in {where(self._session.endpoint)} was altered or created again, so "
-                f"the log may lack changes of {self._table}: {RESTART}."
+                f"the log may lack changes of {self._label}: {RESTART}."
             )
         if token and token not in self._tokens()[0]:
             raise LogLost(
@@ -276,15 +289,16 @@ class PostgresLog:
 
     def _publish(self) -> None:
         """Make the publication, or take one that an administrator has made for us."""
-        if self._session.rows(_PUBLISHED, self._names):
+        if set(self._tables) <= set(self._find_published()):
             return
         statement = self._statement()
-        against = self._session.rows(_MAY_PUBLISH, {"schema": self._table.schema, "name": self._table.name})[0]
-        if not all(against):
-            raise SourceRefused(
-                f"{self._session.endpoint.user} may not publish {self._table}, which takes its owner and the CREATE "
-                f"right on the database: let such a role run {statement.as_string(None)}"
-            )
+        for table in self._tables:
+            against = self._session.rows(_MAY_PUBLISH, {"schema": table.schema, "name": table.name})[0]
+            if not all(against):
+                raise SourceRefused(
+                    f"{self._session.endpoint.user} may not publish {table}, which takes its owner and the CREATE "
+                    f"right on the database: let such a role run {statement.as_string(None)}"
+                )
 
         def make(connection: Connection) -> None:
             drop_publication(connection, self.stream)
@@ -294,9 +308,9 @@ class PostgresLog:
 
     def _statement(self) -> sql.Composed:
         new = self._session.server_version >= PUBLISHES_GENERATED
-        return sql.SQL("CREATE PUBLICATION {} FOR TABLE ONLY {} WITH (publish = {}{})").format(
+        return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish = {}{})").format(
             sql.Identifier(self.stream),
-            sql.SQL(self._table.sql),
+            sql.SQL(", ").join(sql.SQL(f"ONLY {table.sql}") for table in self._tables),
             sql.Literal("insert, update, delete, truncate"),
             sql.SQL(", publish_generated_columns = stored" if new else ""),
         )
@@ -343,8 +357,8 @@ class PostgresLog:
         )
 
     @property
-    def _names(self) -> tuple[str, str, str]:
-        return (self.stream, self._table.schema, self._table.name)
+    def _label(self) -> str:
+        return ", ".join(map(str, self._tables))
 
 
 def window_slice(bounds: LogBounds, table: QualifiedName, slice_id: str) -> Slice:
@@ -361,12 +375,12 @@ _OLDEST = sql.SQL("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 # Read out of the whole row: lists of columns and conditions came with 15.
 _PUBLISHED = sql.SQL(
     """
-    SELECT concat_ws('.', p.oid, p.xmin, r.oid, r.xmin)
+    SELECT n.nspname::text, c.relname::text, concat_ws('.', p.oid, p.xmin), concat_ws('.', r.oid, r.xmin)
     FROM pg_publication p
     JOIN pg_publication_rel r ON r.prpubid = p.oid
     JOIN pg_class c ON c.oid = r.prrelid
     JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE p.pubname = %s AND n.nspname = %s AND c.relname = %s
+    WHERE p.pubname = %s
       AND p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate
       AND to_jsonb(r) ->> 'prattrs' IS NULL AND to_jsonb(r) ->> 'prqual' IS NULL
     """

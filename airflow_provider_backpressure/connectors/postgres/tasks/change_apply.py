@@ -8,7 +8,7 @@ Of a row whose key changed, the old key's row in the target shows that only once
 may be another row, of a later time, that no later change would distinguish from this one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,15 +22,26 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
 from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import REPLAYED_INTO, RangeSpec, Slice, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.spark.change_rows import DELETE, FIELDS, MOVE, TRUNCATE, UPSERT, Changes, log_reader
+from airflow_provider_backpressure.spark.change_rows import (
+    DELETE,
+    FIELDS,
+    MOVE,
+    TRUNCATE,
+    UPSERT,
+    Changes,
+    SharedChanges,
+    get_shared_reader,
+    log_reader,
+)
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
 
-CHANGES, LAST = (sql.Identifier("pg_temp", f"backpressure_{name}") for name in ("changes", "last"))
+HELD_BYTES = 8 * 1024 * 1024
+"""Most changes of several tables that a task holds before it passes them to the sink."""
 OPERATIONS = {name: sql.Literal(op) for name, op in (("delete", DELETE), ("upsert", UPSERT), ("move", MOVE))}
 
 
@@ -55,6 +66,55 @@ def _fill(spec: RangeSpec, changes: Changes, connection: psycopg.Connection) -> 
     )
 
 
+def replay_stream(sink: Endpoint, spec: RangeSpec, changes: SharedChanges) -> SliceResult:
+    """Replay a window into all tables that share its log, in one transaction; errors as in :func:`replay`."""
+    return SliceCommit(spec=spec, piece=spec.slices[0]).run(sink, partial(_fill_tables, spec, changes))
+
+
+def _fill_tables(spec: RangeSpec, changes: SharedChanges, connection: psycopg.Connection) -> SliceResult:
+    trusted, total = _is_trusted(spec, connection), RowSum()
+    folds = [Fold(connection, table.write, trusted=trusted, number=number) for number, table in enumerate(spec.tables)]
+    changed = _load_tables(folds, changes, total, spec.tag)
+    # In the order of the message, which is the same in every attempt: two of them cannot block each other.
+    for number in sorted(changed):
+        folds[number].apply(changes.tables[number])
+    read_at = [LogPosition.parse(table.read_at) for table in changes.tables if table.read_at]
+    return SliceResult(
+        slice_id=spec.slices[0].slice_id,
+        rows=total.rows,
+        bytes=total.bytes,
+        checksum=str(total),
+        read_at=str(max(read_at)) if read_at else "",
+    )
+
+
+def _load_tables(folds: "Sequence[Fold]", changes: SharedChanges, total: RowSum, tag: str) -> set[int]:
+    """Let the changes of several tables wait, and return which tables have some.
+
+    A connection has one COPY at a time, so a table's changes are held here until there are enough of them.
+    """
+    waiting: dict[int, list[bytes]] = {}
+    made: set[int] = set()
+    held = 0
+
+    def flush(number: int) -> None:
+        if number not in made:
+            folds[number].make()
+            made.add(number)
+        folds[number].load([waiting.pop(number)], total, tag)
+
+    for number, rows in changes:
+        waiting.setdefault(number, []).extend(rows)
+        held += sum(map(len, rows))
+        if held >= HELD_BYTES:
+            for each in [*waiting]:
+                flush(each)
+            held = 0
+    for each in [*waiting]:
+        flush(each)
+    return made
+
+
 def _is_trusted(spec: RangeSpec, connection: psycopg.Connection) -> bool:
     """Whether the target is the source as it was where the window begins: nothing in it was read later than that."""
     window, bounds = ReplayWindow.from_window(spec.read.window), bounds_from_json(dict(spec.slices[0].bounds))
@@ -73,20 +133,22 @@ class Fold:
     write: WriteSpec
     trusted: bool
     """Whether the target is the source as it was where the window begins."""
+    number: int = 0
+    """Of several tables in one transaction which this is: each has temporary tables of its own."""
 
     def make(self) -> None:
         """Create the table that changes wait in: a column for each of the target's, and for each of its key's."""
         own = [sql.SQL(field) for field in FIELDS]
         texts = [sql.SQL("{} text").format(column) for column in (*self._old_key(), *self._columns())]
         self.connection.execute(
-            sql.SQL("CREATE TEMP TABLE backpressure_changes ({}) ON COMMIT DROP").format(
-                sql.SQL(", ").join([*own, *texts])
+            sql.SQL("CREATE TEMP TABLE {} ({}) ON COMMIT DROP").format(
+                self._temporary("changes"), sql.SQL(", ").join([*own, *texts])
             )
         )
 
     def load(self, rows: Iterable[list[bytes]], total: RowSum, tag: str = "") -> None:
         """Let changes wait, as they are."""
-        statement = sql.SQL("COPY {} FROM STDIN ({})").format(CHANGES, sql.SQL(binary.OPTIONS))
+        statement = sql.SQL("COPY {} FROM STDIN ({})").format(self._temporary("changes"), sql.SQL(binary.OPTIONS))
         copy = CopyIn(self.connection, statement.as_string(self.connection))
         try:
             copy.put(binary.BEGINNING)
@@ -110,7 +172,7 @@ class Fold:
             self._run("ANALYZE {changes}")
             self._follow_moves(emptied=emptied)
         self._run(
-            "CREATE TEMP TABLE backpressure_last ON COMMIT DROP AS SELECT DISTINCT ON ({key}) *,"
+            "CREATE TEMP TABLE {last} ON COMMIT DROP AS SELECT DISTINCT ON ({key}) *,"
             " op = {move} AND kept IS NOT NULL AS lost FROM {changes} ORDER BY {key}, seq DESC"
         )
         self._run("ANALYZE {last}")
@@ -217,8 +279,8 @@ class Fold:
 
     def _sql(self, statement: str, **parts: sql.Composable) -> sql.Composed:
         known = {
-            "changes": CHANGES,
-            "last": LAST,
+            "changes": self._temporary("changes"),
+            "last": self._temporary("last"),
             "target": sql.SQL(self.write.target),
             "key": sql.SQL(", ").join(_column(number) for number in self._key),
             "old": sql.SQL(", ").join(self._old_key()),
@@ -234,6 +296,9 @@ class Fold:
             **OPERATIONS,
         }
         return sql.SQL(statement).format(**{**known, **parts})
+
+    def _temporary(self, name: str) -> sql.Identifier:
+        return sql.Identifier("pg_temp", f"backpressure_{name}_{self.number}")
 
     @property
     def _key(self) -> list[int]:
@@ -294,4 +359,7 @@ def replay_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint
     if spec.write.kind not in REPLAYED_INTO:
         raise InvalidDeclaration(f"No changes can be replayed into a {spec.write.kind} target.")
     name = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
+    if spec.tables:
+        reader = get_shared_reader(spec.read.kind)
+        return replay_stream(sink, spec, reader.stream_changes(source, spec.tables, piece, name))
     return replay(sink, spec, log_reader(spec.read.kind).changes(source, spec.read, piece, spec.write.key, name))

@@ -6,6 +6,7 @@ a transaction of it is ever held in memory.
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import psycopg
 from psycopg import sql
@@ -20,12 +21,12 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
     print_as_text,
     reader_name,
 )
-from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder, Type
+from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder, TableSplitter, Type
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import Buffer, without_header
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, StreamTable
 from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.spark.change_rows import UPSERT, change
@@ -92,7 +93,19 @@ class LogChanges:
 
     def __iter__(self) -> Iterator[list[bytes]]:
         """See :meth:`..changes.Changes.__iter__`. ``LogLost`` where the slot is gone, or was moved past the window."""
-        types = self._check()
+        (decoder,) = self.open_decoders([self])
+        for messages in self.messages():
+            if rows := decoder.rows(messages):
+                yield rows
+
+    def open_decoders(self, tables: Sequence["LogChanges"]) -> list[Decoder]:
+        """See that the slot shows the window, and return the decoders of tables that share it."""
+        name = reader_name(self._name)
+        with SOURCE.translate_errors(self._source), connect_source(self._source, name=name) as connection:
+            self._check(connection, name)
+            return [table._decoder(table._types(connection)) for table in tables]
+
+    def _decoder(self, types: dict[str, Type]) -> Decoder:
         decoder = Decoder(
             table=self._table,
             columns=[column.name for column in self._read.columns],
@@ -104,14 +117,16 @@ class LogChanges:
             number=self._number(),
         )
         self._xids = decoder.xids
+        return decoder
+
+    def messages(self) -> Iterator[list[bytes]]:
+        """Yield the log's messages of the window; ``LogLost`` where the slot does not show every change."""
         what = Reading(query=self._query(), name=reader_name(self._name), every_row=True)
         with time_open(open_copy_out(self._source, what, heed=self._handle_notice)) as stream:
             for messages in _payloads(stream, self._source):
-                rows = decoder.rows(messages)
                 if self._lost:
                     break
-                if rows:
-                    yield rows
+                yield messages
         if self._lost:
             raise LogLost(f"The slot {self._slot} does not show every change: {self._lost[0]}.")
 
@@ -171,22 +186,18 @@ class LogChanges:
             sql.SQL(", ").join(map(sql.Literal, options)),
         ).as_string(None)
 
-    def _check(self) -> dict[str, Type]:
+    def _check(self, connection: psycopg.Connection, name: str) -> None:
         """See that the slot still shows the window from its start: the server silently passes over what it does not.
 
-        Attempts before this one are ended first, since a slot has one reader at a time. Returns the types that columns
-        must have in the log: those of the table now, which are the planned ones.
+        Attempts before this one are ended first, since a slot has one reader at a time.
         """
-        name = reader_name(self._name)
-        with SOURCE.translate_errors(self._source), connect_source(self._source, name=name) as connection:
-            end_attempts(connection, name, below=int(name.rpartition(":")[2]))
+        end_attempts(connection, name, below=int(name.rpartition(":")[2]))
 
-            def free() -> tuple[str | None] | None:
-                row = connection.execute(_CONFIRMED, (self._slot,)).fetchone()
-                return None if row is not None and row[1] is not None else (row[0] if row is not None else None,)
+        def free() -> tuple[str | None] | None:
+            row = connection.execute(_CONFIRMED, (self._slot,)).fetchone()
+            return None if row is not None and row[1] is not None else (row[0] if row is not None else None,)
 
-            found = PollPolicy().until(free, timeout=FREE_SECONDS, clock=SystemClock())
-            types = self._types(connection)
+        found = PollPolicy().until(free, timeout=FREE_SECONDS, clock=SystemClock())
         if found is None:
             raise SourceUnavailable(f"Somebody else reads the replication slot {self._slot}, which has one reader.")
         confirmed: LogPosition | None = position_of(found[0]) if found[0] else None
@@ -195,10 +206,12 @@ class LogChanges:
             raise LogLost(
                 f"The replication slot {self._slot} {what}: the log from {lsn(self._bounds.start.at).text} on is lost."
             )
-        return types
 
     def _types(self, connection: psycopg.Connection) -> dict[str, Type]:
-        """Return the types of the planned columns, but of those that are read as text: any other's text is one too."""
+        """Return the types that columns must have in the log: those of the table now, which are the planned ones.
+
+        But of those that are read as text: any other's text is one too.
+        """
         planned = {column.name: column.type for column in self._read.columns if column.type != TEXT}
         with connection.transaction():
             connection.execute("SET LOCAL search_path TO ''")
@@ -217,6 +230,27 @@ class LogChanges:
         """A publication that is not there at some point of the log is a warning to the server, and a loss to us."""
         if "publication" in (diagnostic.message_primary or ""):
             self._lost.append(diagnostic.message_primary or "")
+
+
+class StreamChanges:
+    """Implements :class:`..changes.SharedChanges`: one window of a slot, read once for several tables."""
+
+    def __init__(self, tables: Sequence[LogChanges]) -> None:
+        self.tables = tables
+
+    def __iter__(self) -> Iterator[tuple[int, list[bytes]]]:
+        """See :meth:`..changes.SharedChanges.__iter__`; errors as those of one table."""
+        first = self.tables[0]
+        splitter = TableSplitter(first.open_decoders(self.tables))
+        for messages in first.messages():
+            yield from splitter.rows(messages)
+
+
+def stream_changes(source: Endpoint, tables: Sequence[StreamTable], piece: Slice, name: str) -> StreamChanges:
+    """See :class:`..changes.SharedLogReader`."""
+    return StreamChanges(
+        [changes(source, table.read, replace(piece, query=table.query), table.write.key, name) for table in tables]
+    )
 
 
 def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:

@@ -1,11 +1,11 @@
-"""PostgreSQL's ``pgoutput`` messages (protocol 1) of one table, as rows of changes.
+"""PostgreSQL's ``pgoutput`` messages (protocol 1), as rows of changes: of one table, or of several that share a log.
 
 A value's length and bytes are the same in ``pgoutput`` as in a binary COPY of text, so that values are passed on as
 they are: nothing is decoded but where one ends.
 """
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -98,6 +98,10 @@ class Decoder:
                     rows.append(self._encode_delete(self._match_fields(layout, fields(body, 6)[0])))
         return rows
 
+    def has_table(self, number: int) -> bool:
+        """Whether a table that the log has named is the decoder's own."""
+        return self._layouts.get(number) is not None
+
     def _update(self, layout: Layout, body: bytes, rows: list[bytes]) -> None:
         if body[5] not in (_OLD_KEY, _OLD_ROW):
             rows.append(self._row(UPSERT, self._match_fields(layout, fields(body, 6)[0])))
@@ -133,9 +137,7 @@ class Decoder:
         return found if layout.plain else [NULL if place is None else found[place] for place in layout.places]
 
     def _truncate(self, body: bytes, rows: list[bytes]) -> None:
-        number = int.from_bytes(body[1:5], "big")
-        tables = [int.from_bytes(body[at : at + 4], "big") for at in range(6, 6 + 4 * number, 4)]
-        if any(self._layouts[table] is not None for table in tables):
+        if any(self._layouts[table] is not None for table in _list_truncated(body)):
             rows.append(self._row(TRUNCATE, [NULL] * len(self._columns)))
 
     def _learn(self, body: bytes) -> None:
@@ -191,6 +193,64 @@ class Decoder:
             f"{'.'.join(self._table)} {', and '.join(others)} when changes were logged that are to be replayed: "
             'trigger the DAG with {"backpressure": "restart"} to plan again.'
         )
+
+
+class TableSplitter:
+    """Splits the messages of a log among the decoders of its tables; a transaction begins only where it changes one."""
+
+    def __init__(self, decoders: Sequence[Decoder]) -> None:
+        """Begin before the first message."""
+        self._decoders = decoders
+        self._owners: dict[int, list[int]] = {}
+        """Places of the decoders of each table."""
+        self._begin = b""
+        self._begun: set[int] = set()
+        """Places of the decoders that have got the beginning of this transaction."""
+
+    def rows(self, messages: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield the changes in the next messages with the place of their decoder, those of a table in one piece."""
+        parts: dict[int, list[bytes]] = {}
+        for body in messages:
+            kind = body[0]
+            if kind == _BEGIN:
+                self._begin = body
+                self._begun.clear()
+            elif kind == _RELATION:
+                # A table may have other columns from here on: what came before is decoded by the old ones.
+                yield from self._decode(parts)
+                self._learn(body)
+            elif kind in (_INSERT, _UPDATE, _DELETE):
+                self._pass_to(body, self._owners[int.from_bytes(body[1:5], "big")], parts)
+            elif kind == _TRUNCATE:
+                owners = {place for number in _list_truncated(body) for place in self._owners[number]}
+                self._pass_to(body, sorted(owners), parts)
+        yield from self._decode(parts)
+
+    def _decode(self, parts: dict[int, list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
+        for place, some in parts.items():
+            if rows := self._decoders[place].rows(some):
+                yield place, rows
+        parts.clear()
+
+    def _learn(self, body: bytes) -> None:
+        number = int.from_bytes(body[1:5], "big")
+        for decoder in self._decoders:
+            decoder.rows([body])
+        self._owners[number] = [place for place, each in enumerate(self._decoders) if each.has_table(number)]
+
+    def _pass_to(self, body: bytes, owners: Iterable[int], parts: dict[int, list[bytes]]) -> None:
+        for place in owners:
+            some = parts.setdefault(place, [])
+            if place not in self._begun:
+                self._begun.add(place)
+                some.append(self._begin)
+            some.append(body)
+
+
+def _list_truncated(body: bytes) -> list[int]:
+    """Return the numbers of the tables that a message says were truncated."""
+    number = int.from_bytes(body[1:5], "big")
+    return [int.from_bytes(body[at : at + 4], "big") for at in range(6, 6 + 4 * number, 4)]
 
 
 def fields(body: bytes, at: int) -> tuple[list[Field], int]:

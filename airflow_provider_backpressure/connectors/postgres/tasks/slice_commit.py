@@ -181,18 +181,21 @@ class SliceCommit:
         )
 
     def _check_fence(self, connection: psycopg.Connection, *, lock: bool) -> None:
-        query = sql.SQL("SELECT plan_id, epoch FROM {} WHERE target = %s {}")
-        row = connection.execute(
-            query.format(sql.SQL(self.spec.write.plan_table), sql.SQL("FOR SHARE" if lock else "")),
-            (self.spec.write.fence,),
-        ).fetchone()
-        if row is None:
-            raise PlanSuperseded(f"The sink has no plan for {self.spec.write.fence}: it never begun, or forgotten.")
-        if row != (self.spec.plan_id, self.spec.epoch):
-            raise PlanSuperseded(
-                f"Plan {self.spec.plan_id} (epoch {self.spec.epoch}) no longer holds {self.spec.write.fence}: "
-                f"plan {row[0]} (epoch {row[1]}) does."
-            )
+        """``PlanSuperseded`` where the plan no longer holds its target, or that of a table which shares its log."""
+        spec = self.spec
+        held = [(spec.write.fence, spec.plan_id, spec.epoch)]
+        held += [(table.write.fence, table.plan_id, table.epoch) for table in spec.tables]
+        query = sql.SQL("SELECT plan_id, epoch FROM {} WHERE target = %s {}").format(
+            sql.SQL(spec.write.plan_table), sql.SQL("FOR SHARE" if lock else "")
+        )
+        for fence, plan_id, epoch in held:
+            row = connection.execute(query, (fence,)).fetchone()
+            if row is None:
+                raise PlanSuperseded(f"The sink has no plan for {fence}: it never begun, or forgotten.")
+            if row != (plan_id, epoch):
+                raise PlanSuperseded(
+                    f"Plan {plan_id} (epoch {epoch}) no longer holds {fence}: plan {row[0]} (epoch {row[1]}) does."
+                )
 
     def _mark(self, connection: psycopg.Connection, result: SliceResult) -> bool:
         """Insert the marker; ``False`` where another attempt has committed its own.

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder
+from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder, TableSplitter
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.change_rows import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
@@ -166,3 +166,45 @@ def test_a_window_holds_the_commits_from_its_start_to_before_its_end():
         found = decoder(start=10, end=20)
         assert bool(found.rows([TOLD[0], begin(at), insert])) is within
         assert list(found.xids) == [7] * within
+
+
+def two_tables() -> TableSplitter:
+    first, second = decoder(), decoder("id", "name")
+    second._table = ("public", "u")
+    return TableSplitter([first, second])
+
+
+def test_messages_of_a_shared_log_go_to_the_decoders_of_their_tables():
+    splitter = two_tables()
+    first, second = (change(number, UPSERT, [b"1", b"a", None], [None]) for number in (1, 2))
+    other = change(1, UPSERT, [b"2", b"b"], [None])
+    rows = [of(b"I", b"N" + row("1", "a", None)), of(b"I", b"N" + row("2", "b"), 2), of(b"I", b"N" + row("9"), 3)]
+    told = [relation(1, ID, NAME, DOC), relation(2, ID, NAME, table="u"), relation(3, ID, table="of no decoder")]
+    assert list(splitter.rows([begin(5), *told, *rows, rows[0]])) == [(0, [first, second]), (1, [other])]
+
+
+def test_a_transaction_begins_for_each_table_that_it_changes_and_for_no_other():
+    """A decoder drops what is not in its window, and knows the transactions whose changes it has returned."""
+    splitter = two_tables()
+    told = [relation(1, ID, NAME, DOC), relation(2, ID, NAME, table="u")]
+    mine, other = of(b"I", b"N" + row("1", "a", None)), of(b"I", b"N" + row("2", "b"), 2)
+    assert list(splitter.rows([begin(5), *told, mine])) == [(0, [change(1, UPSERT, [b"1", b"a", None], [None])])]
+    assert list(splitter.rows([other])) == [(1, [change(1, UPSERT, [b"2", b"b"], [None])])]
+    assert list(splitter.rows([begin(100), mine, other])) == []
+    assert [len(each.xids) for each in splitter._decoders] == [1, 1]
+
+
+def test_one_truncate_empties_all_tables_that_it_names():
+    splitter = two_tables()
+    told = [relation(1, ID, NAME, DOC), relation(2, ID, NAME, table="u")]
+    truncate = b"T" + struct.pack(">IBII", 2, 0, 1, 2)
+    found = dict(splitter.rows([begin(5), *told, truncate]))
+    assert found == {place: [change(1, TRUNCATE, [None] * (3 - place), [None])] for place in (0, 1)}
+
+
+def test_what_came_before_a_table_was_altered_is_decoded_by_its_columns_of_then():
+    splitter = two_tables()
+    before, after = of(b"I", b"N" + row("1", "a", None)), of(b"I", b"N" + row(None, "2", "b"))
+    told = [begin(5), relation(1, ID, NAME, DOC), before, relation(1, DOC, ID, NAME), after]
+    found = [each for _, rows in splitter.rows(told) for each in rows]
+    assert found == [change(1, UPSERT, [b"1", b"a", None], [None]), change(2, UPSERT, [b"2", b"b", None], [None])]
