@@ -44,6 +44,15 @@ class Mode(StrEnum):
     """Each run makes the target equal to the source, range by range, and writes only the rows that differ."""
 
 
+class Log(StrEnum):
+    """What of a log goes into a target, and so changes and deletes its rows by key."""
+
+    CHANGES = "changes"
+    """Changes of a table, after ranges of different times."""
+    RECORDS = "records"
+    """Records of a topic in their order; tombstones delete."""
+
+
 class Consistency(StrEnum):
     """What the ranges of one snapshot have in common."""
 

@@ -14,13 +14,12 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import Qualif
 from airflow_provider_backpressure.connectors.postgres.source.change_log import PostgresLog, window_slice
 from airflow_provider_backpressure.connectors.postgres.tasks import changes as postgres_log
 from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import replay_slice
-from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
 from airflow_provider_backpressure.core.snapshot.messages import (
     Column,
-    Log,
     RangeSpec,
     ReadSpec,
     SliceResult,

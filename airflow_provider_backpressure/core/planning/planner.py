@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn, Refresh
+from airflow_provider_backpressure.core.config import Consistency, Log, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts
 from airflow_provider_backpressure.core.planning.change_windows import (
     find_compared_end,
@@ -36,7 +36,7 @@ from airflow_provider_backpressure.core.planning.range_size import measure_plan,
 from airflow_provider_backpressure.core.planning.results import Planned, Preview, Verdict
 from airflow_provider_backpressure.core.ports import ChangeLog
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
-from airflow_provider_backpressure.core.snapshot.messages import Log, keep_zone
+from airflow_provider_backpressure.core.snapshot.messages import keep_zone
 from airflow_provider_backpressure.core.snapshot.offsets import in_order
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn
+from airflow_provider_backpressure.core.config import Budget, Consistency, Log, Mode, NewColumn
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.change_windows import check_replayable, server_of
 from airflow_provider_backpressure.core.planning.mirroring import check_mirrored
@@ -20,7 +20,7 @@ from airflow_provider_backpressure.core.planning.results import Preview
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
-from airflow_provider_backpressure.core.snapshot.messages import Log, ReadSpec, Transform, Window, choose_path
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, choose_path
 from airflow_provider_backpressure.core.snapshot.offsets import order_by_log, take_tombstone
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.schema_change import keep_planned_columns

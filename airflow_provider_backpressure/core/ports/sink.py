@@ -6,13 +6,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.config import Log, Mode
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import (
     Column,
-    Log,
     Window,
     WriteSpec,
 )

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from typing import Any
 
 from airflow_provider_backpressure.core.json_codec import from_dict
@@ -124,15 +123,6 @@ class ReadSpec:
     where no registry has their schemas."""
     substitutes: tuple[Substitute, ...] = ()
     """Of a plan those that its jobs carry; of a source those that it has."""
-
-
-class Log(StrEnum):
-    """What of a log goes into a target, and so changes and deletes its rows by key."""
-
-    CHANGES = "changes"
-    """Changes of a table, after ranges of different times."""
-    RECORDS = "records"
-    """Records of a topic in their order; tombstones delete."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,12 @@ from airflow_provider_backpressure.connectors.lake.table import LakeTable, query
 from airflow_provider_backpressure.connectors.lake.tasks import quarantine as beside_it
 from airflow_provider_backpressure.connectors.lake.versions import inherit_versions
 from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, format_suffix
-from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.config import Log, Mode
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
 from airflow_provider_backpressure.core.ports.sink import Activity, Marker, MirrorTarget, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, Log, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.spark.types import arrow_schema

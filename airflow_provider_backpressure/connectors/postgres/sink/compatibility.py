@@ -19,8 +19,8 @@ from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import 
 from airflow_provider_backpressure.connectors.postgres.sink.text_casts import find_text_casts
 from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.snapshot.messages import Column, Log
+from airflow_provider_backpressure.core.config import Log, Mode
+from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
 _REASONS = {

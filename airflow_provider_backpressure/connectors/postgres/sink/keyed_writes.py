@@ -9,8 +9,8 @@ from airflow_provider_backpressure.connectors.postgres.catalog import Relation
 from airflow_provider_backpressure.connectors.postgres.connect import Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable, frontier_table
-from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.snapshot.messages import Column, Log
+from airflow_provider_backpressure.core.config import Log, Mode
+from airflow_provider_backpressure.core.snapshot.messages import Column
 
 KEYED = (Mode.UPSERT, Mode.MIRROR)
 """Modes by which rows take each other's place by key."""

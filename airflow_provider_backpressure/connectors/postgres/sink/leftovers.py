@@ -165,6 +165,16 @@ def count_rows(connection: Connection, table: QualifiedName, commits: SystemTabl
     return found[0], found[1]
 
 
+def describe_surplus(name: QualifiedName, held: int, written: int) -> str:
+    """Return a sentence about rows that a plan did not write; empty where there are none."""
+    if held <= written:
+        return ""
+    return (
+        f"{name} holds {held} rows, and the plan wrote {written} of them: remove the others, such as those whose key "
+        "is NULL, or empty the table and plan again"
+    )
+
+
 _HEIRS = sql.SQL(
     """
     SELECT i.inhrelid::regclass::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid

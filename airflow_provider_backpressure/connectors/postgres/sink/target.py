@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -27,6 +28,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
     Traces,
     count_rows,
     delete_rows,
+    describe_surplus,
     remove_rows,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.mirror_target import PostgresMirror, forget_writes
@@ -73,13 +75,13 @@ from airflow_provider_backpressure.connectors.postgres.sink.system_tables import
 from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH, Publishing
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
-from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
 from airflow_provider_backpressure.core.ports.sink import Activity, Marker, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, Log, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable
@@ -116,9 +118,8 @@ class PostgresTarget:
         schema = declared.system_schema or self._name.schema
         self._quarantine = quarantine_table(schema) if declared.quarantine else None
         self._plans, self._commits, self._frontiers = plan_table(schema), commit_table(schema), frontier_table(schema)
-        self._session = Session(
-            endpoint, errors=ERRORS, settings={"lock_timeout": LOCK_TIMEOUT, **DURABLE, **EVERY_ROW}
-        )
+        settings = {"lock_timeout": LOCK_TIMEOUT, **DURABLE, **EVERY_ROW}
+        self._session = Session(endpoint, errors=ERRORS, settings=settings)
         self._endpoint = endpoint
         self._poll, self._clock = poll or PollPolicy(), clock or SystemClock()
         self._conditions = RangeConditions(self._session, self._name, self._readable)
@@ -291,16 +292,8 @@ class PostgresTarget:
         """See :meth:`..core.ports.Sink.find_surplus`: rows that no range covers, such as those without a key."""
         if plan.mode is Mode.UPSERT or plan.increment:
             return ""
-        table = self._readable(plan.write)
-        held, written = self._session.transaction(
-            lambda connection: count_rows(connection, table, self._commits, plan_id=plan.plan_id)
-        )
-        if held <= written:
-            return ""
-        return (
-            f"{self._name} holds {held} rows, and the plan wrote {written} of them: remove the others, such as those "
-            "whose key is NULL, or empty the table and plan again"
-        )
+        count = partial(count_rows, table=self._readable(plan.write), commits=self._commits, plan_id=plan.plan_id)
+        return describe_surplus(self._name, *self._session.transaction(count))
 
     def read_quarantine(self, plan: Plan, slice_id: str) -> tuple[str, ...]:
         """See :meth:`..core.ports.Sink.read_quarantine`."""
@@ -315,14 +308,12 @@ class PostgresTarget:
                 find_undurable(each, self._name, [table.name for table in (*self._system, self._frontiers)]),
             )
         )
-        at = where(self._session.endpoint)
+        at = f"{self._name} in {where(self._session.endpoint)}"
         if another:
-            raise SinkRefused(
-                f"{self._name} in {at} is not the table that its plans wrote: it was "
-                f"dropped or created again, and lacks their rows; {RESTART}."
-            )
+            why = "is not the table that its plans wrote: it was dropped or created again, and lacks their rows"
+            raise SinkRefused(f"{at} {why}; {RESTART}.")
         if undurable:
-            raise SinkRefused(f"{self._name} in {at} may have lost rows that its plans wrote: {'; '.join(undurable)}.")
+            raise SinkRefused(f"{at} may have lost rows that its plans wrote: {'; '.join(undurable)}.")
 
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended.
