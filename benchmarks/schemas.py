@@ -147,7 +147,7 @@ def run(airflow: Airflow, log: Path, servers: dict[str, Server]) -> dict[str, fl
             stderr=subprocess.STDOUT,
         )
         roots = {"Airflow": task.pid, **{name: server.pid or 0 for name, server in servers.items()}}
-        with Accounts(roots, own=["none"]) as accounts:
+        with Accounts(roots, own=["Airflow"]) as accounts:
             task.wait()
     if task.returncode:
         raise SystemExit(f"The run has failed:\n{log.read_text()[-8000:]}")

@@ -163,7 +163,6 @@ class PostgresTarget:
 
         A target that is to be replaced and is not there yet appears by the swap only.
         """
-
         system = (*self._system, *([self._frontiers] if write.ordered else []))
         fact = ("prepared", self._name.schema, *(table.name for table in system))
 
