@@ -189,6 +189,7 @@ def test_a_killed_lanes_application_is_ended_by_another_process(submit: Open, be
 
 
 @pytest.mark.statement("X1", "X2")
+@pytest.mark.long
 def test_a_hydration_runs_through_the_operators(
     submit: Open,
     database: Endpoint,
