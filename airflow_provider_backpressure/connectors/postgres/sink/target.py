@@ -209,11 +209,11 @@ class PostgresTarget:
             epoch = begin_plan(connection, self._plans, fence=self._fence, plan=plan)
             for (plan_id,) in () if epoch else connection.execute(holder):
                 plan.check_turn(plan_id)
-            keep_plan(connection, self._plans, fence=self._fence, plan=plan, target=self._name)
             assert epoch is not None, "a row of another plan was refused"
             if taken:
                 # A task that was frozen before it took the target: others may have committed ranges since.
                 return epoch
+            keep_plan(connection, self._plans, fence=self._fence, plan=plan, target=self._name)
             place_streams(connection, plan)
             if clear is not None and plan.mode is Mode.APPEND:
                 remove_rows(connection, self._name, self._commits, plan_id=clear)

@@ -48,7 +48,7 @@ def test_a_window_ends_before_what_some_snapshot_does_not_see() -> None:
 
 @pytest.mark.statement("W4")
 def test_ranges_and_windows_in_any_order_leave_the_target_right() -> None:
-    """W4: whatever changes meanwhile, and whoever commits late."""
+    """W4: rows may change meanwhile, and attempts may commit late."""
     found = list(runs(Rule()))
     assert sum(each.wrong for each in found) == 0
     assert sum(each.asked for each in found) > SCHEDULES / 2
