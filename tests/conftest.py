@@ -25,6 +25,8 @@ from tests.support.standby import primary_and_standby
 if TYPE_CHECKING:
     from tests.support.composed import Composed
 
+# Most of what a JVM does in a short test is to compile itself; its first compiler takes half as long over it.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # How fast values are made up says something of the machine, and nothing of what is tested.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -167,10 +169,10 @@ def endpoint_of(server: Server, database: str, **changes: Any) -> Endpoint:
 
 
 @contextmanager
-def fresh_database(server: Server) -> Iterator[Endpoint]:
+def fresh_database(server: Server, template: str = "template1") -> Iterator[Endpoint]:
     """Give a new database, dropped afterwards."""
     name, admin = f"test_{uuid.uuid4().hex[:12]}", endpoint_of(server, "postgres")
-    run(admin, f"CREATE DATABASE {name}")
+    run(admin, f"CREATE DATABASE {name} TEMPLATE {template}")
     yield endpoint_of(server, name)
     run(admin, f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -208,15 +210,26 @@ def mysql_ledger(migrated_mysql: Endpoint) -> Endpoint:
     return migrated_mysql
 
 
-@pytest.fixture
-def ledger_url(postgres: Server) -> Iterator[str]:
-    """SQLAlchemy URL of a migrated ledger in a fresh database."""
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres: Server) -> Iterator[str]:
+    """The name of a database with an empty ledger, from which others are copied."""
     from airflow_provider_backpressure.ledger.migration import migrate
 
     with fresh_database(postgres) as endpoint:
-        url = f"postgresql+psycopg://{endpoint.user}:{endpoint.password}@{endpoint.address}"
-        migrate(url)
-        yield url
+        migrate(_url(endpoint))
+        assert endpoint.database
+        yield endpoint.database
+
+
+@pytest.fixture
+def ledger_url(postgres: Server, migrated_postgres: str) -> Iterator[str]:
+    """SQLAlchemy URL of an empty ledger in a database of its own."""
+    with fresh_database(postgres, template=migrated_postgres) as endpoint:
+        yield _url(endpoint)
+
+
+def _url(endpoint: Endpoint) -> str:
+    return f"postgresql+psycopg://{endpoint.user}:{endpoint.password}@{endpoint.address}"
 
 
 @pytest.fixture

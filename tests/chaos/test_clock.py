@@ -45,6 +45,7 @@ def clock(library: Path, hours: int) -> dict[str, str]:
     return {"LD_PRELOAD": str(library), "FAKETIME": f"{hours:+d}h"}
 
 
+@pytest.mark.long
 @pytest.mark.statement("X2", "T1")
 def test_lanes_with_other_clocks(
     database: Endpoint, ledger_url: str, library: Path, tmp_path: Path, hydration: Composed

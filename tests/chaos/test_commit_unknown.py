@@ -45,6 +45,7 @@ def unanswered(endpoint: Endpoint) -> bool:
     return bool(run(endpoint, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
 
 
+@pytest.mark.long
 @pytest.mark.statement("X1", "X2")
 @pytest.mark.parametrize("victim", STEPS, ids=str)
 @pytest.mark.fault(6, 8)

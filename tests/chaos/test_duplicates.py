@@ -25,7 +25,13 @@ QUERY = "SELECT * FROM t WHERE id / 40 = {}"
 
 
 @pytest.mark.statement("X1", "X2")
-@pytest.mark.parametrize("later", [0, 1], ids=["the same attempt twice", "an attempt and its successor"])
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(0, id="the same attempt twice", marks=pytest.mark.long),
+        pytest.param(1, id="an attempt and its successor"),
+    ],
+)
 @pytest.mark.fault(12)
 def test_of_two_submitters_one_commits_and_the_other_says_what_the_marker_says(database: Endpoint, later: int) -> None:
     """X1, X2: hundreds of rounds. A predecessor may also find its connections ended; nobody else fails."""

@@ -67,6 +67,7 @@ def test_whoever_is_killed_every_row_arrives_once(
     play(stage, case, folder, record_property)
 
 
+@pytest.mark.long
 @pytest.mark.statement("X1", "X2")
 @pytest.mark.parametrize("case", list(cases(Victim.EXECUTOR)), ids=str)
 @pytest.mark.fault(5)

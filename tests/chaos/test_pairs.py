@@ -4,7 +4,6 @@ The tasks run in threads of the lane's process; those with a transform run on Sp
 ``make chaos``, runs every cell once. With ``CHAOS_RESULTS`` it goes on where it was stopped.
 """
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,7 +17,6 @@ from airflow_provider_backpressure.core.failpoints import Action, Folder, Point,
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
-from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from dev.services import Server, Services
 from tests.chaos.pairs import (
@@ -45,6 +43,7 @@ from tests.chaos.results import Results
 from tests.conftest import endpoint_of, fresh_database
 from tests.support import kafka as on_kafka
 from tests.support import mysql as on_mysql
+from tests.support.ledgers import new_ledger
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -55,19 +54,10 @@ RESULTS = "CHAOS_RESULTS"
 """Environment variable: the file that keeps which cells went well at this commit, so that they are left out."""
 
 
-@pytest.fixture(scope="module")
-def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated ledger in a file, to be copied."""
-    path = tmp_path_factory.mktemp("pairs") / "empty.db"
-    migrate(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
-def ledger(empty_ledger: Path, tmp_path: Path) -> str:
+def ledger(tmp_path: Path) -> str:
     """A ledger of its own."""
-    shutil.copy(empty_ledger, tmp_path / "ledger.db")
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
+    return new_ledger(tmp_path / "ledger.db")
 
 
 OWN = "pairs"

@@ -74,6 +74,7 @@ def test_ranges_of_a_static_table_are_read_again(composed: Composed, services: S
     drained.check()
 
 
+@pytest.mark.long
 @pytest.mark.statement("X2")
 def test_ranges_of_a_table_of_mysql_are_read_again(hydration: Composed, services: Services, session: Session) -> None:
     """X2: as those of PostgreSQL are."""

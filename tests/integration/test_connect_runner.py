@@ -268,6 +268,7 @@ def read_page(url: str) -> bytes:
         return response.read()
 
 
+@pytest.mark.long
 def test_a_transforms_hours_are_those_of_its_plans_zone_wherever_the_server_is(
     services: Services, begun: Begun
 ) -> None:

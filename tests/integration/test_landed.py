@@ -122,7 +122,9 @@ def change_lake(landing: Composed, place: dict[str, Any], upstream: Endpoint) ->
     land(replace(landing, restart=True), place)
 
 
-@pytest.mark.parametrize(("kind", "kept"), [("delta", True), ("iceberg", True), ("iceberg", False)])
+@pytest.mark.parametrize(
+    ("kind", "kept"), [("delta", True), pytest.param("iceberg", True, marks=pytest.mark.long), ("iceberg", False)]
+)
 def test_a_lake_that_changed_and_kept_its_number_of_rows_is_named(
     landing: Composed, upstream: Endpoint, tmp_path: Path, kind: str, kept: bool, monkeypatch: pytest.MonkeyPatch
 ):

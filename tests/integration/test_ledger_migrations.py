@@ -152,6 +152,7 @@ class Airflow:
         return set(self.query("SELECT name FROM sqlite_master WHERE type = 'table'"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_airflows_own_commands_handle_our_tables(tmp_path):
     """``db migrate`` makes them, ``check-migrations`` looks at them, ``reset`` makes them again."""

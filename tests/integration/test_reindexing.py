@@ -13,9 +13,9 @@ from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded
-from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support import lakes, mysql
 from tests.support.composed import Composed, difference
+from tests.support.ledgers import new_ledger
 from tests.support.postgres import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
@@ -40,9 +40,7 @@ def composed(database: Endpoint, hydration: Composed) -> Composed:
 
 def lost(composed: Composed, folder: Path) -> Composed:
     """The hydration with a ledger that knows nothing."""
-    url = f"sqlite:///{folder / 'fresh.db'}"
-    migrate(url)
-    return replace(composed, ledger_url=url)
+    return replace(composed, ledger_url=new_ledger(folder / "fresh.db"))
 
 
 def filled(composed: Composed) -> None:
@@ -172,7 +170,7 @@ def test_a_mysql_key_is_cut_where_no_marker_is(composed: Composed, mysql_databas
     assert sorted(row[0] for row in lakes.rows(place)) == sorted(f"k{number}" for number in range(1, 1001))
 
 
-@pytest.mark.parametrize("plans", [1, 2])
+@pytest.mark.parametrize("plans", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("kind", ["postgres", "parquet", "delta", "iceberg"])
 def test_a_copy_of_the_ledger_of_before_the_target_knew_its_plan(
     composed: Composed, database: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, plans: int

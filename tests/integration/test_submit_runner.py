@@ -163,6 +163,7 @@ def submitted(capsys: pytest.CaptureFixture[str]) -> int:
     return capsys.readouterr().out.count("Spark-Submit cmd")
 
 
+@pytest.mark.long
 @pytest.mark.statement("X2", "X5")
 @pytest.mark.fault(3)
 def test_a_killed_lanes_application_is_ended_by_another_process(submit: Open, begun: Begun, temporary: Path) -> None:

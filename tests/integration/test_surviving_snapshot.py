@@ -370,7 +370,7 @@ def test_a_frozen_attempt_of_the_first_snapshot_is_refused_when_it_is_thawed(
 
 
 @pytest.mark.statement("X3")
-@pytest.mark.parametrize("mode", ["append", "upsert", "mirror"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=LONG), "mirror"])
 def test_a_wrong_range_is_repaired_in_a_new_snapshot(
     composed: Composed, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def whole(flow: dict[Stage, StageTime]) -> None:
     assert all(min(spent.busy, spent.idle, spent.backpressured) > -1e-6 for spent in flow.values()), flow
 
 
+@pytest.mark.long
 def test_a_slow_transform_is_the_bottleneck(database: Endpoint, runner: ConnectRunner, logins: Any) -> None:
     """F4, F6: a function in Python that costs a processor: the sink is idle, and read+transform is named."""
     # Sockets grow where the machine lets them, and may hold what half as many rows are.

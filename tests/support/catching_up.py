@@ -20,8 +20,8 @@ from airflow_provider_backpressure.core.planning.change_windows import check_cau
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import SourceRefused
-from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support.composed import Composed, Ports, difference
+from tests.support.ledgers import new_ledger
 from tests.support.postgres import connected, run
 from tests.support.waiting import beside
 
@@ -69,9 +69,7 @@ class Followed:
 
     def without_ledger(self, folder: Path) -> Self:
         """Return the hydration with a ledger that knows nothing."""
-        url = f"sqlite:///{folder / 'fresh.db'}"
-        migrate(url)
-        return replace(self, composed=replace(self.composed, ledger_url=url))
+        return replace(self, composed=replace(self.composed, ledger_url=new_ledger(folder / "fresh.db")))
 
     def finish(self) -> Hydration:
         """End the run, as its last task does."""

@@ -10,6 +10,7 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import Subject, address, opened_sql
 from tests.support import mysql
+from tests.support.ledgers import new_ledger
 
 SERVERS = [pytest.param(name, marks=pytest.mark.integration) for name in ("postgresql", "mysql")]
 
@@ -39,11 +40,11 @@ def on_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subjec
 
 def _on_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     if request.param == "mysql":
-        yield from opened_sql(mysql.address(request.getfixturevalue("mysql_ledger")), migrated=True)
+        yield from opened_sql(mysql.address(request.getfixturevalue("mysql_ledger")))
     elif request.param == "sqlite":
-        yield from opened_sql(f"sqlite:///{tmp_path / 'ledger.db'}")
+        yield from opened_sql(new_ledger(tmp_path / "ledger.db"))
     else:
-        yield from opened_sql(address(request.getfixturevalue("database")))
+        yield from opened_sql(request.getfixturevalue("ledger_url"))
 
 
 @pytest.fixture

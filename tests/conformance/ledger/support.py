@@ -20,7 +20,6 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.database import normalize_url
-from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 
 LEASE = 60.0
@@ -46,9 +45,8 @@ class Subject:
     """Where its tables are, if it has any."""
 
 
-def opened_sql(url: str | sa.URL, *, migrated: bool = False) -> Iterator[Subject]:
-    if not migrated:
-        migrate(url)
+def opened_sql(url: str | sa.URL) -> Iterator[Subject]:
+    """Give a ledger whose tables are there."""
     opened: list[SqlLedger] = []
 
     def another() -> SqlLedger:

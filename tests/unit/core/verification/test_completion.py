@@ -19,10 +19,10 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.completion import Completion, exact_total
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, VerificationFailed
-from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.models import range_
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.support.bench import Bench
+from tests.support.ledgers import new_ledger
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def check(bench: Bench, plan: Plan | None = None) -> None:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """The file of a migrated ledger."""
-    migrate(f"sqlite:///{tmp_path / 'ledger.db'}")
+    new_ledger(tmp_path / "ledger.db")
     return tmp_path / "ledger.db"
 
 
