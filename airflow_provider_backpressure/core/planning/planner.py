@@ -30,6 +30,7 @@ from airflow_provider_backpressure.core.planning.preconditions import (
     check_same_key,
     check_same_table,
     describe_change,
+    warn_other_source,
 )
 from airflow_provider_backpressure.core.planning.previewer import Previewer
 from airflow_provider_backpressure.core.planning.range_size import measure_plan, next_rows
@@ -241,6 +242,7 @@ class Planner(Previewer):
         row = self.sink.held()
         if closes is not None and closes.epoch and row is not None:
             replace(closes, held_by=closes.plan_id).check_turn(row.plan_id)
+        warn_other_source(draft, row)
         return replace(draft, held_by=row.plan_id if row else "", held_epoch=row.epoch if row else 0)
 
     def _keep_log(self, hydration: Hydration, draft: Plan) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range
-from airflow_provider_backpressure.core.ports.sink import Sink
+from airflow_provider_backpressure.core.ports.sink import PlanRow, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Substitute, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
@@ -200,6 +200,16 @@ def check_empty(plan: Plan, sink: Sink) -> None:
         raise SinkRefused(
             f"The target {plan.write.target} already holds rows, and a new plan in append mode would add to "
             f"them: {way_out(sink)}."
+        )
+
+
+def warn_other_source(plan: Plan, row: PlanRow | None) -> None:
+    """Log a warning where the target holds what another source gave it: two DAGs may write into one by mistake."""
+    if row is not None and row.source_identity != plan.source_identity and plan.mode is not Mode.APPEND:
+        log.warning(
+            "The target %s holds rows of another source, %s: plan %s of %s %s.",
+            *(plan.write.target, row.source_identity, plan.plan_id, plan.source_identity),
+            "adds to them" if plan.mode is Mode.UPSERT else "takes their place",
         )
 
 

@@ -252,3 +252,17 @@ def test_increments_keep_the_zone_of_the_plan_before() -> None:
     runs.source.keys, runs.transform = range(120), declared
     assert runs.complete().transform == replace(declared, zone=None)
     assert runs.planner().plan(restart=True).plan.transform == declared
+
+
+@pytest.mark.parametrize(("mode", "words"), [(Mode.REPLACE, "takes their place"), (Mode.UPSERT, "adds to them")])
+def test_a_target_that_holds_rows_of_another_source_is_named(
+    mode: Mode, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two DAGs may write into one target by mistake; a second run from the same source says nothing."""
+    first = Runs(mode=mode, source=MemorySource(keys=range(100)))
+    first.complete()
+    first.planner().plan()
+    assert "another source" not in caplog.text
+    Runs(mode=mode, source=MemorySource(keys=range(100), identity="memory://another"), sink=first.sink).complete()
+    assert "holds rows of another source, memory://source: plan " in caplog.text
+    assert f"of memory://another {words}" in caplog.text
