@@ -1,7 +1,8 @@
 """`make matrix`: hydrations with each version of Airflow, of Spark's client and of Spark's server.
 
 Prints the tables that docs/reference/versions.md shows: first what an installation changes, then the cells.
-`MATRIX_ONLY=3.2/4.0/4.1` runs one cell alone: Airflow, client and server.
+`MATRIX_ONLY=3.2/4.0/4.1` runs one cell alone: Airflow, client and server, or `3.2/4.0/submit-3.5` for applications.
+`MATRIX_PYTHON=3.13`, or a path, is the Python of all of them.
 """
 
 import json
@@ -9,7 +10,8 @@ import os
 import secrets
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -21,10 +23,11 @@ from psycopg import sql
 from dev import events
 from dev.databases import open_database
 from dev.matrix import additions, environments
-from dev.matrix.environments import AIRFLOWS, CACHE, CLIENTS, ROOT, SERVERS
+from dev.matrix.environments import AIRFLOWS, CACHE, CLIENTS, ROOT, SERVERS, SUBMITS
 from dev.services import Server, Services
 
 ROWS = 20_000
+COLUMNS = (*SERVERS, *(f"submit-{version}" for version in SUBMITS))
 EXPECTED = {
     "copy": "SELECT id, amount, comment, at FROM public.orders",
     "sql": "SELECT id, amount, upper(comment), at FROM public.orders",
@@ -46,6 +49,7 @@ class Cell:
     airflow: str
     client: str
     server: str
+    """Version of the Spark Connect server, or ``submit-`` and that of the applications' Spark."""
 
     def __str__(self) -> str:
         return f"{self.airflow}/{self.client}/{self.server}"
@@ -54,7 +58,7 @@ class Cell:
 def main() -> int:
     """Run the cells by server, print what failed at once and the table in the end; 1 where anything was wrong."""
     only = os.environ.get("MATRIX_ONLY", "").split()
-    every = [Cell(server=s, airflow=a, client=c) for s, a, c in product(SERVERS, AIRFLOWS, CLIENTS)]
+    every = [Cell(server=s, airflow=a, client=c) for s, a, c in product(COLUMNS, AIRFLOWS, CLIENTS)]
     if unknown := set(only) - set(map(str, every)):
         raise SystemExit(f"There is no cell {', '.join(sorted(unknown))}; there are {', '.join(map(str, every))}.")
     only_adds = bool(only) or additions.run()
@@ -64,12 +68,12 @@ def main() -> int:
         running = services.up("postgres", "kafka")
         _fill(running["postgres"], running["kafka"])
         found = {}
-        for version in SERVERS:
-            mine = [cell for cell in cells if cell.server == version]
+        for column in COLUMNS:
+            mine = [cell for cell in cells if cell.server == column]
             if mine:
-                with _Connect(version) as connect:
+                with _spark(column) as spark:
                     for cell in mine:
-                        found[cell] = _run(cell, running["postgres"], running["kafka"], connect)
+                        found[cell] = _run(cell, running["postgres"], running["kafka"], spark)
                         print(f"{cell}: {found[cell] or 'equal'}", flush=True)
     finally:
         services.down()
@@ -77,29 +81,38 @@ def main() -> int:
     return int(any(found.values()) or not only_adds)
 
 
-class _Connect:
-    """A Spark Connect server of one version, while this is open."""
+@dataclass(frozen=True, kw_only=True)
+class _Spark:
+    """A Spark: Airflow's connection to it, and what the tasks of its DAGs have in their environment."""
 
-    def __init__(self, version: str) -> None:
-        self._python, self._home = environments.spark(version), CACHE / f"connect-{version}"
-
-    def __enter__(self) -> dict[str, Any]:
-        done = subprocess.run(
-            [self._python, "-c", START, self._home],
-            cwd=ROOT,
-            env=_environ(),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
-
-    def __exit__(self, *_: object) -> None:
-        Services(self._home).down()
+    connection: dict[str, Any]
+    settings: dict[str, str]
 
 
-def _run(cell: Cell, postgres: Server, kafka: Server, connect: dict[str, Any]) -> str:
+@contextmanager
+def _spark(column: str) -> Iterator[_Spark]:
+    """Give the Spark of a column: a server while this is open, or what applications need."""
+    kind, _, version = column.rpartition("-")
+    if kind:
+        python = environments.application(version)
+        conf = {"spark.pyspark.python": str(python), "spark.pyspark.driver.python": str(python)}
+        connection = {"conn_type": "spark", "host": "local[2]", "extra": json.dumps({"conf": conf})}
+        # An application takes ten seconds, so that a table is one.
+        path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+        yield _Spark(connection=connection, settings={"PATH": path, "MATRIX_RANGE_ROWS": str(ROWS)})
+        return
+    python, home = environments.spark(version), CACHE / f"connect-{version}"
+    start = [str(python), "-c", START, str(home)]
+    done = subprocess.run(start, cwd=ROOT, env=_environ(), capture_output=True, text=True, check=True)
+    at = json.loads(done.stdout)
+    try:
+        place = {"host": at["host"], "port": at["port"], "extra": json.dumps({"ui_url": at["ui"]})}
+        yield _Spark(connection={"conn_type": "spark_connect", **place}, settings={})
+    finally:
+        Services(home).down()
+
+
+def _run(cell: Cell, postgres: Server, kafka: Server, spark: _Spark) -> str:
     """Run one cell and return what was wrong, empty where every target is equal."""
     name = f"run_{secrets.token_hex(4)}"
     home = CACHE / "runs" / name
@@ -111,7 +124,7 @@ def _run(cell: Cell, postgres: Server, kafka: Server, connect: dict[str, Any]) -
     python = environments.airflow(cell.airflow, cell.client)
     done = subprocess.run(
         [python, "-m", "dev.matrix.cell"],
-        input=json.dumps(_wanted(name, home, postgres, kafka, connect)),
+        input=json.dumps(_wanted(name, home, postgres, kafka, spark)),
         cwd=ROOT,
         env=_environ(),
         capture_output=True,
@@ -137,7 +150,7 @@ def _differs(source: "psycopg.Connection[Any]", target: "psycopg.Connection[Any]
     return target.execute(checksum.format(f"SELECT id, amount, comment, at FROM {table}")).fetchone() != expected
 
 
-def _wanted(name: str, home: Path, postgres: Server, kafka: Server, connect: dict[str, Any]) -> dict[str, Any]:
+def _wanted(name: str, home: Path, postgres: Server, kafka: Server, spark: _Spark) -> dict[str, Any]:
     def database(schema: str, conn_type: str = "postgres") -> dict[str, Any]:
         place = {"host": postgres.host, "port": postgres.port, "login": postgres.user, "password": postgres.password}
         return {"conn_type": conn_type, "schema": schema, **place}
@@ -146,18 +159,14 @@ def _wanted(name: str, home: Path, postgres: Server, kafka: Server, connect: dic
         "home": str(home),
         "lake": str(home / "lake"),
         "schema": name,
+        "settings": spark.settings,
         "metadata": f"postgresql+psycopg://{postgres.user}:{postgres.password}@{postgres.host}:{postgres.port}/{name}",
         "connections": {
             "shop_db": database("shop"),
             "warehouse": database("warehouse"),
             "backpressure_default": database(name, "backpressure"),
             "events": {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.url})},
-            "spark": {
-                "conn_type": "spark_connect",
-                "host": connect["host"],
-                "port": connect["port"],
-                "extra": json.dumps({"ui_url": connect["ui"]}),
-            },
+            "spark": spark.connection,
         },
     }
 
@@ -185,9 +194,9 @@ def _environ() -> dict[str, str]:
 
 def _table(found: dict[Cell, str]) -> list[str]:
     """Return the table, in Markdown."""
-    lines = [f"| Airflow | Client of Spark | {' | '.join(SERVERS)} |", "|---" * (2 + len(SERVERS)) + "|"]
+    lines = [f"| Airflow | Client of Spark | {' | '.join(COLUMNS)} |", "|---" * (2 + len(COLUMNS)) + "|"]
     for airflow, client in product(AIRFLOWS, CLIENTS):
-        cells = [found.get(Cell(airflow=airflow, client=client, server=server)) for server in SERVERS]
+        cells = [found.get(Cell(airflow=airflow, client=client, server=column)) for column in COLUMNS]
         said = ["" if cell is None else cell or "equal" for cell in cells]
         if any(said):
             lines.append(f"| {airflow} | {client} | {' | '.join(said)} |")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from dev.matrix.environments import AIRFLOWS, ROOT
+from dev.matrix.environments import AIRFLOWS, PYTHON, ROOT
 
 PACKAGE = "airflow-provider-backpressure"
 RELEASED = {"3.1": "2026-03-13", "3.2": "2026-06-01", "3.3": "2026-09-20"}
@@ -69,7 +69,7 @@ def check(before: dict[str, str], package: str) -> tuple[list[str], str]:
 
 def resolve(requirements: list[str], *, until: str | None = None) -> dict[str, str]:
     """Return the version of each package that the requirements lead to; ``Unresolved`` if there are none."""
-    options = ["--quiet", "--no-header", "--no-annotate", "--python", sys.executable]
+    options = ["--quiet", "--no-header", "--no-annotate", "--python", PYTHON]
     options += ["--exclude-newer", until] if until else []
     done = subprocess.run(
         [sys.executable, "-m", "uv", "pip", "compile", *options, "-"],

@@ -14,7 +14,7 @@ from dev.airflow import Airflow, AirflowError
 DAGS = Path(__file__).parent / "dags"
 MANAGER = "airflow_provider_backpressure.ledger.db_manager.BackpressureDBManager"
 FLOWS = ("copy", "sql", "python", "kafka", "parquet")
-SECONDS = 240.0
+SECONDS = 480.0
 """How long a hydration may take."""
 
 
@@ -33,6 +33,7 @@ def main() -> None:
             "AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS": MANAGER,
             # The package is the installed one, not that of the checkout which this file is run from.
             "PYTHONPATH": "",
+            **wanted["settings"],
         },
     )
     airflow.command("db", "migrate")

@@ -1,6 +1,7 @@
 """Environments of the matrix: which versions each holds, made by uv once and kept in the cache."""
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,15 @@ AIRFLOWS = {
 }
 CLIENTS = {"4.0": "pyspark-client==4.0.4", "4.1": "pyspark-client==4.1.3", "4.2": "pyspark-client==4.2.0"}
 SERVERS = {"4.0": "pyspark[connect]==4.0.5", "4.1": "pyspark[connect]==4.1.3", "4.3": "pyspark[connect]==4.3.0"}
+SUBMITS = {
+    # Older than what today's libraries were made for.
+    "3.5": ("pyspark==3.5.9", "numpy<2", "pyarrow<24"),
+    "4.0": ("pyspark==4.0.5",),
+    "4.1": ("pyspark==4.1.3",),
+    "4.3": ("pyspark==4.3.0",),
+}
+PYTHON = os.environ.get("MATRIX_PYTHON") or sys.executable
+"""The interpreter of every environment, that of Airflow and that of the executors: a path, or a version for uv."""
 EXECUTOR = ("psycopg[binary]", "numpy", "pyarrow", "xxhash", "confluent-kafka", "pandas<3")
 """What executors need, also for topics."""
 
@@ -34,12 +44,17 @@ def spark(version: str) -> Path:
     return _environment(f"spark-{version}", SERVERS[version], *EXECUTOR)
 
 
+def application(version: str) -> Path:
+    """Return the interpreter of applications, beside which ``spark-submit`` is."""
+    return _environment(f"submit-{version}", *SUBMITS[version], *EXECUTOR)
+
+
 def _environment(name: str, *requirements: str) -> Path:
     folder = CACHE / name
     python, mark = folder / "bin" / "python", folder / ".requirements"
-    wanted = hashlib.sha256("\n".join(requirements).encode()).hexdigest()
+    wanted = hashlib.sha256("\n".join((PYTHON, *requirements)).encode()).hexdigest()
     if not mark.exists() or mark.read_text() != wanted:
-        _uv("venv", "--clear", "--python", sys.executable, str(folder))
+        _uv("venv", "--clear", "--python", PYTHON, str(folder))
         _uv("pip", "install", "--python", str(python), *requirements)
         mark.write_text(wanted)
     return python

@@ -12,6 +12,7 @@ from airflow_provider_backpressure.task_groups import hydrate
 
 TARGETS = os.environ["MATRIX_SCHEMA"]
 LAKE = os.environ["MATRIX_LAKE"]
+RANGE_ROWS = int(os.environ.get("MATRIX_RANGE_ROWS", "4000"))
 
 
 def uppercase(frame: Any) -> Any:
@@ -33,6 +34,6 @@ FLOWS: dict[str, dict[str, Any]] = {
 for name, flow in FLOWS.items():
     with DAG(f"matrix_{name}", schedule=None, catchup=False) as dag:
         sink = PostgresSink(conn_id="warehouse", table=f"{TARGETS}.{name}")
-        budget = Budget(credits=2, range_rows=4_000)
+        budget = Budget(credits=2, range_rows=RANGE_ROWS)
         hydrate(**{"sink": sink, "spark_conn_id": "spark", "budget": budget, **flow})
     globals()[dag.dag_id] = dag
