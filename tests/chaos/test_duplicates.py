@@ -14,7 +14,8 @@ from airflow_provider_backpressure.core.failpoints import Action, Folder, Point,
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.exceptions import SinkUnavailable, SourceUnavailable
 from tests.chaos.matrix import SEEDS
-from tests.integration.attempts import begin, columns_of, difference, execute, in_process
+from tests.integration.attempts import begin, columns_of, difference, execute
+from tests.support.attempt_process import in_process
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -74,7 +75,7 @@ def test_a_zombie_frozen_just_before_its_commit_is_refused(database: Endpoint, f
     begun = begin(database, database, table="raw.t", columns=columns_of(database, "t"))
     (failpoints.path / "points").write_text(str(Point(step=Step.BEFORE_SINK_COMMIT, action=Action.FREEZE)))
     spec = begun.spec("SELECT * FROM t")
-    with in_process(begun, spec) as zombie:
+    with in_process(run_slice, spec, begun.source, begun.sink) as zombie:
         stat = Path(f"/proc/{zombie.process.pid}/stat")
         until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", timeout=60)
         (failpoints.path / "points").write_text("")

@@ -1,8 +1,5 @@
 """Attempts at slices, made by hand: a target begun under a plan, and the messages that a lane would submit."""
 
-import multiprocessing
-import os
-import signal
 import threading
 import uuid
 from collections import Counter
@@ -205,49 +202,6 @@ def in_background(begun: Begun, spec: RangeSpec) -> "Future[SliceResult]":
 
     threading.Thread(target=run, daemon=True).start()
     return future
-
-
-@contextmanager
-def in_process(begun: Begun, spec: RangeSpec) -> Iterator["Child"]:
-    """Run an attempt at a range of one slice in a process of its own, killed at the end of the block."""
-    here, there = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_attempt, args=(there, begun, spec))
-    process.start()
-    there.close()
-    try:
-        yield Child(process=process, pipe=here)
-    finally:
-        process.kill()
-        process.join()
-        here.close()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Child:
-    """A process with one attempt."""
-
-    process: Any
-    pipe: Any
-
-    def freeze(self) -> None:
-        """Stop it where it stands, as a host does that swaps or a virtual machine that is moved."""
-        os.kill(self.process.pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Let it go on."""
-        os.kill(self.process.pid, signal.SIGCONT)
-
-    def outcome(self, timeout: float = 60.0) -> SliceResult | BackpressureError:
-        """What it returned or raised."""
-        assert self.pipe.poll(timeout), "the attempt did not end in time"
-        return self.pipe.recv()
-
-
-def _attempt(pipe: Any, begun: Begun, spec: RangeSpec) -> None:
-    try:
-        pipe.send(run_slice(spec, spec.slices[0], begun.source, begun.sink))
-    except BackpressureError as error:
-        pipe.send(error)
 
 
 def backends(endpoint: Endpoint, prefix: str, condition: str = "true") -> list[int]:

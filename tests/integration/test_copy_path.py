@@ -26,10 +26,10 @@ from tests.integration.attempts import (
     difference,
     execute,
     in_background,
-    in_process,
     opened,
     typed,
 )
+from tests.support.attempt_process import in_process
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -160,7 +160,7 @@ def test_a_frozen_attempt_is_ended_by_its_retry(database: Endpoint) -> None:
     """X1: it holds its rows uncommitted; the retry does not wait for it, and thawed it cannot commit."""
     begun = orders(database, mode=Mode.UPSERT, key=("id",))
     slow = "SELECT id, code, price, gap, at FROM orders WHERE id <> 4000 OR pg_sleep(600) IS NOT NULL"
-    with in_process(begun, begun.spec(slow)) as zombie:
+    with in_process(run_slice, begun.spec(slow), begun.source, begun.sink) as zombie:
         pid = until(lambda: backends(database, "bp:", "wait_event = 'ClientRead' AND state = 'active'"))[0]
         zombie.freeze()
         assert copy(begun, attempt=2).rows == 5000
@@ -289,9 +289,9 @@ def test_memory_stays_flat_while_the_sink_is_slow(database: Endpoint) -> None:
     )
     begun = begin(database, database, table="raw.wide", columns=columns_of(database, "wide"))
     execute(database, "CREATE TRIGGER linger BEFORE INSERT ON raw.wide FOR EACH ROW EXECUTE FUNCTION linger()")
-    with in_process(begun, begun.spec(wide.format(500), seq=1)) as child:
+    with in_process(run_slice, begun.spec(wide.format(500), seq=1), begun.source, begun.sink) as child:
         small = child.outcome()
-    with in_process(begun, begun.spec(wide.format(50_000), seq=2)) as child:
+    with in_process(run_slice, begun.spec(wide.format(50_000), seq=2), begun.source, begun.sink) as child:
         until(lambda: backends(database, "bp-read:", "wait_event = 'ClientWrite'"))
         large = child.outcome(120)
     assert isinstance(small, SliceResult)

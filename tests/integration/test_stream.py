@@ -17,9 +17,9 @@ from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, PlanSuperseded, RangeFailed
+from tests.support.attempt_process import in_process
 from tests.support.postgres import connected
 from tests.support.streaming import Stream, Writer
-from tests.support.window_attempt import in_process
 
 pytestmark = pytest.mark.integration
 
@@ -112,7 +112,7 @@ def test_an_attempt_that_is_killed_changes_nothing_or_everything(
     (spec,) = stream.plan()
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     (tmp_path / "points").write_text(f"{step}=kill")
-    with in_process(spec, stream.source, stream.sink) as child:
+    with in_process(change_apply.replay_slice, spec, stream.source, stream.sink) as child:
         child.process.join(120)
         assert child.process.exitcode == -signal.SIGKILL
     there = step is Step.AFTER_SINK_COMMIT
@@ -131,7 +131,7 @@ def test_an_attempt_that_wakes_up_late_is_refused(
     (spec,) = stream.plan()
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     (tmp_path / "points").write_text(f"{Step.BEFORE_SINK_COMMIT}=freeze")
-    with in_process(spec, stream.source, stream.sink) as child:
+    with in_process(change_apply.replay_slice, spec, stream.source, stream.sink) as child:
         child.await_frozen()
         stream.attempt(again(spec))
         stream.do("UPDATE a SET v = 2", "DELETE FROM b")

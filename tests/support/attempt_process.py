@@ -1,27 +1,28 @@
-"""An attempt at a window in a process of its own, which a test may kill or freeze; imports little, to start soon."""
+"""An attempt at a slice in a process of its own, which a test may kill or freeze; imports little, to start soon."""
 
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import replay_slice
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError
 from tests.support.waiting import until
 
+Attempt = Callable[[RangeSpec, Slice, Endpoint, Endpoint], SliceResult]
+
 
 @contextmanager
-def in_process(spec: RangeSpec, source: Endpoint, sink: Endpoint) -> Iterator["Child"]:
-    """Make an attempt in a process of its own, which is killed at the end of the block."""
+def in_process(run: Attempt, spec: RangeSpec, source: Endpoint, sink: Endpoint) -> Iterator["Child"]:
+    """Make an attempt at a range of one slice in a process of its own, which is killed at the end of the block."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_attempt, args=(there, spec, source, sink))
+    process = context.Process(target=_attempt, args=(there, run, spec, source, sink))
     process.start()
     there.close()
     try:
@@ -44,19 +45,23 @@ class Child:
         path = Path(f"/proc/{self.process.pid}/stat")
         until(lambda: path.read_text().rpartition(")")[2].split()[0] == "T", timeout=60)
 
+    def freeze(self) -> None:
+        """Stop it where it stands, as a host does that swaps or a virtual machine that is moved."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+
     def thaw(self) -> None:
         """Let it go on."""
         os.kill(self.process.pid, signal.SIGCONT)
 
-    def outcome(self) -> SliceResult | BackpressureError:
+    def outcome(self, timeout: float = 60.0) -> SliceResult | BackpressureError:
         """Return what it returned or raised."""
-        assert self.pipe.poll(60), "the attempt did not end in time"
+        assert self.pipe.poll(timeout), "the attempt did not end in time"
         found: SliceResult | BackpressureError = self.pipe.recv()
         return found
 
 
-def _attempt(pipe: Any, spec: RangeSpec, source: Endpoint, sink: Endpoint) -> None:
+def _attempt(pipe: Any, run: Attempt, spec: RangeSpec, source: Endpoint, sink: Endpoint) -> None:
     try:
-        pipe.send(replay_slice(spec, spec.slices[0], source, sink))
+        pipe.send(run(spec, spec.slices[0], source, sink))
     except BackpressureError as error:
         pipe.send(error)
