@@ -85,8 +85,12 @@ def test_the_overview_is_in_the_navigation(login: Login, page: PageServer):
 def test_one_screen_answers_both_questions(login: Login, page: PageServer):
     """M12, F8: how much is done, whether it keeps up, and the pipe with its rates and the credits at the gap."""
     frame = orders(login("viewer"), page)
-    expect(frame.get_by_role("region", name="How much is done?")).to_contain_text("61.7 %")
+    done = frame.get_by_role("region", name="How much is done?")
+    expect(done).to_contain_text("61.7 %")
+    expect(done).to_contain_text("; 1 failed range")
+    expect(done).to_contain_text(re.compile(r"rows/s · snapshot complete in \d+:\d\d min"))
     expect(frame.get_by_role("region", name="Is it keeping up?")).to_contain_text("MiB behind")
+    expect(frame.get_by_role("region", name="Is it keeping up?")).to_contain_text("The bottleneck is the sink.")
     pipe = frame.get_by_role("region", name="The pipe")
     for stage in ("Source", "Gate", "Read", "Transform", "Sink"):
         # One of them may be called the bottleneck as well.
@@ -242,7 +246,7 @@ def test_the_queue_is_changed_by_who_may(login: Login, page: PageServer):
     queue.get_by_role("button", name="Change the queue of spark_billing").click(timeout=PATIENCE)
     frame.get_by_role("dialog").get_by_label("At once").fill("3")
     confirm(frame, "Change", "quiet hours")
-    expect(queue).to_contain_text("of 3 under way", timeout=PATIENCE)
+    expect(queue).to_contain_text("at most 3 at once", timeout=PATIENCE)
     expect(queue).to_contain_text("Set to 3 by admin")
     assert page.ledger.get_shared(Shared.HYDRATIONS, "spark_billing") == 3
     page.ledger.share(Shared.HYDRATIONS, "spark_billing", 4, who="test")

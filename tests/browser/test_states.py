@@ -68,6 +68,8 @@ def test_a_failure_shows_range_bounds_attempt_and_log(login: Login, page: PageSe
     expect(failure).to_contain_text("A value of column amount is too long", timeout=PATIENCE)
     expect(failure).to_contain_text("attempt 3")
     expect(failure).to_contain_text("40")
+    expect(failure).to_contain_text("What is committed is kept. Once the cause is gone, clear the failed task")
+    expect(tab.get_by_role("progressbar", name="How much is done?").locator("span")).to_have_class("no")
     log = failure.get_by_role("link", name="Log of the task hydrate_orders.hydrate_ranges, try 2")
     expect(log).to_have_attribute("href", re.compile("/dags/orders/runs/.*/tasks/hydrate_orders.hydrate_ranges"))
     failure.get_by_role("link", name="Range 4").click()

@@ -162,7 +162,7 @@ DECISION = Decision(
     signals=(
         Signal(name="sink commit", utilisation=1.02, sentence="oldest uncommitted range 10.2 s >= 10 s", learned=True),
         Signal(name="executor memory", utilisation=0.81, sentence="executor memory 65% of 4.0 GiB on 1 < 80%"),
-        Signal(name="predicted memory", utilisation=0.62, sentence="predicted memory 2.10 GiB <= 3.20 GiB budget"),
+        Signal(name="predicted memory", utilisation=0.66, sentence="predicted memory 2.10 GiB <= 3.20 GiB budget"),
         Signal(name="replica lag", utilisation=0.2, sentence="replica lag on source 2.0 s < 10 s", declared=True),
     ),
 )
@@ -264,8 +264,8 @@ def _sights(ledger: SqlLedger, hydration_id: str) -> None:
         sight = Sight(
             at=datetime.now(UTC) - timedelta(seconds=30 * (3 - step)),
             unit=Unit.BYTES,
-            known={"log": 9_000_000 + 950_000 * step},
-            committed={"log": 8_000_000 + 700_000 * step},
+            known={"log": 9_000_000 + 19_000_000 * step},
+            committed={"log": 8_000_000 + 14_000_000 * step},
             working=True,
         )
         ledger.record_sight(hydration_id, sight, least_seconds=1)

@@ -1,7 +1,7 @@
 // Manual control of the gate: each act is confirmed, with a reason that stays in the history.
 
 import { post, Refused } from "./api.js";
-import { el, named, put, show, whole } from "./dom.js";
+import { classes, el, named, put, show, whole } from "./dom.js";
 
 const dialog = document.getElementById("ask");
 const form = document.getElementById("ask-form");
@@ -39,7 +39,7 @@ export function ask({ title, text, yes, fields = [] }, act) {
 
 export function controls(id, changed) {
   let one = null;
-  const tap = el("button", { type: "button", class: "primary", onclick: () => one && (one.paused_by ? resume() : pause()) });
+  const tap = el("button", { type: "button", onclick: () => one && (one.paused_by ? resume() : pause()) });
   const set = el("button", { type: "button", onclick: () => one && change() }, "Change …");
   const mayNot = el("p", { class: "quiet", hidden: true }, "You may look, and not steer: that takes the right to edit the DAG.");
   const act = async (name, body) => { await post(`hydrations/${id}/${name}`, body); changed(); };
@@ -73,6 +73,8 @@ export function controls(id, changed) {
     draw(found) {
       one = found;
       put(tap, one.paused_by ? "Resume …" : "Pause …");
+      // What is not under way has nothing to pause: the button is no invitation then.
+      classes(tap, (one.paused_by || !["failed", "stale", "succeeded"].includes(one.state)) && "primary");
       show(buttons, one.may_steer);
       show(mayNot, !one.may_steer);
     },

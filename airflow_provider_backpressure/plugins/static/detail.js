@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { draw as drawCharts, frames } from "./charts.js";
 import { controls } from "./controls.js";
-import { amount, bar, bytes, classes, DASH, drawState, duration, el, named, outward, percent, put, rate, share, show, skeleton, spread, STATES, time, whole, words } from "./dom.js";
+import { amount, bar, barClass, bytes, classes, DASH, drawState, duration, el, lasting, named, outward, percent, put, rate, share, show, skeleton, spread, STATES, time, whole, words } from "./dom.js";
 import { pipe } from "./pipe.js";
 import { planning, preview } from "./planning.js";
 import { ranges } from "./ranges.js";
@@ -112,15 +112,16 @@ export function detail(main, id, { path, again }) {
   function answered(one) {
     const ends = { succeeded: `complete since ${time(one.hydrated_at)}`, following: `snapshot complete since ${time(one.hydrated_at)}` };
     const running = one.phase !== "steady_state";
+    const failed = one.ranges?.failed ? `; ${whole(one.ranges.failed)} failed ${one.ranges.failed === 1 ? "range" : "ranges"}` : "";
     done.draw(one.percent, percent(one.percent),
-      `${whole(one.rows)} of ${one.total_exact ? "" : "about "}${whole(one.total)} ${one.unit}`,
-      ends[one.state] ?? (one.rows_per_second === null ? STATES[one.state] : `${rate(one.rows_per_second, one.unit)} · ETA ${duration(one.eta_seconds)}${one.eta_soonest_seconds === null ? "" : ` (${spread(one)})`}`));
+      `${whole(one.rows)} of ${one.total_exact ? "" : "about "}${whole(one.total)} ${one.unit}${failed}`,
+      ends[one.state] ?? (one.rows_per_second === null ? STATES[one.state] : `${rate(one.rows_per_second, one.unit)}${left(one)}`), barClass(one.state));
     // A snapshot is not behind its source: there is nothing to keep up with.
     const verdicts = { "not keeping up": "No", "keeping up": "Yes", "caught up": "Yes, caught up", idle: "At rest", unknown: "Not known yet" };
     const behind = Object.entries(one.lag_by_key).filter(([, lag]) => lag > 0).sort(([, one], [, other]) => other - one);
     const most = behind.length > 1 ? `. Furthest: ${behind.slice(0, 3).map(([key, lag]) => `${key} (${amount(lag, one.log_unit)})`).join(", ")}.` : "";
-    keeping.draw(null, one.followed ? verdicts[one.keeping_up] ?? DASH : "Not followed", one.followed ? `${figures(one.keeping_up_sentence)}${most}${old(one)}` : "The source is read once: what it gets later is not looked for.",
-      one.bottleneck ? `The bottleneck is ${one.bottleneck}.` : running && one.stages.length ? "No stage holds the others up." : "");
+    keeping.draw(null, one.followed ? verdicts[one.keeping_up] ?? DASH : "Not followed", one.followed ? `${figures(one.keeping_up_sentence)}${most}${old(one)}` : "The source is read once: its later changes are not copied.",
+      one.bottleneck ? `The bottleneck is ${BOTTLENECKS[one.bottleneck] ?? one.bottleneck}.` : running && one.stages.length ? "No stage holds the others up." : "");
     classes(keeping.figure, "large", one.keeping_up === "not keeping up" && "warn-text");
   }
 
@@ -163,16 +164,18 @@ function answer(question) {
   return {
     figure,
     node: el("section", { class: "card answer", "aria-label": question }, el("h2", {}, question), figure, progress.node, first, second),
-    draw(value, large, text, more) {
+    draw(value, large, text, more, kind) {
       put(figure, large);
       show(progress.node, value !== null);
-      if (value !== null) progress.draw(value, question);
+      if (value !== null) progress.draw(value, question, kind);
       put(first, text);
       show(second, Boolean(more));
       put(second, more);
     },
   };
 }
+
+const BOTTLENECKS = { admit: "the gate", read: "reading", "read+transform": "reading and the transform", transform: "the transform", sink: "the sink" };
 
 const OLD = 90; // seconds, after which a figure of the source carries its age
 const old = (one) => (one.lag_age_seconds > OLD ? `. As of ${duration(one.lag_age_seconds)} ago.` : "");
@@ -183,7 +186,8 @@ function fault(id) {
   const range = el("a");
   const bounds = el("span", { class: "quiet" });
   const log = outward();
-  const node = el("section", { class: "card fault", role: "alert", "aria-label": "What has failed", hidden: true }, el("h2", {}), error, el("p", {}, range, " ", bounds), el("p", {}, log));
+  const next = el("p", { class: "quiet" });
+  const node = el("section", { class: "card fault", role: "alert", "aria-label": "What has failed", hidden: true }, el("h2", {}), error, el("p", {}, range, " ", bounds), el("p", {}, log), next);
   return {
     node,
     draw(one) {
@@ -200,6 +204,8 @@ function fault(id) {
         put(range, `Range ${whole(one_range.seq)}`);
         put(bounds, `${one_range.bounds}, attempt ${one_range.attempt}${one.failure && !one.failure.includes(one_range.error) ? `: ${one_range.error}` : ""}`);
       }
+      show(next, failed);
+      put(next, `What is committed is kept. Once the cause is gone, clear the failed task, or trigger DAG ${one.owner}: it goes on from there.`);
       show(log.parentElement, Boolean(one.task));
       if (one.task) {
         log.href = one.task.href;
@@ -208,6 +214,9 @@ function fault(id) {
     },
   };
 }
+
+// Until the snapshot is in, which says nothing of whether later changes are kept up with.
+const left = (one) => (one.eta_seconds === null ? "" : ` · snapshot complete in ${lasting(one.eta_seconds)}${one.eta_soonest_seconds === null ? "" : ` (${spread(one)})`}`);
 
 // The verdict is shown above already: what follows it are the figures.
 const figures = (sentence) => sentence.replace(/^(NO|yes[^:]*|no run is under way): /, "").replace(/^./, (first) => first.toUpperCase());

@@ -74,6 +74,9 @@ export function duration(seconds) {
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
 
+// A length of time in a sentence, where it could be taken for a time of day.
+export const lasting = (seconds) => (seconds === null || seconds === undefined ? DASH : `${duration(seconds)} ${seconds >= 3600 ? "h" : "min"}`);
+
 // The ETA's interval, that recent rates span; a standstill among them has no latest end.
 export const spread = (one) => `${duration(one.eta_soonest_seconds)} to ${one.eta_latest_seconds === null ? "nobody knows" : duration(one.eta_latest_seconds)}`;
 
@@ -149,6 +152,7 @@ export const STATES = {
   "not begun": "Not begun", planning: "Planning", queued: "Queued", running: "Running", throttled: "Throttled", paused: "Paused",
   verifying: "Verifying", failed: "Failed", succeeded: "Succeeded", following: "Following", stale: "Stale",
 };
+export const barClass = (state) => ({ failed: "no", stale: "old" })[state] ?? "";
 export const stateClass = (state) => `state-${state.replace(" ", "-")}`;
 export function drawState(node, one) {
   classes(node, "badge", stateClass(one.state));

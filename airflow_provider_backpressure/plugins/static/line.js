@@ -1,6 +1,6 @@
 // One hydration as a row of the overview, and what its columns are sorted by.
 
-import { amount, bar, classes, DASH, drawState, duration, el, named, put, rate, show, short, spread, time, words } from "./dom.js";
+import { amount, bar, barClass, classes, DASH, drawState, duration, el, named, put, rate, show, short, spread, time, words } from "./dom.js";
 
 // What needs a person comes first.
 export const ORDER = ["failed", "stale", "throttled", "paused", "verifying", "running", "planning", "queued", "not begun", "following", "succeeded"];
@@ -57,7 +57,7 @@ export function line() {
       drawState(state, one);
       put(note, one.state_note || " ");
       note.title = one.state_note;
-      progress.draw(one.percent, `Progress of ${target.name}`, classOfBar(one));
+      progress.draw(one.percent, `Progress of ${target.name}`, barClass(one.state));
       put(done, one.begun ? `${short(one.rows)} of ${one.total_exact ? "" : "about "}${short(one.total)} ${one.unit}` : "Nothing is planned");
       put(figures.throughput, one.rows_per_second === null ? DASH : rate(one.rows_per_second, one.unit));
       put(left, duration(one.eta_seconds));
@@ -74,8 +74,6 @@ export function line() {
     },
   };
 }
-
-const classOfBar = (one) => (one.state === "failed" ? "no" : one.state === "stale" ? "old" : "");
 
 function keepWords(node, text) {
   if (node.dataset.shown === text) return;

@@ -158,7 +158,8 @@ export function overview(main, { dag, path, straight, again }) {
     show(empty, total === 0);
     show(pager, found.length > 0 && (found.length > SHOWN || found.length < total));
     show(more, found.length > cut.length);
-    put(where, `${whole(cut.length)} of ${whole(found.length)} shown${known.size < total ? `; ${whole(total - known.size)} more are being read` : ""}`);
+    const shown = found.length < every.length ? `${whole(cut.length)} of ${whole(found.length)} that match shown, of ${whole(total)} in all` : `${whole(cut.length)} of ${whole(total)} shown`;
+    put(where, `${shown}${known.size < total ? `; ${whole(total - known.size)} more are being read` : ""}`);
     counted(sums, every, total);
     for (const { key } of COLUMNS) cells[key].setAttribute("aria-sort", wish.sort === key ? (wish.down ? "descending" : "ascending") : "none");
     place(cut, by, found);

@@ -41,7 +41,7 @@ export function pipe() {
   const dots = el("p", { class: "dots", role: "img" });
   gate.node.insertBefore(dots, gate.node.children[1]);
   const legend = el("p", { class: "legend quiet" },
-    el("span", { class: "key busy" }), "busy ", el("span", { class: "key held" }), "held back ", el("span", { class: "key idle" }), "idle; of the last minute");
+    el("span", { class: "key busy" }), "busy ", el("span", { class: "key held" }), "held back ", el("span", { class: "key idle" }), "idle, in the last minute");
   return {
     node: el("div", {}, el("ol", { class: "pipe" }, source.node, gate.node, read.node, transform.node, sink.node), legend),
     draw(one) {

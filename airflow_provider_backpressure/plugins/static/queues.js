@@ -14,7 +14,7 @@ export function drawQueues(section, clusters, again) {
 
 function queue(one, again) {
   const last = one.acts[0];
-  const counted = `${one.running} of ${one.at_once} under way, ${one.waiting || "none"} waiting`;
+  const counted = one.at_once ? `${one.running} under way, at most ${one.at_once} at once, ${one.waiting || "none"} waiting` : `lets none begin: at most 0 at once, ${one.waiting || "none"} waiting`;
   return el("div", { class: "cluster", role: "group", "aria-label": `Queue of ${one.cluster}` },
     el("div", { class: "row spread" },
       el("h3", {}, one.cluster, " ", el("span", { class: "quiet" }, counted)),
@@ -24,7 +24,7 @@ function queue(one, again) {
       ...one.turns.filter((turn) => !turn.running).map((turn) =>
         el("li", { value: turn.position },
           el("a", { href: `#/hydration/${turn.id}` }, ...words(named(turn.target).name)), " ",
-          el("span", { class: "quiet" }, turn.starts_in_seconds === null ? "nobody can say when it starts" : `starts in about ${duration(turn.starts_in_seconds)}`)))));
+          el("span", { class: "quiet" }, one.at_once === 0 ? "waits until more are allowed at once" : turn.starts_in_seconds === null ? "nobody can say when it starts" : `starts in about ${duration(turn.starts_in_seconds)}`)))));
 }
 
 const change = (one, again) => ask(

@@ -71,6 +71,13 @@ CASES = [
     pytest.param(
         {}, {"place": WAITING}, State.QUEUED, "number 2 on spark, its start cannot be estimated", id="queued, unknown"
     ),
+    pytest.param(
+        {},
+        {"place": replace(WAITING, concurrency=0, running=0)},
+        State.QUEUED,
+        "number 2 on spark, which lets none begin: at most 0 at once",
+        id="queued, closed",
+    ),
     pytest.param({}, {"in_flight": 2}, State.RUNNING, "2 ranges in flight", id="running"),
     pytest.param(
         {"phase": Phase.REHYDRATION},
