@@ -205,7 +205,7 @@ function fault(id) {
         put(bounds, `${one_range.bounds}, attempt ${one_range.attempt}${one.failure && !one.failure.includes(one_range.error) ? `: ${one_range.error}` : ""}`);
       }
       show(next, failed);
-      put(next, `What is committed is kept. Once the cause is gone, clear the failed task, or trigger DAG ${one.owner}: it goes on from there.`);
+      put(next, `What is committed is kept. Once the cause is gone, clear the failed task, or trigger DAG ${one.owner}: the next run continues from there.`);
       show(log.parentElement, Boolean(one.task));
       if (one.task) {
         log.href = one.task.href;
