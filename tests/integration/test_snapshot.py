@@ -275,11 +275,14 @@ def test_a_partition_that_came_after_the_plan_is_not_missed(composed: Composed) 
 
 def test_a_server_that_ends_idle_transactions_leaves_the_keeper_alone(composed: Composed) -> None:
     fill(composed.source, KEYED)
-    run(composed.source, f'ALTER DATABASE "{composed.source.database}" SET idle_in_transaction_session_timeout = 50')
-    run(composed.source, f'ALTER DATABASE "{composed.source.database}" SET transaction_timeout = 100')
     with composed.open() as ports:
         ports.planner().plan()
         lane = ports.hydrator()
+        # Only now: what plans is not meant, and may take longer on a busy machine.
+        run(
+            composed.source, f'ALTER DATABASE "{composed.source.database}" SET idle_in_transaction_session_timeout = 50'
+        )
+        run(composed.source, f'ALTER DATABASE "{composed.source.database}" SET transaction_timeout = 100')
         keeper = ports.source.keep(lane.plan)
         with pytest.raises(psycopg.Error), connected(composed.source, autocommit=False) as other:
             other.execute("SELECT pg_sleep(1)")

@@ -92,10 +92,10 @@ def test_a_range_is_an_application_and_its_password_is_nowhere(
     spec = begun.spec("SELECT * FROM t WHERE id <> 7 OR pg_sleep(2) IS NOT NULL", "SELECT * FROM t WHERE false")
     with Processes().looking() as shown:
         job = runner.run(spec)
-        until(lambda: job.done() or backends(begun.sink, spec.tag), timeout=90)
+        until(lambda: job.done() or backends(begun.sink, spec.tag), timeout=300)
         running = processes.find_processes(safe(spec.tag))
         kept = [path for path in temporary.rglob("*.json") if begun.sink.password in path.read_text()]
-        result = job.result(120)
+        result = job.result(300)
     assert (result.plan_id, result.seq, result.attempt, result.rows) == (spec.plan_id, 0, 1, 20000)
     assert result.peak_memory_bytes > 0
     assert difference(begun.source, "SELECT * FROM t", begun.sink, "SELECT * FROM raw.t") == (20000, 20000, 0)
