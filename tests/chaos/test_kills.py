@@ -78,6 +78,7 @@ def test_an_executor_of_a_cluster_is_killed(
     play(cluster, case, folder, record_property)
 
 
+@pytest.mark.long
 @pytest.mark.statement("X1", "X2")
 @pytest.mark.fault(5)
 def test_an_executor_is_killed_whose_task_has_a_twin(cluster: Stage, folder: Path) -> None:

@@ -279,10 +279,8 @@ def test_a_server_that_ends_idle_transactions_leaves_the_keeper_alone(composed: 
         ports.planner().plan()
         lane = ports.hydrator()
         # Only now: what plans is not meant, and may take longer on a busy machine.
-        run(
-            composed.source, f'ALTER DATABASE "{composed.source.database}" SET idle_in_transaction_session_timeout = 50'
-        )
-        run(composed.source, f'ALTER DATABASE "{composed.source.database}" SET transaction_timeout = 100')
+        alter = f'ALTER DATABASE "{composed.source.database}" SET'
+        run(composed.source, f"{alter} idle_in_transaction_session_timeout = 50", f"{alter} transaction_timeout = 100")
         keeper = ports.source.keep(lane.plan)
         with pytest.raises(psycopg.Error), connected(composed.source, autocommit=False) as other:
             other.execute("SELECT pg_sleep(1)")

@@ -40,6 +40,7 @@ def emptied(mysql: Endpoint, kafka: Server) -> Iterator[None]:
     remove()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("emptied")
 def test_the_sources_are_filled_once(postgres: Server, mysql: Endpoint, kafka: Server) -> None:
     """By connections in the environment alone; a second run leaves everything as it is."""

@@ -296,7 +296,7 @@ def count_writes(composed: Composed, table: str) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize(
-    "mode", ["append", "replace", *(pytest.param(mode, marks=LONG) for mode in ("upsert", "mirror"))]
+    "mode", ["append", *(pytest.param(mode, marks=LONG) for mode in ("replace", "upsert", "mirror"))]
 )
 def test_committed_ranges_that_did_not_change_write_nothing(
     composed: Composed, mode: str, monkeypatch: pytest.MonkeyPatch
