@@ -12,6 +12,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     REPLAY,
     Column,
     ReadSpec,
+    StreamTable,
     Transform,
     Window,
     WriteSpec,
@@ -111,6 +112,11 @@ class Plan:
     """Whether ``total`` was counted in the very snapshot in which the ranges are read."""
     hydration_id: str = ""
     """Under ``catch_up`` the ledger's id of the hydration, after which the source's log keeps a place for it."""
+    stream: str = ""
+    """Under ``catch_up`` the ledger's id of the hydration that replays the log for this table and others; empty: the
+    table has a log of its own."""
+    tables: tuple[StreamTable, ...] = ()
+    """Of a stream's windows the tables that they are replayed into; empty for every other plan."""
     version: str = ""
     """The snapshot's; empty also in plans of earlier releases."""
     held_by: str | None = None
