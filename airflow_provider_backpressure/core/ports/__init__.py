@@ -120,6 +120,31 @@ class ChangeLog(Protocol):
         ...
 
 
+class SharedTableLog(ChangeLog, Protocol):
+    """A table's part of a log that several tables share. Windows are of all of them, so it has none.
+
+    ``begin`` lets the table join the log, and ``drop`` lets it leave: other tables keep the log in both cases.
+    """
+
+    query: str
+    """What a task needs to know of the table, as :class:`..core.snapshot.messages.StreamTable` has it."""
+
+    def check(self, position: LogPosition) -> None:
+        """Raise ``LogLost`` where the log does not show every change of the table since ``begin`` returned this.
+
+        Asked behind the end of the windows that are planned.
+        """
+        ...
+
+
+class SharesLog(Protocol):
+    """A source whose log can be that of other tables too."""
+
+    def get_shared_log(self, stream: str) -> SharedTableLog:
+        """Return its part of the log. ``stream``: the id of the hydration that replays the log."""
+        ...
+
+
 Unread = Callable[[], Mapping[int, int]]
 """From which offset on each partition of a log has not been committed yet."""
 

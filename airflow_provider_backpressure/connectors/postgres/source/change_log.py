@@ -5,6 +5,7 @@ import logging
 import uuid
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypedDict
 
 import psycopg
 from psycopg import sql
@@ -58,6 +59,15 @@ IDLE_BYTES = 512
 _SETTINGS = {"lock_timeout": "30s"}
 _warned: dict[str, float] = {}
 """The level at which each slot's log was warned of last, in this process."""
+
+
+class Limits(TypedDict):
+    """What a source may keep of its log."""
+
+    most: int | None
+    """Bytes; ``None``: what the server allows itself."""
+    restarts: bool
+    """Whether the log is given up there, and all is read again."""
 
 
 class PostgresLog:
@@ -138,7 +148,7 @@ class PostgresLog:
             self._warn(slot, kept)
             return
         if self._restarts:
-            self.drop()
+            self._drop_log()
             raise SnapshotLost(f"{kept}, more than it may: it was dropped, as declared, and the table is read again.")
         if replaying is None:
             raise SourceRefused(f"{kept}, more than it may, and no run replays it: trigger the DAG, or make room.")
@@ -161,7 +171,9 @@ class PostgresLog:
         _warned[self.stream] = level
 
     def drop(self) -> None:
+        self._drop_log()
 
+    def _drop_log(self) -> None:
         def remove(connection: Connection) -> None:
             drop_slot(connection, self.stream)
             drop_publication(connection, self.stream)
@@ -307,10 +319,14 @@ class PostgresLog:
         self._session.transaction(make)
 
     def _statement(self) -> sql.Composed:
+        return self._statement_for(self._tables)
+
+    def _statement_for(self, names: Sequence[QualifiedName]) -> sql.Composed:
         new = self._session.server_version >= PUBLISHES_GENERATED
-        return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish = {}{})").format(
+        tables = sql.SQL(", ").join(sql.SQL(f"ONLY {table.sql}") for table in names)
+        return sql.SQL("CREATE PUBLICATION {}{} WITH (publish = {}{})").format(
             sql.Identifier(self.stream),
-            sql.SQL(", ").join(sql.SQL(f"ONLY {table.sql}") for table in self._tables),
+            sql.SQL(" FOR TABLE {}").format(tables) if names else sql.SQL(""),
             sql.Literal("insert, update, delete, truncate"),
             sql.SQL(", publish_generated_columns = stored" if new else ""),
         )

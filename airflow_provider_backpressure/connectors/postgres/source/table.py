@@ -25,6 +25,7 @@ from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
 from airflow_provider_backpressure.connectors.postgres.source.block_splitter import block_ranges, cut_blocks, parts
 from airflow_provider_backpressure.connectors.postgres.source.boundaries import cut_range, in_order, key_ranges
 from airflow_provider_backpressure.connectors.postgres.source.change_log import (
+    Limits,
     PostgresLog,
     window_slice,
 )
@@ -44,6 +45,7 @@ from airflow_provider_backpressure.connectors.postgres.source.query import (
     measure_size,
     row_size,
 )
+from airflow_provider_backpressure.connectors.postgres.source.shared_log import SharedTableLog
 from airflow_provider_backpressure.connectors.postgres.source.snapshot_keeper import SnapshotKeeper
 from airflow_provider_backpressure.connectors.relational.split import Split
 from airflow_provider_backpressure.connectors.relational.table import DatabaseTable, Dialect, select_tables
@@ -147,6 +149,15 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         """See :meth:`..core.ports.Source.upstream`. The place of the server's log: of all its databases and tables."""
         return Upstream(unit=Unit.BYTES, at=from_lsn(self._position()))
 
+    def get_shared_log(self, stream: str) -> SharedTableLog:
+        """See :meth:`..core.ports.SharesLog.get_shared_log`."""
+        key = f"shared {stream}"
+        if key not in self._logs:
+            self._logs[key] = SharedTableLog(self._endpoint, self._name, stream, **self._limits)
+        found = self._logs[key]
+        assert isinstance(found, SharedTableLog), "kept under a key of its own"
+        return found
+
     def _choose_consistency(self, consistency: Consistency | None, after: str | None) -> Consistency:
         return Consistency.STATIC if after is not None else consistency or Consistency.SNAPSHOT
 
@@ -180,14 +191,13 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         return window_slice(bounds, self._name, slice_id)
 
     def _open_log(self, hydration_id: str) -> PostgresLog:
+        return PostgresLog(self._endpoint, self._name, hydration_id, **self._limits)
+
+    @property
+    def _limits(self) -> Limits:
+        """Return what may be kept of the log, and what happens there."""
         declared = self._declared
-        return PostgresLog(
-            self._endpoint,
-            self._name,
-            hydration_id,
-            most=declared.wal_limit,
-            restarts=declared.at_wal_limit == DROP_AND_RESTART,
-        )
+        return {"most": declared.wal_limit, "restarts": declared.at_wal_limit == DROP_AND_RESTART}
 
     def _log_keys(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[tuple[str, ...], ...]:
         return replayable(self._session, table, columns, self._declared.as_text)
