@@ -46,3 +46,9 @@ class PostgresSink(Declared):
         from airflow_provider_backpressure.connectors.postgres.sink.target import PostgresTarget
 
         return PostgresTarget(self, endpoint)
+
+    def open_stream(self, endpoint: Endpoint, stream: str) -> Sink:
+        """Return where a log is replayed that this target shares with others. ``stream``: the id of its hydration."""
+        from airflow_provider_backpressure.connectors.postgres.sink.stream_target import PostgresStreamTarget
+
+        return PostgresStreamTarget(self, endpoint, stream)

@@ -1,5 +1,6 @@
 """The declaration of a PostgreSQL table as a source. Knows no connection and imports no driver."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -79,3 +80,10 @@ class PostgresSource(TableSource):
         from airflow_provider_backpressure.connectors.postgres.source.table import PostgresTable
 
         return PostgresTable(self, endpoint)
+
+    def open_stream(self, endpoint: Endpoint, stream: str, tables: Sequence[str]) -> Source:
+        """Return the log that ``tables`` of this database share. ``stream``: the id of its hydration."""
+        from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+        from airflow_provider_backpressure.connectors.postgres.source.stream import PostgresStream
+
+        return PostgresStream(self, endpoint, stream, [QualifiedName.parse(table) for table in tables])
