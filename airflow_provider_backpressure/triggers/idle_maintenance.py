@@ -20,6 +20,7 @@ from airflow_provider_backpressure.core.admission.health_watch import HealthWatc
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.new_data import Unread
+from airflow_provider_backpressure.core.planning.change_windows import open_log
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.alerts import KEY, Event, Kind, event, of_course
@@ -89,7 +90,7 @@ class Guard:
             # Airflow's channel to the triggerer belongs to the event loop: a thread of asyncio's own cannot use it.
             self._open = await sync_to_async(self._make_open)(hydration)
             self._declaration = hydration.declaration
-        await asyncio.to_thread(_guard, self._open, hydration.id, replaying)
+        await asyncio.to_thread(_guard, self._open, hydration, replaying)
 
     def forget(self) -> None:
         """Read the connection again the next time: it may have changed."""
@@ -106,9 +107,9 @@ class Guard:
         return agree(kept) if agree and type(kept) is type(self.source) else self.source
 
 
-def _guard(opened: Callable[[], Source], hydration_id: str, replaying: bool | None) -> None:
+def _guard(opened: Callable[[], Source], hydration: Hydration, replaying: bool | None) -> None:
     with closing(opened()) as source:
-        source.log(hydration_id).guard(replaying=replaying)
+        open_log(source, hydration.id, hydration.plan).guard(replaying=replaying)
 
 
 log = logging.getLogger(__name__)

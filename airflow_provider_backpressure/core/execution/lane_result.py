@@ -8,7 +8,7 @@ from typing import NamedTuple
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.hydration import Refusal
 from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
-from airflow_provider_backpressure.core.planning.change_windows import find_released_position
+from airflow_provider_backpressure.core.planning.change_windows import find_released_position, open_log
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
@@ -100,6 +100,7 @@ def spec_for(
         transform=plan.transform,
         last_write=last_write,
         since=plan.snapshot_epoch if plan.survives else 0,
+        tables=plan.tables,
         task_cpus=task_cpus,
         small=record.planned_rows <= SMALL_ROWS and record.planned_bytes <= SMALL_BYTES,
     )
@@ -130,7 +131,7 @@ def guard_log(source: Source, hydration_id: str, plan: Plan) -> None:
     if plan.consistency is not Consistency.CATCH_UP:
         return
     try:
-        source.log(hydration_id).guard(replaying=plan.replays)
+        open_log(source, hydration_id, plan).guard(replaying=plan.replays)
     except SourceUnavailable as error:
         log.warning("What the source keeps of its log is not known: %s", error)
 

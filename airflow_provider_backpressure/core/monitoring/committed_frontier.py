@@ -80,7 +80,8 @@ def read_committed_frontier(hydration: Hydration, ledger: LedgerReader, *, befor
     log = unread(plan, ledger)
     if log is not None:
         return dict(log().items())
-    if plan is None:
+    if plan is None or plan.stream:
+        # What follows the ranges of a table that shares its log is in the stream's plans.
         return None
     if plan.replays:
         return at_position(plan, find_replayed_position(plan, ledger))

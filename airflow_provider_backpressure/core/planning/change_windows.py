@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.ports import ChangeLog
+from airflow_provider_backpressure.core.ports import ChangeLog, SharedTableLog, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import (
@@ -46,6 +46,22 @@ class Stand:
         return self.end >= self.goal
 
 
+def open_log(source: Source, hydration_id: str, plan: Plan | None) -> ChangeLog:
+    """Return the log that a plan is about: the hydration's own, or the table's part of one that tables share."""
+    if plan is not None and plan.stream:
+        return open_shared_log(source, plan.stream)
+    return source.log(hydration_id)
+
+
+def open_shared_log(source: Source, stream: str) -> SharedTableLog:
+    """Return a table's part of a log; ``SourceRefused`` where no log of such a source can be shared."""
+    share = getattr(source, "get_shared_log", None)
+    if share is None:
+        raise SourceRefused(f"The log of {source.identity} cannot be shared with other tables.")
+    found: SharedTableLog = share(stream)
+    return found
+
+
 def stand(plan: Plan, markers: Iterable[Marker]) -> Stand:
     """Return how far a plan brings its target. ``markers``: those of the plan."""
     window, told = ReplayWindow.from_window(plan.read.window), [marker.read_at for marker in markers]
@@ -77,7 +93,13 @@ def next_windows(
     plan: Plan, log: ChangeLog, markers: Iterable[Marker], *, budget: Budget, hydrating: bool
 ) -> tuple[Plan, list[LogBounds]] | None:
     """Return the plan that follows one whose ranges are all committed; ``None`` where nothing was written since."""
-    found = stand(plan, markers)
+    return windows_from(stand(plan, markers), plan, log, budget=budget, hydrating=hydrating)
+
+
+def windows_from(
+    found: Stand, plan: Plan, log: ChangeLog, *, budget: Budget, hydrating: bool
+) -> tuple[Plan, list[LogBounds]] | None:
+    """Return the plan of the windows behind a position; ``None`` where nothing was written since. ``plan``: before."""
     windows = log.windows(found.end, bytes=budget.range_bytes)
     if not windows:
         if not found.reached:

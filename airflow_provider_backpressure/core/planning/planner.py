@@ -13,6 +13,7 @@ from airflow_provider_backpressure.core.planning.change_windows import (
     find_released_position,
     find_replaced_log,
     next_windows,
+    open_log,
     stand,
     with_storage,
 )
@@ -65,6 +66,8 @@ class Planner(Previewer):
     refresh: Refresh = Refresh.ONCE
     allow_deletes: bool = False
     """Whether this run may delete any number of rows under ``mirror``."""
+    stream: str = ""
+    """Id of the hydration whose log new plans under ``catch_up`` share with other tables; empty: a log of their own."""
     choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
     """What of the snapshot's ranges is planned: all, but for a probe's sample."""
 
@@ -138,6 +141,9 @@ class Planner(Previewer):
         )
         if hydration is None or (plan := hydration.plan) is None or plan.consistency is not Consistency.CATCH_UP:
             return False
+        if plan.stream:
+            # The windows are those of the stream, for all of its tables.
+            return False
         if self.ledger.counts(plan.plan_id).open:
             return False
         Completion(plan=plan, ledger=self.ledger, sink=self.sink).check()
@@ -194,6 +200,7 @@ class Planner(Previewer):
             position=snapshot.position,
             version=snapshot.version,
             versions=snapshot.versions,
+            stream=self.stream if catches_up else "",
             environment=self.environment,
             restarted_by=restarted_by or hydration.restarted_by,
         )
@@ -218,7 +225,7 @@ class Planner(Previewer):
             # Where the ledger did not answer it may have the plan all the same.
             if catches_up and not isinstance(error, LedgerUnavailable):
                 with suppress(BackpressureError):
-                    self.source.log(hydration.id).drop()
+                    open_log(self.source, hydration.id, draft).drop()
             raise
         plan = self.take_target(hydration, draft)
         return Planned(
@@ -247,11 +254,12 @@ class Planner(Previewer):
 
     def _keep_log(self, hydration: Hydration, draft: Plan) -> str | None:
         """Let the source keep its log before the first range is read; give up a log that is not replayed any more."""
-        if draft.consistency is Consistency.CATCH_UP:
-            return str(self.source.log(hydration.id).begin())
-        if hydration.plan is not None and hydration.plan.consistency is Consistency.CATCH_UP:
-            self.source.log(hydration.id).drop()
-        return draft.position
+        before, catches_up = hydration.plan, draft.consistency is Consistency.CATCH_UP
+        position = str(open_log(self.source, hydration.id, draft).begin()) if catches_up else draft.position
+        kept = before if before is not None and before.consistency is Consistency.CATCH_UP else None
+        if kept is not None and not (catches_up and kept.stream == draft.stream):
+            open_log(self.source, hydration.id, kept).drop()
+        return position
 
     def take_target(self, hydration: Hydration, plan: Plan) -> Plan:
         """Return the plan with the epoch under which it holds the target; every older plan is refused from then on.
@@ -308,10 +316,12 @@ class Planner(Previewer):
         check_held(plan, self.sink)
         if not counts.open:
             if hydration.phase is Phase.STEADY_STATE:
-                found = self._replay(hydration, plan)
+                found = None if plan.stream else self._replay(hydration, plan)
                 if found is not None:
                     return found
                 note = "nothing was written to the source's log since it was replayed last"
+                if plan.stream:
+                    note = "its changes are replayed with those of the tables that share its log"
                 return Planned(
                     verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=counts.total, note=note
                 )

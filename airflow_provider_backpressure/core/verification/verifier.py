@@ -115,7 +115,7 @@ class Verifier:
             found = {record.slice_id: writes.proves(record) for record in ranges if record.slice_id not in markers}
             markers |= {key: mark for key, mark in found.items() if mark is not None}
         ranges = (record for record in ranges if record.state is not RangeState.REVOKED)
-        if self.plan.write.ordered:
+        if self.plan.write.ordered or self.plan.stream:
             return self._in_order(ranges, markers)
         if skips:
             # A transform keeps the key under mirror, but not what is hashed in the source.
