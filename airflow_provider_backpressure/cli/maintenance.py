@@ -3,7 +3,7 @@
 from argparse import Namespace
 from collections.abc import Collection, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.pruning import age, prune
-from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
+from airflow_provider_backpressure.core.planning.change_windows import SUFFIX, open_log
 from airflow_provider_backpressure.core.planning.preconditions import way_out
 from airflow_provider_backpressure.core.ports.ledger import History, Ledger, count_leased
 from airflow_provider_backpressure.core.ports.sink import Sink
@@ -262,18 +262,33 @@ def forget(args: Namespace) -> None:
     with open_ledger(args) as ledger:
         found = find_hydration(ledger, args.hydration)
         _check_unleased(ledger, found)
+        stream = found.plan.stream if found.plan is not None else ""
+        sharing = _find_sharing(ledger, stream or found.id) - {found.sink_identity}
+        if sharing and not stream:
+            raise LedgerRefused(
+                f"{len(sharing)} tables share the log of {found.source_identity}: forget {', '.join(sorted(sharing))} "
+                "first."
+            )
         if found.plan is not None and found.plan.consistency is Consistency.CATCH_UP:
             drop_log(found)
+            if stream and not sharing:
+                drop_log(replace(found, id=stream, plan=replace(found.plan, stream="")))
+                ledger.forget(stream)
             print(f"{found.source_identity} keeps no log for it any more.")
         ledger.forget(found.id)
         print(f"{found.sink_identity} is forgotten; its rows stay, and so does its fence.")
 
 
+def _find_sharing(ledger: Ledger, stream: str) -> set[str]:
+    """Return the targets of the tables that share a log."""
+    return {one.sink_identity for one in ledger.hydrations() if one.plan is not None and one.plan.stream == stream}
+
+
 def drop_log(hydration: Hydration) -> None:
-    """Remove what keeps the source's log."""
+    """Remove what keeps the source's log for a hydration; a log that tables share is kept for the others."""
     source = declaration_of(hydration).source
     with closing(source.open(endpoint(source.conn_id, *source.conn_types))) as opened:
-        opened.log(hydration.id).drop()
+        open_log(opened, hydration.id, hydration.plan).drop()
 
 
 def _check_unleased(ledger: Ledger, hydration: Hydration) -> None:

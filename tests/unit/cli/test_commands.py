@@ -402,6 +402,41 @@ def test_forget_removes_a_hydration_and_drops_the_log_that_is_kept_for_it(world,
     assert world.ledger.hydrations() == []
 
 
+def test_forget_keeps_a_log_that_other_tables_share_until_the_last_of_them(world, airflow, monkeypatch):
+    """A slot that nobody reads fills the source's disk; one that others read is theirs."""
+    dropped = []
+    monkeypatch.setattr(
+        "airflow_provider_backpressure.cli.maintenance.drop_log",
+        lambda found: dropped.append((found.id, found.plan.stream)),
+    )
+    first, names = world.hydration, ("one", "two", "log")
+    ids = [
+        world.ledger.register(
+            environment="default",
+            source_identity=f"memory://source/{name}",
+            sink_identity=f"memory://sink/{name}",
+            owner="dag",
+            cluster="spark",
+            credits=1,
+        ).id
+        for name in names
+    ]
+    stream = ids[-1]
+    for id_ in ids:
+        shared = stream if id_ != stream else ""
+        following = replace(first.plan, plan_id=id_, consistency=Consistency.CATCH_UP, stream=shared)
+        world.ledger.save_plan(id_, following, ())
+    code, _, err = airflow("forget", stream)
+    assert (code, dropped) == (1, [])
+    assert "2 tables share the log" in err
+    assert airflow("forget", ids[0])[0] == 0
+    assert dropped == [(ids[0], stream)]
+    assert stream in {one.id for one in world.ledger.hydrations()}
+    assert airflow("forget", ids[1])[0] == 0
+    assert dropped[1:] == [(ids[1], stream), (stream, "")]
+    assert [one.id for one in world.ledger.hydrations()] == [first.id]
+
+
 def test_a_renamed_dag_owns_its_hydrations_by_a_command(world, airflow, monkeypatch):
     """L6, its part about ownership: with who, when and why; not while the old one works."""
     running: set[tuple[str, str]] = set()
