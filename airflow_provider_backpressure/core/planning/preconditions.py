@@ -87,6 +87,15 @@ def check_mode(mode: Mode, source: Source, sink: Sink) -> None:
         )
 
 
+def check_deletes(read: ReadSpec, *, ordered: bool, mode: Mode) -> None:
+    """Raise where records that delete rows would be kept as rows."""
+    if read.holds_deletes and not ordered:
+        raise InvalidDeclaration(
+            f"The source's records are change events, of which some delete rows: mode={mode.value!r} would keep those. "
+            "Use mode='upsert'."
+        )
+
+
 def check_consistency(wanted: Consistency | None, plan: Plan) -> None:
     """Raise where a target that follows the log, and one that does not, would have to become each other."""
     wanted = wanted or plan.consistency

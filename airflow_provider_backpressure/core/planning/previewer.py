@@ -10,6 +10,7 @@ from airflow_provider_backpressure.core.planning.change_windows import check_rep
 from airflow_provider_backpressure.core.planning.mirroring import check_mirrored
 from airflow_provider_backpressure.core.planning.preconditions import (
     NEEDED_MODULES,
+    check_deletes,
     check_key,
     check_mode,
     check_modules,
@@ -80,6 +81,7 @@ class Previewer:
             snapshot = keep_planned_columns(snapshot, plan, self.on_new_column)
         executors, read = self._probe(self.source.read_spec(snapshot))
         ordered = snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT
+        check_deletes(read, ordered=ordered, mode=self.mode)
         columns = read.columns
         if self.transform:
             columns = self.runner.describe(replace(read, marks_tombstones=ordered), self.transform)

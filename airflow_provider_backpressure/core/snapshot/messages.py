@@ -120,7 +120,9 @@ class ReadSpec:
     """How the table was stored when it was planned; ``None`` where that does not matter, or in an earlier release."""
     decoding: Mapping[str, Any] = field(default_factory=dict)
     """How the ``key`` and the ``value`` of a topic's records are decoded, with every schema that they may have; neither
-    where no registry has their schemas."""
+    where no registry has their schemas. And how the ``envelope`` is read that values may be in."""
+    holds_deletes: bool = False
+    """Whether records delete rows, beside tombstones: without their order they cannot be read."""
     substitutes: tuple[Substitute, ...] = ()
     """Of a plan those that its jobs carry; of a source those that it has."""
 

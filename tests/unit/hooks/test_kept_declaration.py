@@ -20,7 +20,7 @@ from airflow_provider_backpressure.hooks.recorded_declaration import (
     to_json,
 )
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
-from airflow_provider_backpressure.sources import KafkaSource, LandedSource, MySQLSource, PostgresSource
+from airflow_provider_backpressure.sources import Debezium, KafkaSource, LandedSource, MySQLSource, PostgresSource
 from tests.support.world import MemoryTable
 
 DELTA = DeltaSink(conn_id="lake", path="s3://lake/orders")
@@ -70,6 +70,7 @@ def test_every_field_comes_back():
     [
         {"source": MySQLSource(conn_id="shop_db", table="shop.orders")},
         {"source": KafkaSource(conn_id="events", topic="orders", start={0: 12})},
+        {"source": KafkaSource(conn_id="c", topic="t", fields={"id": "int"}, envelope=Debezium(flattened=True))},
         {"source": LandedSource(lake=DELTA)},
         {"sink": DELTA},
         {"sink": ParquetSink(conn_id="lake", path="s3://lake/orders")},
@@ -82,6 +83,7 @@ def test_every_source_and_sink_comes_back(side: dict[str, Any]):
     again = read(declared)
     assert to_json(again) == to_json(declared)
     assert (type(again.source), type(again.sink)) == (type(declared.source), type(declared.sink))
+    assert getattr(again.source, "envelope", None) == getattr(declared.source, "envelope", None)
 
 
 def test_a_time_to_begin_with_comes_back():

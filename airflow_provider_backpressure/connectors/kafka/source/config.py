@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from airflow_provider_backpressure.connectors.kafka.source.formats import CONN_TYPES, Format
+from airflow_provider_backpressure.connectors.kafka.source.formats import CONN_TYPES, Debezium, Format
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -52,6 +52,8 @@ class KafkaSource(Declared):
     """How values are written whose schemas are in a registry; it stands for ``format`` and ``fields``."""
     key: str | Format = "bytes"
     """``bytes``, ``text`` where every key is UTF-8, or how keys are written whose schemas are in a registry."""
+    envelope: Debezium | None = None
+    """What values are wrapped in: change events, which need ``mode="upsert"``, and ``fields`` for the row's columns."""
     start: Start = EARLIEST
     """Where the first run begins: ``earliest``, ``latest``, an aware time (a datetime or ISO text), or offsets by
     partition, of which those not named begin at their earliest."""
@@ -85,6 +87,7 @@ class KafkaSource(Declared):
             check_field(name, type_)
         if self.fields is not None and not self.fields:
             raise InvalidDeclaration("KafkaSource.fields must name at least one field, or be None for the whole value.")
+        self._check_envelope()
         if self.bad_timestamps not in BAD_TIMESTAMPS:
             raise InvalidDeclaration(
                 f"KafkaSource.bad_timestamps must be one of {', '.join(BAD_TIMESTAMPS)}, not {self.bad_timestamps!r}."
@@ -118,6 +121,20 @@ class KafkaSource(Declared):
 
         self._check_topic()
         return KafkaTopic(self, endpoint)
+
+    def _check_envelope(self) -> None:
+        if self.envelope is None:
+            return
+        if not isinstance(self.envelope, Debezium):
+            raise InvalidDeclaration(f"KafkaSource.envelope must be Debezium(…) or None, not {self.envelope!r}.")
+        if self.value is not None:
+            raise InvalidDeclaration(
+                f"KafkaSource.envelope goes with JSON and fields, not with value={type(self.value).__name__}(…)."
+            )
+        if self.fields is None:
+            raise InvalidDeclaration(
+                'KafkaSource.envelope needs fields: the columns of the row, as {"id": "bigint"}, by their names there.'
+            )
 
     def _check_topic(self) -> None:
         if not isinstance(self.topic, str) or not _TOPIC.fullmatch(self.topic) or self.topic in (".", ".."):

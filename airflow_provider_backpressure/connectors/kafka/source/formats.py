@@ -1,4 +1,4 @@
-"""Formats of keys and values whose schemas are in a registry, as a DAG declares them. They hold names and no secret."""
+"""Formats of keys and values, as a DAG declares them. They hold names and no secret."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ CONN_TYPES = ("http",)
 """Types that the connection of a registry may be of."""
 KEY = "key"
 """Name of the column of keys, and of a key that is a single value."""
+DECIMAL_MODES = ("precise", "string", "double")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,48 @@ class JsonSchema(Registered):
         if whole == KEY or not types:
             return Shape(types={whole: "json"}, is_whole=True)
         return Shape(types=types)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Debezium:
+    """Values are change events of Debezium, each of which writes or deletes a row.
+
+    The names of Debezium's settings are its own, with ``_`` for ``.``. Raises :class:`InvalidDeclaration`.
+    """
+
+    templated: ClassVar[tuple[str, ...]] = ()
+    """Fields whose text may be a template."""
+
+    flattened: bool = False
+    """Whether a value is the row itself, as the transform ``ExtractNewRecordState`` leaves it, and no envelope."""
+    decimal_handling_mode: str = "precise"
+    """As the connector has it. It matters for records without a schema: only with ``string`` a text may be a number."""
+    unavailable_value_placeholder: str = "__debezium_unavailable_value"
+    """As the connector has it: what stands for a value that the source did not log."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if not isinstance(self.flattened, bool):
+            raise InvalidDeclaration(f"Debezium.flattened must be True or False, not {self.flattened!r}.")
+        if self.decimal_handling_mode not in DECIMAL_MODES:
+            raise InvalidDeclaration(
+                f"Debezium.decimal_handling_mode must be one of {', '.join(DECIMAL_MODES)}, not "
+                f"{self.decimal_handling_mode!r}."
+            )
+        if not self.unavailable_value_placeholder or not isinstance(self.unavailable_value_placeholder, str):
+            raise InvalidDeclaration("Debezium.unavailable_value_placeholder must be the connector's own text.")
+
+    def identity(self) -> list[Any]:
+        """Return what makes other rows of the same records."""
+        return ["debezium", self.flattened]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what tasks need."""
+        return {
+            "flattened": self.flattened,
+            "decimals": self.decimal_handling_mode,
+            "placeholder": self.unavailable_value_placeholder,
+        }
 
 
 Format = Avro | JsonSchema

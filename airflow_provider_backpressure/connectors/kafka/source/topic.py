@@ -9,6 +9,7 @@ from datetime import datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_backpressure.connectors.kafka import ENVELOPE
 from airflow_provider_backpressure.connectors.kafka import metadata as identity
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED, SUBSTITUTE
 from airflow_provider_backpressure.connectors.kafka.errors import loss, shortfall
@@ -142,7 +143,8 @@ class KafkaTopic:
             conn_id=self._declared.conn_id,
             columns=snapshot.columns,
             window=snapshot.window,
-            decoding={part: pinned.to_json() for part, pinned in self._pinned.items()},
+            decoding={**{part: pinned.to_json() for part, pinned in self._pinned.items()}, **self._envelope()},
+            holds_deletes=self._declared.envelope is not None,
             substitutes=(SUBSTITUTE,) if find_spec(SUBSTITUTE.package) else (),
         )
 
@@ -210,6 +212,10 @@ class KafkaTopic:
             return columns_of(declared)
         key, values = found.get(KEY), found.get(VALUE)
         return columns_of(declared, to_columns(values) if values else None, to_key(key) if key else None)
+
+    def _envelope(self) -> dict[str, Any]:
+        envelope = self._declared.envelope
+        return {} if envelope is None else {ENVELOPE: envelope.to_json()}
 
     def _registry(self, format_: Format) -> Endpoint:
         place = self._endpoint.related.get(format_.registry_conn_id)
@@ -328,4 +334,6 @@ class KafkaTopic:
             return ""
         else:
             columns = [[column.name, column.type] for column in columns_of(declared)]
+        if declared.envelope is not None:
+            columns = [*columns, declared.envelope.identity()]
         return "#" + hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:12]

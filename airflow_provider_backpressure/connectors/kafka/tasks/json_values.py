@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -87,8 +87,8 @@ def read_text(record: "Message", part: str, value: bytes | None) -> str | None:
     return text
 
 
-class _Number(str):
-    """A number in the words of its sender: nothing of it is rounded."""
+class Verbatim(str):
+    """JSON in the words of its sender, as of a number nothing is to be rounded."""
 
     __slots__ = ()
 
@@ -97,18 +97,20 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-_parse: Callable[[str], Any] = json.JSONDecoder(
-    parse_int=_Number, parse_float=_Number, parse_constant=_no_number
-).decode
+JSON_DECODER = json.JSONDecoder(parse_int=Verbatim, parse_float=Verbatim, parse_constant=_no_number)
+"""Gives numbers as :class:`Verbatim`, and refuses what is no JSON with a ``ValueError``."""
 
 
 def _parse_value(record: "Message") -> tuple[str | None, Any]:
     """Return a value's text and what it says."""
     text = read_text(record, "value", record.value())
-    if text is None:
-        return None, None
+    return text, None if text is None else parse_json(record, text)
+
+
+def parse_json(record: "Message", text: str) -> Any:
+    """Return what the text of a record's value says."""
     try:
-        return text, _parse(text)
+        return JSON_DECODER.decode(text)
     except ValueError as error:
         reason = str(error).partition(": line")[0]
         at = getattr(error, "pos", None)
@@ -289,7 +291,7 @@ def _to_text(value: Any, *, as_json: bool) -> str | None:
 
 
 def _dump(value: Any) -> str:
-    if isinstance(value, _Number):
+    if isinstance(value, Verbatim):
         return str(value)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(name)}: {_dump(each)}" for name, each in value.items()) + "}"

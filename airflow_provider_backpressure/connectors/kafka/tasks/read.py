@@ -21,10 +21,10 @@ from airflow_provider_backpressure.connectors.kafka.connect import NEEDED, SUBST
 from airflow_provider_backpressure.connectors.kafka.errors import Failure, Heard, loss, translate_error, where
 from airflow_provider_backpressure.connectors.kafka.metadata import open_client
 from airflow_provider_backpressure.connectors.kafka.tasks.values import (
-    mark_tombstones,
     to_batch,
     to_batch_with_bad,
     to_decoders,
+    to_events,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Piece, bounds_from_json
@@ -78,20 +78,20 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             topic=what["topic"],
             accept_loss=what["accept_loss"],
         )
-        null_times = what.get("null_timestamps", False)
-        make = to_batch_with_bad if read.keep_bad else partial(to_batch, trusts=read.trusts)
-        decoders = to_decoders(read)
+        make = partial(
+            to_batch_with_bad if read.keep_bad else partial(to_batch, trusts=read.trusts),
+            columns=read.columns,
+            topic=what["topic"],
+            null_times=what.get("null_timestamps", False),
+            decoders=to_decoders(read),
+            events=to_events(read),
+            marks=read.marks_tombstones,
+        )
         found = reading.records(bounds.pieces)
         while True:
             with _pause_garbage_collection():
                 records = next(found, None)
-                batch = (
-                    make(records, read.columns, what["topic"], null_times=null_times, decoders=decoders)
-                    if records
-                    else None
-                )
-                if records and read.marks_tombstones:
-                    batch = mark_tombstones(batch, records, keep_bad=read.keep_bad)
+                batch = make(records) if records else None
                 del records
             if batch is None:
                 break

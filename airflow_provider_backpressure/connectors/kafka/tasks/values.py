@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pyarrow
 
+from airflow_provider_backpressure.connectors.kafka import ENVELOPE
+from airflow_provider_backpressure.connectors.kafka.tasks.debezium import ChangeEvents
 from airflow_provider_backpressure.connectors.kafka.tasks.framing import HEAD, Decoder, Unframed
 from airflow_provider_backpressure.connectors.kafka.tasks.json_values import (
     FIRST_MILLIS,
@@ -42,8 +44,16 @@ def to_decoders(read: ReadSpec) -> Decoders:
     """Return what takes keys and values apart, as a plan has it."""
     columns = {"key": read.columns[GIVEN - 2 : GIVEN - 1], "value": read.columns[GIVEN:]}
     return {
-        part: Decoder(decoding=decoding, columns=columns[part], part=part) for part, decoding in read.decoding.items()
+        part: Decoder(decoding=read.decoding[part], columns=columns[part], part=part)
+        for part in columns
+        if part in read.decoding
     }
+
+
+def to_events(read: ReadSpec) -> ChangeEvents | None:
+    """Return what reads the values of a topic of change events; ``None`` where they are plain values."""
+    envelope = read.decoding.get(ENVELOPE)
+    return None if envelope is None else ChangeEvents(**envelope)
 
 
 GIVEN = 6
@@ -61,47 +71,61 @@ def to_batch(
     trusts: bool = False,
     null_times: bool = False,
     decoders: Decoders = NO_DECODERS,
+    events: ChangeEvents | None = None,
+    marks: bool = False,
 ) -> pyarrow.RecordBatch:
     """Return records as a batch of these columns; ``SourceRefused`` names the first that is not what they say.
 
     ``trusts``: whether a value that is one JSON text need not be looked at here. ``null_times``: whether a record's
-    timestamp that no reader holds becomes NULL.
+    timestamp that no reader holds becomes NULL. ``events``: what reads values that are change events. ``marks``:
+    whether :data:`TOMBSTONE` comes behind the columns.
     """
-    key = columns[GIVEN - 2]
+    keys = _keys(records, columns[GIVEN - 2], decoders.get("key"))
+    values = columns[GIVEN:]
+    if events is not None:
+        found, deletes = events.read(records, _key_words(records, keys[0], decoders), values)
+    else:
+        found = _values(records, values, decoders.get("value"), trusts=trusts)
+        deletes = [value is None for value in each_part(records, "value")] if marks else []
     arrays = [
         pyarrow.repeat(buffers.text(topic), len(records)),
         _numbers(records, "partition", pyarrow.int32()),
         _numbers(records, "offset", pyarrow.int64()),
         _times(records, null_times=null_times),
-        *_keys(records, key, decoders.get("key")),
+        *keys,
         _headers(records),
-        *_values(records, columns[GIVEN:], decoders.get("value"), trusts=trusts),
+        *found,
+        *([pyarrow.array(deletes, pyarrow.bool_())] if marks else []),
     ]
-    return pyarrow.record_batch(arrays, names=[column.name for column in columns])
+    return pyarrow.record_batch(arrays, names=_names(columns, marks=marks))
 
 
-def mark_tombstones(batch: pyarrow.RecordBatch, records: Records, *, keep_bad: bool) -> pyarrow.RecordBatch:
-    """Return the batch with :data:`TOMBSTONE` behind the columns of the records."""
-    marks = pyarrow.array([value is None for value in each_part(records, "value")], pyarrow.bool_())
-    return batch.add_column(batch.num_columns - keep_bad, TOMBSTONE, marks)
+def _names(columns: Sequence[Column], *, marks: bool) -> list[str]:
+    return [*(column.name for column in columns), *([TOMBSTONE] if marks else [])]
+
+
+def _key_words(records: Records, column: pyarrow.Array, decoders: Decoders) -> Iterable[bytes | str | None]:
+    """Return keys as JSON: as they were sent, or as a registry's schema has made it of them."""
+    return column.to_pylist() if "key" in decoders else each_part(records, "key")
 
 
 def to_batch_with_bad(
-    records: Records,
-    columns: Sequence[Column],
-    topic: str,
-    *,
-    null_times: bool = False,
-    decoders: Decoders = NO_DECODERS,
+    records: Records, columns: Sequence[Column], topic: str, *, marks: bool = False, **settings: Any
 ) -> pyarrow.RecordBatch:
-    """Return records as a batch of these columns and :data:`BAD`, which names those that are not what they say."""
-    make = partial(to_batch, columns=columns, topic=topic, null_times=null_times, decoders=decoders)
-    pieces = list(_isolate(records, columns, topic, make))
+    """Return records as a batch of these columns and :data:`BAD`, which names those that are not what they say.
+
+    ``settings``: of :func:`to_batch`.
+    """
+    make = partial(to_batch, columns=columns, topic=topic, marks=marks, **settings)
+    empty = partial(_empty, columns=columns, topic=topic, marks=marks)
+    pieces = list(_isolate(records, make, empty))
     return pieces[0] if len(pieces) == 1 else pyarrow.Table.from_batches(pieces).combine_chunks().to_batches()[0]
 
 
 def _isolate(
-    records: Records, columns: Sequence[Column], topic: str, make: Callable[[Records], pyarrow.RecordBatch]
+    records: Records,
+    make: Callable[[Records], pyarrow.RecordBatch],
+    empty: Callable[["Message"], pyarrow.RecordBatch],
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield the records in pieces: those that are not what they say alone, what is between them together.
 
@@ -114,10 +138,10 @@ def _isolate(
     except Unreadable as error:
         at = next(index for index, record in enumerate(records) if record is error.record)
         half = (at + 1 + len(records)) // 2
-        yield from _isolate(records[:at], columns, topic, make)
-        yield _mark_rows(_empty(records[at], columns, topic), bad(error.reason, records[at].value()))
-        yield from _isolate(records[at + 1 : half], columns, topic, make)
-        yield from _isolate(records[half:], columns, topic, make)
+        yield from _isolate(records[:at], make, empty)
+        yield _mark_rows(empty(records[at]), bad(error.reason, records[at].value()))
+        yield from _isolate(records[at + 1 : half], make, empty)
+        yield from _isolate(records[half:], make, empty)
         return
     yield _mark_rows(batch, None)
 
@@ -126,7 +150,7 @@ def _mark_rows(batch: pyarrow.RecordBatch, mark: str | None) -> pyarrow.RecordBa
     return batch.append_column(BAD, pyarrow.array([mark] * batch.num_rows, pyarrow.string()))
 
 
-def _empty(record: "Message", columns: Sequence[Column], topic: str) -> pyarrow.RecordBatch:
+def _empty(record: "Message", columns: Sequence[Column], topic: str, *, marks: bool) -> pyarrow.RecordBatch:
     """Return what Kafka says of a record, without key and value."""
     arrays = [
         pyarrow.repeat(buffers.text(topic), 1),
@@ -134,8 +158,9 @@ def _empty(record: "Message", columns: Sequence[Column], topic: str) -> pyarrow.
         _numbers([record], "offset", pyarrow.int64()),
         _times([record], null_times=True),
         *(pyarrow.nulls(1, carrier(column.type)[0]) for column in columns[GIVEN - 2 :]),
+        *([pyarrow.repeat(buffers.FALSE, 1)] if marks else []),
     ]
-    return pyarrow.record_batch(arrays, names=[column.name for column in columns])
+    return pyarrow.record_batch(arrays, names=_names(columns, marks=marks))
 
 
 def _keys(records: Records, column: Column, decoder: Decoder | None) -> list[pyarrow.Array]:

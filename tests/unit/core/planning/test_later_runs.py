@@ -34,6 +34,14 @@ class Coarse(MemorySource):
 
 
 @dataclass(kw_only=True)
+class Deleting(MemorySource):
+    """A source of which some records delete rows."""
+
+    def read_spec(self, snapshot: Snapshot) -> ReadSpec:
+        return replace(super().read_spec(snapshot), holds_deletes=True)
+
+
+@dataclass(kw_only=True)
 class Runs:
     """Runs of one hydration of a rising column."""
 
@@ -266,3 +274,12 @@ def test_a_target_that_holds_rows_of_another_source_is_named(
     Runs(mode=mode, source=MemorySource(keys=range(100), identity="memory://another"), sink=first.sink).complete()
     assert "holds rows of another source, memory://source: plan " in caplog.text
     assert f"of memory://another {words}" in caplog.text
+
+
+@pytest.mark.statement("R3")
+@pytest.mark.parametrize("mode", [Mode.APPEND, Mode.UPSERT])
+def test_records_that_delete_rows_are_not_kept_as_rows(mode: Mode) -> None:
+    """R3: only the order of a log says what is left; these records have none."""
+    runs = Runs(source=Deleting(keys=range(3)), mode=mode)
+    with pytest.raises(InvalidDeclaration, match=r"some delete rows: mode='.*' would keep those. Use mode='upsert'"):
+        runs.planner().plan()

@@ -1,5 +1,6 @@
 """What a topic is declared by, and the columns that come of it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +15,7 @@ from airflow_provider_backpressure.connectors.kafka.source.config import (
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.sources import Avro, KafkaSource
+from airflow_provider_backpressure.sources import Avro, Debezium, KafkaSource
 
 AVRO = Avro(registry_conn_id="r")
 PLACE = Endpoint(conn_id="events", host="a:1,b:2", port=0, database="", user="")
@@ -36,6 +37,9 @@ PLACE = Endpoint(conn_id="events", host="a:1,b:2", port=0, database="", user="")
         ({"value": "avro"}, "value must be a format, as Avro"),
         ({"value": AVRO, "format": "raw"}, "leave format and fields out"),
         ({"value": AVRO, "fields": {"id": "bigint"}}, "leave format and fields out"),
+        ({"envelope": "debezium", "fields": {"id": "bigint"}}, r"envelope must be Debezium\(…\) or None"),
+        ({"envelope": Debezium()}, "envelope needs fields"),
+        ({"envelope": Debezium(), "value": AVRO}, r"not with value=Avro\(…\)"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_parse(values: dict[str, Any], words: str) -> None:
@@ -60,6 +64,30 @@ def test_what_may_be_a_template_is_refused_when_it_is_opened(values: dict[str, A
     """By then it is known."""
     with pytest.raises(InvalidDeclaration, match=words):
         KafkaSource(**{"conn_id": "events", "topic": "orders", **values}).open(PLACE)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"flattened": "yes"}, "flattened must be True or False"),
+        ({"decimal_handling_mode": "text"}, "must be one of precise, string, double"),
+        ({"unavailable_value_placeholder": ""}, "must be the connector's own text"),
+    ],
+)
+def test_settings_of_change_events_are_those_of_the_connector(values: dict[str, Any], words: str) -> None:
+    """Refused at parse."""
+    with pytest.raises(InvalidDeclaration, match=words):
+        Debezium(**values)
+
+
+def test_another_envelope_is_another_source() -> None:
+    """Its rows are others; what only decides which records are refused is not part of it."""
+    envelopes = [None, Debezium(), Debezium(flattened=True)]
+    sources = [KafkaSource(conn_id="c", topic="orders", fields={"id": "int"}, envelope=each) for each in envelopes]
+    identities = [each.open(PLACE).identity for each in sources]
+    assert len(set(identities)) == len(identities)
+    same = Debezium(decimal_handling_mode="string", unavailable_value_placeholder="x")
+    assert replace(sources[1], envelope=same).open(PLACE).identity == identities[1]
 
 
 def test_a_field_that_is_named_as_a_record_s_own_column_is_refused() -> None:
