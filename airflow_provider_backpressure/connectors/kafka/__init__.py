@@ -2,6 +2,3 @@
 
 The client library is imported where it is needed: DAGs that have no Kafka parse without it.
 """
-
-ENVELOPE = "envelope"
-"""Name of what a plan knows of change events, beside the schemas of keys and values."""

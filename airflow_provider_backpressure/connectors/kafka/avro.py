@@ -37,6 +37,19 @@ _LOGICAL = {
 }
 
 
+_TIME = "io.debezium.time."
+_CONNECT = {
+    ("int", f"{_TIME}Date"): "date",
+    ("int", f"{_TIME}Time"): "time-millis",
+    ("long", f"{_TIME}MicroTime"): "time-micros",
+    ("long", f"{_TIME}Timestamp"): "local-timestamp-millis",
+    ("long", f"{_TIME}MicroTimestamp"): "local-timestamp-micros",
+    ("long", f"{_TIME}NanoTimestamp"): "local-timestamp-nanos",
+    ("string", "io.debezium.data.Uuid"): "uuid",
+}
+"""Logical types by the names that Kafka Connect writes into a schema."""
+
+
 @dataclass(kw_only=True, eq=False)
 class Node:
     """A type. It may hold itself: a list's element that has the list's own type."""
@@ -74,6 +87,7 @@ class Field:
 @dataclass(kw_only=True)
 class _Parser:
     named: dict[str, Node] = field(default_factory=dict)
+    connect: bool = False
 
     def parse(self, schema: Any, space: str) -> Node:
         """Return a type; ``space``: the namespace around it."""
@@ -89,7 +103,11 @@ class _Parser:
         if kind in ("record", "error", "enum", "fixed"):
             return self._define(kind, schema, space)
         node = self.parse(kind, space)
-        return _with_logical(node, schema) if kind in PRIMITIVE else node
+        return self._with_logical(node, schema) if kind in PRIMITIVE else node
+
+    def _with_logical(self, node: Node, schema: Mapping[str, Any]) -> Node:
+        name = _CONNECT.get((node.kind, schema.get("connect.name", ""))) if self.connect else None
+        return replace(node, logical=name) if name and "logicalType" not in schema else _with_logical(node, schema)
 
     def _define(self, kind: str, schema: Mapping[str, Any], space: str) -> Node:
         name = str(schema["name"])
@@ -128,12 +146,13 @@ def _with_logical(node: Node, schema: Mapping[str, Any]) -> Node:
     return replace(node, logical=logical) if known else node
 
 
-def parse(schema: str, references: Sequence[str] = ()) -> Node:
+def parse(schema: str, references: Sequence[str] = (), *, connect: bool = False) -> Node:
     """Return the type of a schema; ``references``: those that it names, each behind what it names itself.
 
-    :class:`InvalidDeclaration` for a text that is no Avro schema.
+    ``connect``: whether names of Kafka Connect are logical types too. :class:`InvalidDeclaration` for a text that is
+    no Avro schema.
     """
-    parser = _Parser()
+    parser = _Parser(connect=connect)
     try:
         for text in references:
             parser.parse(json.loads(text), "")

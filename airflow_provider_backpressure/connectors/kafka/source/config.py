@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from airflow_provider_backpressure.connectors.kafka.source.formats import CONN_TYPES, Debezium, Format
+from airflow_provider_backpressure.connectors.kafka.source.formats import CONN_TYPES, Avro, Debezium, Format
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -53,7 +53,7 @@ class KafkaSource(Declared):
     key: str | Format = "bytes"
     """``bytes``, ``text`` where every key is UTF-8, or how keys are written whose schemas are in a registry."""
     envelope: Debezium | None = None
-    """What values are wrapped in: change events, which need ``mode="upsert"``, and ``fields`` for the row's columns."""
+    """Change events, which need ``mode="upsert"``: ``fields`` or ``value`` then says what their rows hold."""
     start: Start = EARLIEST
     """Where the first run begins: ``earliest``, ``latest``, an aware time (a datetime or ISO text), or offsets by
     partition, of which those not named begin at their earliest."""
@@ -127,13 +127,13 @@ class KafkaSource(Declared):
             return
         if not isinstance(self.envelope, Debezium):
             raise InvalidDeclaration(f"KafkaSource.envelope must be Debezium(…) or None, not {self.envelope!r}.")
-        if self.value is not None:
+        if self.value is not None and not isinstance(self.value, Avro):
             raise InvalidDeclaration(
-                f"KafkaSource.envelope goes with JSON and fields, not with value={type(self.value).__name__}(…)."
+                f"KafkaSource.envelope goes with fields or with value=Avro(…), not with {type(self.value).__name__}."
             )
-        if self.fields is None:
+        if self.value is None and self.fields is None:
             raise InvalidDeclaration(
-                'KafkaSource.envelope needs fields: the columns of the row, as {"id": "bigint"}, by their names there.'
+                'KafkaSource.envelope needs fields, the columns of the row as {"id": "bigint"}, or value=Avro(…).'
             )
 
     def _check_topic(self) -> None:

@@ -1,10 +1,11 @@
 """Formats of keys and values, as a DAG declares them. They hold names and no secret."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from airflow_provider_backpressure.connectors.kafka import avro
+from airflow_provider_backpressure.connectors.kafka.change_events import find_row
 from airflow_provider_backpressure.connectors.kafka.source import json_schema
 from airflow_provider_backpressure.connectors.kafka.source.registry import AVRO, JSON, Version
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -31,6 +32,8 @@ class Registered:
     """What formats have in common whose schemas are in a registry."""
 
     kind: ClassVar[str]
+    label: ClassVar[str]
+    """What a declaration calls it."""
     schema_type: ClassVar[str]
     templated: ClassVar[tuple[str, ...]] = ("registry_conn_id", "subject")
     """Fields whose text may be a template."""
@@ -69,6 +72,7 @@ class Avro(Registered):
     """
 
     kind: ClassVar[str] = "avro"
+    label: ClassVar[str] = "Avro"
     schema_type: ClassVar[str] = AVRO
     mixes: ClassVar[bool] = True
 
@@ -96,6 +100,32 @@ class Avro(Registered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AvroEvents(Avro):
+    """Change events in Avro: how a source with an envelope takes its :class:`Avro`, for values and for keys."""
+
+    is_key: bool
+    envelope: "Debezium"
+
+    @classmethod
+    def wrap(cls, format_: Avro, envelope: "Debezium", part: str) -> "AvroEvents":
+        """Return a declared format as the source takes it."""
+        declared = {each.name: getattr(format_, each.name) for each in fields(format_)}
+        return cls(**declared, envelope=envelope, is_key=part == KEY)
+
+    def shape(self, version: Version, whole: str) -> Shape:
+        """See :meth:`Avro.shape`. Of values the row's fields."""
+        node = avro.parse(version.schema, [text for _, text in version.references], connect=True)
+        if not self.is_key:
+            node = find_row(node, flattened=self.envelope.flattened)
+        return Shape(types=avro.column_types(node, whole, self.raw), is_whole=avro.record_of(node) is None)
+
+    def settings(self) -> Mapping[str, Any]:
+        """See :meth:`Avro.settings`."""
+        format_ = {} if self.is_key else {"format": "avro-events"}
+        return {**super().settings(), **format_, "events": self.envelope.to_json()}
+
+
+@dataclass(frozen=True, kw_only=True)
 class JsonSchema(Registered):
     """Records in JSON, each behind its schema's id as Confluent's serializers write it.
 
@@ -104,6 +134,7 @@ class JsonSchema(Registered):
     """
 
     kind: ClassVar[str] = "json"
+    label: ClassVar[str] = "JsonSchema"
     schema_type: ClassVar[str] = JSON
     mixes: ClassVar[bool] = False
 

@@ -96,7 +96,7 @@ def pin(format_: Format, subject: str, whole: str, place: Endpoint) -> Pinned:
     if strange or not versions:
         what = f"is of type {strange[-1].type}" if strange else "has no version"
         raise SourceRefused(
-            f"Subject {subject} of the schema registry at {place.host} {what}, and {type(format_).__name__} needs "
+            f"Subject {subject} of the schema registry at {place.host} {what}, and {format_.label} needs "
             f"schemas of type {format_.schema_type}."
         )
     if whole == KEY:

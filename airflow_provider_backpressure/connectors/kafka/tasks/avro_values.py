@@ -36,8 +36,8 @@ class AvroSchema:
     def load(cls, decoding: Mapping[str, Any], schema_id: int, part: str) -> Self:
         """Return a schema that a plan has pinned."""
         return cls(
-            writer=_parse(decoding, schema_id),
-            reader=_parse(decoding, decoding["latest"]),
+            writer=parse_pinned(decoding, schema_id),
+            reader=parse_pinned(decoding, decoding["latest"]),
             whole=part,
             as_text=part == "key",
             raw=decoding["raw"],
@@ -107,6 +107,8 @@ def _zeros(count: int) -> pyarrow.Array:
     return pyarrow.Array.from_buffers(pyarrow.int64(), count, [None, pyarrow.py_buffer(bytes(8 * count))])
 
 
-def _parse(decoding: Mapping[str, Any], schema_id: int) -> Node:
+def parse_pinned(decoding: Mapping[str, Any], schema_id: int) -> Node:
+    """Return the type of a schema that a plan has pinned."""
     known = decoding["schemas"][str(schema_id)]
-    return avro.parse(known["schema"], [text for _, text in known["references"]])
+    references = [text for _, text in known["references"]]
+    return avro.parse(known["schema"], references, connect="events" in decoding)

@@ -12,7 +12,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow
+import pyarrow.compute as pc
 
+from airflow_provider_backpressure.connectors.kafka.change_events import (
+    AFTER,
+    BEFORE,
+    DELETE,
+    FLAT_DELETED,
+    FLAT_OP,
+    OP,
+    SOURCE,
+    UNLOGGED,
+    WRITES,
+    describe_op,
+)
 from airflow_provider_backpressure.connectors.kafka.tasks.connect_values import (
     ConnectSchema,
     Convert,
@@ -22,6 +35,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.connect_values import 
 from airflow_provider_backpressure.connectors.kafka.tasks.json_values import (
     JSON_DECODER,
     Records,
+    Verbatim,
     json_field,
     parse_json,
     read_text,
@@ -32,22 +46,11 @@ from airflow_provider_backpressure.core.snapshot.messages import Column
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-WRITES, DELETE = ("c", "r", "u"), "d"
-"""Values of ``op``: created, read by a snapshot, updated; deleted."""
-_OTHERS = {
-    "t": "the source truncated the table, and the event does not say which rows are gone",
-    "m": "it is a message in the source's log, and no change of a row",
-}
-BEFORE, AFTER, OP = "before", "after", "op"
-_PARTS = {BEFORE, AFTER, OP, "source"}
-_FLAT_OP, _FLAT_DELETED = "__op", "__deleted"
-"""Fields that flattened events may have beside those of the row."""
+_PARTS = {BEFORE, AFTER, OP, SOURCE}
 _HEAD, _BETWEEN = '{"schema":', ',"payload":'
 _MOST_HEADS = 16
-_UNLOGGED = (
-    "is not in the event: the source did not log it, as PostgreSQL does with a TOASTed value that did not change. Set "
-    "REPLICA IDENTITY FULL on the table"
-)
+_NEVER_UNLOGGED = (Verbatim, bool)
+"""Kinds of values that no placeholder is of."""
 Row = Mapping[str, Any]
 
 
@@ -116,6 +119,25 @@ class ChangeEvents:
                 rows.append(self._find_deleted(record, change, key, columns))
         return [json_field(records, rows, column) for column in columns], deletes
 
+    def fill_from_keys(
+        self,
+        records: Records,
+        keys: Iterable[bytes | str | None],
+        columns: Sequence[Column],
+        found: Sequence[pyarrow.Array],
+        deletes: Sequence[bool],
+    ) -> list[pyarrow.Array]:
+        """Return the columns of rows, where a deleted one has the fields of its record's key too."""
+        rows = [
+            self._find_deleted(record, None, key, columns) if gone else None
+            for record, key, gone in zip(records, keys, deletes, strict=True)
+        ]
+        return [
+            # Bytes are no JSON, so no key has them.
+            array if column.type == "bytea" else pc.coalesce(array, json_field(records, rows, column))
+            for array, column in zip(found, columns, strict=True)
+        ]
+
     def _find_change(self, record: "Message") -> Change | None:
         """Return what a record does; ``None`` for a tombstone."""
         text = read_text(record, "value", record.value())
@@ -158,10 +180,10 @@ class ChangeEvents:
     def _read_flat(self, record: "Message", value: Row, schema: Schema) -> Change:
         if value.keys() >= _PARTS:
             refuse(record, f"its value has {', '.join(sorted(_PARTS))}, and so is no flattened event")
-        op = value.get(_FLAT_OP)
+        op = value.get(FLAT_OP)
         if op is not None and op not in (*WRITES, DELETE):
-            _refuse_op(record, op, _FLAT_OP)
-        deletes = op == DELETE or value.get(_FLAT_DELETED) in ("true", True)
+            _refuse_op(record, op, FLAT_OP)
+        deletes = op == DELETE or value.get(FLAT_DELETED) in ("true", True)
         return Change(row=value, schema=schema, part="", deletes=deletes)
 
     def _find_deleted(
@@ -191,12 +213,16 @@ class ChangeEvents:
         found: dict[str, Any] = {}
         for name, convert in converters.items():
             value = change.row.get(name)
-            if value is not None and self._is_placeholder(value):
+            if value is None:
+                found[name] = None
+                continue
+            if type(value) not in _NEVER_UNLOGGED and self._is_placeholder(value):
                 if not change.deletes:
-                    refuse(record, f"its field {name} {_UNLOGGED}")
-                value = None
+                    refuse(record, f"its field {name} {UNLOGGED}")
+                found[name] = None
+                continue
             try:
-                found[name] = None if value is None else convert(value)
+                found[name] = convert(value)
             except Unfit as error:
                 refuse(record, f"its field {name} {error}")
         return found
@@ -240,9 +266,7 @@ def _open_envelope(record: "Message", value: Row, schema: Schema) -> Change:
 
 
 def _refuse_op(record: "Message", op: Any, name: str) -> NoReturn:
-    known = ", ".join((*WRITES, DELETE))
-    why = _OTHERS.get(op) if isinstance(op, str) else None
-    refuse(record, f"its {name} is {op}: {why}" if why else f"its {name} is none of {known}")
+    refuse(record, describe_op(op, name))
 
 
 def _find_head(text: str, schema: Any) -> str:

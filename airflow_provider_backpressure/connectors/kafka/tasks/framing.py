@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy
 import pyarrow
 
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_events import AvroEvents
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_values import AvroSchema
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.spark.arrow_buffers import of_numbers
@@ -28,7 +29,7 @@ class Schema(Protocol):
         ...
 
 
-_FORMATS = {"avro": AvroSchema}
+_FORMATS: dict[str, type[AvroSchema]] = {"avro": AvroSchema, "avro-events": AvroEvents}
 JSON = "json"
 """Format that needs no schema to be decoded: only its columns come of it."""
 

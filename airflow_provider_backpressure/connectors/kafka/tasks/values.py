@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pyarrow
 
-from airflow_provider_backpressure.connectors.kafka import ENVELOPE
+from airflow_provider_backpressure.connectors.kafka.change_events import ENVELOPE
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_events import MARK
 from airflow_provider_backpressure.connectors.kafka.tasks.debezium import ChangeEvents
 from airflow_provider_backpressure.connectors.kafka.tasks.framing import HEAD, Decoder, Unframed
 from airflow_provider_backpressure.connectors.kafka.tasks.json_values import (
@@ -42,7 +43,8 @@ NO_DECODERS: Decoders = {}
 
 def to_decoders(read: ReadSpec) -> Decoders:
     """Return what takes keys and values apart, as a plan has it."""
-    columns = {"key": read.columns[GIVEN - 2 : GIVEN - 1], "value": read.columns[GIVEN:]}
+    hidden = (MARK,) if ENVELOPE in read.decoding else ()
+    columns = {"key": read.columns[GIVEN - 2 : GIVEN - 1], "value": (*read.columns[GIVEN:], *hidden)}
     return {
         part: Decoder(decoding=read.decoding[part], columns=columns[part], part=part)
         for part in columns
@@ -83,7 +85,7 @@ def to_batch(
     keys = _keys(records, columns[GIVEN - 2], decoders.get("key"))
     values = columns[GIVEN:]
     if events is not None:
-        found, deletes = events.read(records, _key_words(records, keys[0], decoders), values)
+        found, deletes = _read_events(records, keys[0], values, decoders, events)
     else:
         found = _values(records, values, decoders.get("value"), trusts=trusts)
         deletes = [value is None for value in each_part(records, "value")] if marks else []
@@ -102,6 +104,22 @@ def to_batch(
 
 def _names(columns: Sequence[Column], *, marks: bool) -> list[str]:
     return [*(column.name for column in columns), *([TOMBSTONE] if marks else [])]
+
+
+def _read_events(
+    records: Records, keys: pyarrow.Array, columns: Sequence[Column], decoders: Decoders, events: ChangeEvents
+) -> tuple[list[pyarrow.Array], list[bool]]:
+    """Return the columns of change events, and which records delete their row."""
+    words = _key_words(records, keys, decoders)
+    if "value" not in decoders:
+        return events.read(records, words, columns)
+    *found, marks = _decode(records, decoders["value"])
+    # A record without a value is a tombstone.
+    deletes = [mark is not False for mark in marks.to_pylist()]
+    if any(deletes):
+        # A key has the names of the fields, also where columns are named otherwise.
+        found = events.fill_from_keys(records, words, decoders["value"].fields()[: len(found)], found, deletes)
+    return found, deletes
 
 
 def _key_words(records: Records, column: pyarrow.Array, decoders: Decoders) -> Iterable[bytes | str | None]:

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.connectors.kafka.source.config import (
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.sources import Avro, Debezium, KafkaSource
+from airflow_provider_backpressure.sources import Avro, Debezium, JsonSchema, KafkaSource
 
 AVRO = Avro(registry_conn_id="r")
 PLACE = Endpoint(conn_id="events", host="a:1,b:2", port=0, database="", user="")
@@ -39,7 +39,7 @@ PLACE = Endpoint(conn_id="events", host="a:1,b:2", port=0, database="", user="")
         ({"value": AVRO, "fields": {"id": "bigint"}}, "leave format and fields out"),
         ({"envelope": "debezium", "fields": {"id": "bigint"}}, r"envelope must be Debezium\(…\) or None"),
         ({"envelope": Debezium()}, "envelope needs fields"),
-        ({"envelope": Debezium(), "value": AVRO}, r"not with value=Avro\(…\)"),
+        ({"envelope": Debezium(), "value": JsonSchema(registry_conn_id="r")}, "not with JsonSchema"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_parse(values: dict[str, Any], words: str) -> None:

@@ -1,0 +1,256 @@
+"""Change events of Debezium in Avro: the same rows and deletes as in JSON, by the schemas that a plan has pinned."""
+
+import json
+from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow
+import pytest
+
+from airflow_provider_backpressure.connectors.kafka.source.config import columns_of
+from airflow_provider_backpressure.connectors.kafka.source.formats import AvroEvents
+from airflow_provider_backpressure.connectors.kafka.source.registry import Version
+from airflow_provider_backpressure.connectors.kafka.source.schemas import Pinned, merge, to_columns, to_key
+from airflow_provider_backpressure.connectors.kafka.tasks.values import (
+    to_batch,
+    to_batch_with_bad,
+    to_decoders,
+    to_events,
+)
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
+from airflow_provider_backpressure.sources import Avro, Debezium, KafkaSource
+from airflow_provider_backpressure.spark.stream_end import BAD
+from tests.unit.connectors.kafka.tasks.test_avro import record, written
+from tests.unit.connectors.kafka.tasks.test_values import Sent
+
+pytestmark = pytest.mark.statement("R3")
+
+AVRO = Avro(registry_conn_id="registry")
+MISSING = "__debezium_unavailable_value"
+KEY = record(id="long")
+
+
+def named(kind: str, name: str) -> dict[str, Any]:
+    """Return a type as Connect writes one with a meaning."""
+    return {"type": kind, "connect.version": 1, "connect.name": f"io.debezium.time.{name}"}
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    """Return the schema of a row, of which every field may be null."""
+    optional = {name: ["null", type_] for name, type_ in fields.items()}
+    return {**record(**optional), "name": "Value"}
+
+
+def envelope(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an envelope around it."""
+    source = {**record(lsn="long"), "name": "Source"}
+    parts = {"before": ["null", schema], "after": ["null", "Value"], "source": source, "op": "string"}
+    return {**record(**parts, ts_ms=["null", "long"]), "name": "Envelope"}
+
+
+def event(op: str, before: Any = None, after: Any = None) -> dict[str, Any]:
+    """Return an envelope."""
+    return {"before": before, "after": after, "source": {"lsn": 1}, "op": op, "ts_ms": None}
+
+
+ROW = row(id="long", name="string")
+ENVELOPE = envelope(ROW)
+
+
+def pinned(part: str, *schemas: Any, declared: Avro = AVRO, **settings: Any) -> Pinned:
+    """Return what a plan pins of schemas, numbered from 1."""
+    format_ = AvroEvents.wrap(declared, Debezium(**settings), part)
+    versions = [Version(id=at, number=at, type="AVRO", schema=json.dumps(each)) for at, each in enumerate(schemas, 1)]
+    return merge(format_, "orders", tuple((each, format_.shape(each, part)) for each in versions))
+
+
+def read(
+    *records: Sent,
+    schemas: Sequence[Any] = (ENVELOPE,),
+    keep_bad: bool = False,
+    keyed: bool = True,
+    format_: Avro = AVRO,
+    **settings: Any,
+) -> pyarrow.RecordBatch:
+    """Return the rows of records with their marks, as a plan reads them."""
+    envelope_ = Debezium(**settings)
+    declared = KafkaSource(
+        conn_id="c", topic="orders", value=format_, key=AVRO if keyed else "bytes", envelope=envelope_
+    )
+    value, key = pinned("value", *schemas, declared=format_, **settings), pinned("key", KEY, **settings)
+    columns = columns_of(declared, to_columns(value), to_key(key) if keyed else None)
+    decoding = {"value": value.to_json(), "envelope": envelope_.to_json()} | ({"key": key.to_json()} if keyed else {})
+    spec = ReadSpec(kind="kafka", conn_id="c", columns=columns, decoding=json.loads(json.dumps(decoding)))
+    make = to_batch_with_bad if keep_bad else to_batch
+    more = {"decoders": to_decoders(spec), "events": to_events(spec), "marks": True}
+    return make(list(records), columns, "orders", **more)
+
+
+def rows(batch: pyarrow.RecordBatch, *names: str) -> list[tuple[Any, ...]]:
+    """Return columns and mark of each record."""
+    return list(zip(*(batch.column(name).to_pylist() for name in (*names, TOMBSTONE)), strict=True))
+
+
+def keyed(number: int) -> bytes:
+    """Return a key."""
+    return written(KEY, {"id": number})
+
+
+def test_an_envelope_writes_and_deletes_one_row() -> None:
+    """R3: in one batch with its tombstone, which goes by the key's fields."""
+    old, new = {"id": 7, "name": "ada"}, {"id": 7, "name": None}
+    events = [event("r", None, old), event("u", old, new), event("d", old), event("d")]
+    found = read(*(Sent(written(ENVELOPE, each), keyed(7)) for each in events), Sent(None, keyed(8)))
+    assert rows(found, "id", "name") == [
+        (7, "ada", False),
+        (7, None, False),
+        (7, "ada", True),
+        (7, None, True),
+        (8, None, True),
+    ]
+    assert found.column("key").to_pylist() == ['{"id": 7}'] * 4 + ['{"id": 8}']
+
+
+def test_without_a_schema_of_keys_a_delete_goes_by_its_row() -> None:
+    """And a tombstone by the column ``key`` alone."""
+    found = read(Sent(written(ENVELOPE, event("d", {"id": 1, "name": None})), b"k"), Sent(None, b"k"), keyed=False)
+    assert rows(found, "id", "key") == [(1, b"k", True), (None, b"k", True)]
+
+
+def test_a_key_s_field_is_found_where_its_column_has_another_name() -> None:
+    """The key has the names of the source."""
+    format_ = Avro(registry_conn_id="registry", names={"id": "number"})
+    found = read(Sent(None, keyed(7)), Sent(written(ENVELOPE, event("d")), keyed(8)), format_=format_)
+    assert rows(found, "number") == [(7, True), (8, True)]
+
+
+def test_times_and_decimals_have_their_types() -> None:
+    """By the names that Connect writes where Avro has no logical type."""
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+    fields = {
+        "day": named("int", "Date"),
+        "milli": named("long", "Timestamp"),
+        "micro": named("long", "MicroTimestamp"),
+        "nano": named("long", "NanoTimestamp"),
+        "clock": named("long", "MicroTime"),
+        "zoned": named("string", "ZonedTimestamp"),
+        "lasted": named("long", "MicroDuration"),
+        "price": decimal,
+    }
+    schema = envelope(row(**fields))
+    value = pinned("value", schema)
+    assert list(value.columns.values()) == [
+        "date",
+        *["timestamp without time zone"] * 3,
+        "time without time zone",
+        "text",
+        "bigint",
+        "numeric(10,2)",
+    ]
+    micros = 1_706_702_400_123_456
+    sent = [19_753, micros // 1000, micros, micros * 1000, 45_000_500_000, "2024-01-31T12:00:00Z", 5, Decimal("12.34")]
+    found = read(
+        Sent(written(schema, event("c", None, dict(zip(fields, sent, strict=True)))), keyed(1)), schemas=[schema]
+    )
+    moment = datetime(2024, 1, 31, 12, 0, 0, 123_456)
+    assert rows(found, *fields) == [
+        (
+            date(2024, 1, 31),
+            moment.replace(microsecond=123_000),
+            moment,
+            moment,
+            "12:30:00.5",
+            "2024-01-31T12:00:00Z",
+            5,
+            Decimal("12.34"),
+            False,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (event("t"), "its op is t: the source truncated the table"),
+        (event("x"), "its op is none of c, r, u, d"),
+        (event("c"), "its after is no row"),
+        (event("u", None, {"id": 1, "name": MISSING}), "its field name is not in the event"),
+    ],
+)
+def test_what_is_no_change_of_a_row_is_named_or_put_aside(value: Any, words: str) -> None:
+    """R3: by partition and offset; with a quarantine the records around it stay."""
+    good = Sent(written(ENVELOPE, event("c", None, {"id": 1, "name": "a"})), keyed(1))
+    wrong = Sent(written(ENVELOPE, value), keyed(2), at=7)
+    with pytest.raises(SourceRefused, match=rf"offset 7 .* cannot be taken apart: {words}"):
+        read(good, wrong)
+    found = read(good, wrong, good, keep_bad=True)
+    assert [mark is None for mark in found.column(BAD).to_pylist()] == [True, False, True]
+    assert found.column("id").to_pylist() == [1, None, 1]
+
+
+def test_a_deleted_row_needs_no_value_that_the_source_did_not_log() -> None:
+    """Its key is enough."""
+    sent = Sent(written(ENVELOPE, event("d", {"id": 1, "name": MISSING})), keyed(1))
+    assert rows(read(sent), "id", "name") == [(1, None, True)]
+
+
+def test_events_of_several_schemas_are_read_by_the_latest_row() -> None:
+    """A column that was added has its default in earlier rows."""
+    later = row(id="long", name="string")
+    later["fields"].append({"name": "kind", "type": "string", "default": "plain"})
+    schemas = [ENVELOPE, envelope(later)]
+    first = event("c", None, {"id": 1, "name": "a"})
+    second = event("c", None, {"id": 2, "name": "b", "kind": "new"})
+    found = read(
+        Sent(written(schemas[0], first, 1), keyed(1)),
+        Sent(None, keyed(3)),
+        Sent(written(schemas[1], second, 2), keyed(2)),
+        schemas=schemas,
+    )
+    assert rows(found, "id", "name", "kind") == [
+        (1, "a", "plain", False),
+        (3, None, None, True),
+        (2, "b", "new", False),
+    ]
+
+
+@pytest.mark.parametrize("optional", [False, True])
+def test_a_flattened_event_is_its_row(optional: bool) -> None:
+    """R3: deletes by what the transform adds, which is no column."""
+    flat = row(id="long", name="string", __op="string", __deleted="string")
+    schema = ["null", flat] if optional else flat
+    flags = [{}, {"__op": "d"}, {"__deleted": "true"}, {"__op": "u", "__deleted": "false"}]
+    values = [{"id": 1, "name": "ada", "__op": None, "__deleted": None, **each} for each in flags]
+    records = [Sent(written(schema, value), keyed(1)) for value in values]
+    records += [Sent(None, keyed(2)), *([Sent(written(schema, None), keyed(3))] if optional else [])]
+    found = read(*records, schemas=[schema], flattened=True)
+    assert [name for name in found.schema.names if name.startswith("__")] == []
+    expected = [(1, "ada", False), (1, "ada", True), (1, "ada", True), (1, "ada", False), (2, None, True)]
+    assert rows(found, "id", "name") == [*expected, *([(3, None, True)] if optional else [])]
+
+
+@pytest.mark.parametrize(
+    ("schema", "flattened", "words"),
+    [
+        (ROW, False, r"no change event of Debezium: .*flattened=True"),
+        ("string", False, "no change event"),
+        ("string", True, "no change event"),
+        (ENVELOPE, True, "is an envelope of Debezium"),
+    ],
+)
+def test_a_schema_that_is_no_event_is_refused_at_plan(schema: Any, flattened: bool, words: str) -> None:
+    """Before any record is read."""
+    with pytest.raises(InvalidDeclaration, match=words):
+        pinned("value", schema, flattened=flattened)
+
+
+def test_a_record_that_is_cut_off_is_named() -> None:
+    """At any byte of it."""
+    whole = written(ENVELOPE, event("u", {"id": 1, "name": "a"}, {"id": 1, "name": "b"}))
+    for size in range(5, len(whole)):
+        with pytest.raises(SourceRefused, match="offset 7 "):
+            read(Sent(whole, keyed(1)), Sent(whole[:size], keyed(1), at=7))
