@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -77,8 +78,15 @@ class Airflow:
     @property
     def environment(self) -> dict[str, str]:
         """Environment of every Airflow process of this home."""
+        return {**os.environ, **self._own_environment()}
+
+    def write_environment(self, file: Path) -> None:
+        """Write a file for a shell to `source`: its `airflow` is the one of this home. It holds no secret."""
+        lines = (f"export {name}={shlex.quote(value)}" for name, value in self._own_environment().items())
+        file.write_text("\n".join(lines) + "\n")
+
+    def _own_environment(self) -> dict[str, str]:
         return {
-            **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "AIRFLOW_HOME": str(self.home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),

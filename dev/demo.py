@@ -3,10 +3,12 @@
 ``up`` is idempotent: what runs is used, what is filled stays, and a table that is in already is only verified.
 """
 
+import io
 import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,21 @@ DAGS = {
     "lake_hydrate": {"parquet": "lineitem", "delta": "lineitem", "iceberg": "raw.lineitem"},
 }
 """Example DAGs, and the targets that they fill by their kind."""
-console = Console()
+ENVIRONMENT = HOME / "env.sh"
+SIZE = "6 GB of disk"
+# Into a file whole lines are written: nobody can widen it later.
+console = Console(width=None if sys.stdout.isatty() else 160)
+
+
+@contextmanager
+def stage(text: str) -> Iterator[None]:
+    """Show what is under way, also in a file that somebody follows."""
+    if console.is_terminal:
+        with console.status(text):
+            yield
+        return
+    console.print(text)
+    yield
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +112,7 @@ def connections(postgres: Server, mysql: Server, kafka: Server, connect: Server)
 
 def start() -> Demo:
     """Start what is not up yet: the servers, the databases, Airflow with its ledger."""
-    with console.status("PostgreSQL, MySQL, Kafka and Spark Connect …"):
+    with stage("PostgreSQL, MySQL, Kafka and Spark Connect …"):
         servers = Services(HOME / "services").up(*SERVERS)
     postgres, mysql, kafka, connect = (servers[name] for name in SERVERS)
     LAKE.mkdir(parents=True, exist_ok=True)
@@ -112,20 +128,23 @@ def start() -> Demo:
         connections=connections(postgres, mysql, kafka, connect),
         settings={"LAKE_FOLDER": str(LAKE)},
     )
+    airflow.write_environment(ENVIRONMENT)
     if not airflow.running():
-        with console.status("Airflow: migrating its database and the ledger's tables …"):
+        with stage("Airflow: migrating its database and the ledger's tables …"):
             airflow.command("db", "migrate")
-        with console.status("Airflow: `airflow backpressure setup` …"):
+        with stage("Airflow: `airflow backpressure setup` …"):
             airflow.command("backpressure", "setup")
-        with console.status("Airflow: scheduler, triggerer and page …"):
+        with stage("Airflow: scheduler, triggerer and page …"):
             airflow.start()
+    console.print(f"Airflow is up: {airflow.url}  user {USER}  password {airflow.password}")
+    console.print(f"For its command line: source {ENVIRONMENT.relative_to(ROOT)} && airflow backpressure status")
     return Demo(postgres=postgres, mysql=mysql, kafka=kafka, airflow=airflow)
 
 
 def fill(demo: Demo) -> None:
     """Fill the sources, once."""
     with demo.database("shop") as shop:
-        sources.fill(shop, demo.mysql, demo.kafka.url, sizes=sources.Sizes(), status=console.status)
+        sources.fill(shop, demo.mysql, demo.kafka.url, sizes=sources.Sizes(), status=stage)
 
 
 def watch(demo: Demo, ledger: SqlLedger, dag_id: str, targets: dict[str, str]) -> str:
@@ -188,6 +207,7 @@ def verify(demo: Demo) -> bool:
 def up() -> int:
     """Run the whole demo; 0 where every target is equal to its source."""
     began = time.monotonic()
+    console.print(f"Five to fifteen minutes on two cores, {SIZE}: servers, Airflow, sources, then {len(DAGS)} DAGs.")
     demo = start()
     fill(demo)
     ledger = SqlLedger(demo.url("airflow"))
@@ -199,21 +219,39 @@ def up() -> int:
         if state != "success":
             console.print(f"[red]The DAG {dag_id} ended as {state}: see its tasks' logs on the page.")
     good = verify(demo) and set(states.values()) == {"success"}
-    console.print(f"{demo.airflow.url}  user {USER}  password {demo.airflow.password}")
-    console.print(f"Took {time.monotonic() - began:.0f} s. All stays up; `make demo-down` ends it.")
+    server = demo.postgres
+    console.print(
+        f"Took {time.monotonic() - began:.0f} s, without the installation. All stays up; `make demo-down` ends it."
+    )
+    console.print(f"  Page           {demo.airflow.url}  user {USER}  password {demo.airflow.password}")
+    console.print(f"  Command line   source {ENVIRONMENT.relative_to(ROOT)} && airflow backpressure status")
+    console.print(
+        "  Your own DAG   put it into dags/: the connections shop_db, warehouse and spark_connect_default are there"
+    )
+    console.print(
+        f"  PostgreSQL     {server.host}:{server.port}, databases shop and warehouse, user {server.user}; the password"
+    )
+    console.print(f"                 is in {(demo.airflow.home / 'connections.json').relative_to(ROOT)}")
     return 0 if good else 1
 
 
 def down() -> int:
     """End everything that the demo started. Data stay for the next time."""
+    services = Services(HOME / "services")
+    names = ", ".join(services.status()) if HOME.exists() else ""
     processes.end(HOME / "airflow" / PID_FILE)
-    Services(HOME / "services").down()
-    console.print("Nothing of the demo is running.")
+    services.down()
+    if not names:
+        console.print("Nothing of the demo was running.")
+        return 0
+    console.print(f"Ended: Airflow, {names}. Their data stay in {HOME.relative_to(ROOT)} for the next `make demo`.")
     return 0
 
 
 def main(words: list[str]) -> int:
     """Carry out `up` or `down`."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     try:
         return {"up": up, "down": down}[words[0]]()
     except KeyboardInterrupt:

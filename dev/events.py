@@ -15,6 +15,8 @@ TOPIC, PARTITIONS = "orders", 4
 BYTES = 150
 """Size of an order as JSON."""
 SECONDS = 30.0
+ERRORS = 3
+"""Level of what the client writes to the terminal by itself: a coordinator that still loads is none."""
 COPIED = """
     topic text NOT NULL, partition integer NOT NULL, "offset" bigint NOT NULL, "timestamp" timestamp with time zone,
     key bytea, headers json, value json"""
@@ -28,7 +30,9 @@ def fill(servers: str, *, records: int, topic: str = TOPIC, bytes: int = BYTES) 
         return
     for made in admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)]).values():
         made.result(SECONDS)
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "enable.idempotence": True})
+    producer = Producer(
+        {"bootstrap.servers": servers, "linger.ms": 50, "enable.idempotence": True, "log_level": ERRORS}
+    )
     for number in range(records):
         while True:
             try:

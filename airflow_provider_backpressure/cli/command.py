@@ -12,8 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow.cli.simple_table import AirflowConsole
-from airflow.utils.cli import get_bagged_dag, suppress_logs_and_warning
+from airflow.utils.cli import get_find_dag, suppress_logs_and_warning
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_provider_backpressure.airflow_compat import AirflowException
 from airflow_provider_backpressure.core.gate.hydration import Hydration
@@ -31,6 +32,7 @@ INTERRUPTED = 130
 """By Ctrl-C, as shells have it."""
 SHOWN = 8
 """Digits of an id that are shown; as many are enough to name it, mostly."""
+_TRIES = 3
 FOR_PEOPLE = ("table", "plain")
 
 
@@ -120,8 +122,10 @@ def find_hydration(ledger: LedgerReader, name: str) -> Hydration:
     if len(found) == 1:
         return found[0]
     if found:
-        listed = ", ".join(f"{one.id[:SHOWN]} ({one.sink_identity})" for one in found)
-        raise InvalidDeclaration(f"{name!r} may mean several hydrations: {listed}.")
+        listed = ", ".join(
+            f"{one.id[:SHOWN]} ({one.source_identity} -> {one.sink_identity}, DAG {one.owner})" for one in found
+        )
+        raise InvalidDeclaration(f"{name!r} may mean several hydrations: {listed}. Name one by its id.")
     raise InvalidDeclaration(f"There is no hydration {name!r}: {_suggest_name(every, name)}")
 
 
@@ -166,7 +170,7 @@ def _read_ledger(args: Namespace, prefix: str) -> list[Declaration]:
 
 def _read_dag(args: Namespace, prefix: str) -> list[Declaration]:
     try:
-        dag = get_bagged_dag(None, args.dag_id)
+        dag = _find_dag(args.dag_id)
     except AirflowException as error:
         raise InvalidDeclaration(f"{error}") from error
     tasks: list[Any] = [task for task in dag.tasks if task.task_type == PLANS and task.task_id.startswith(prefix)]
@@ -174,6 +178,20 @@ def _read_dag(args: Namespace, prefix: str) -> list[Declaration]:
         where = f"The task group {args.task_group!r} of" if prefix else "The DAG"
         raise InvalidDeclaration(f"{where} {args.dag_id!r} plans no hydration.")
     return [_declaration(task, args.dag_id) for task in tasks]
+
+
+def _find_dag(dag_id: str) -> Any:
+    """Return a DAG as its file has it. Airflow writes what it reads into its database: two at once may collide."""
+    for _ in range(_TRIES - 1):
+        with suppress(SQLAlchemyError):
+            return get_find_dag(None, dag_id)
+    try:
+        return get_find_dag(None, dag_id)
+    except SQLAlchemyError as error:
+        raise InvalidDeclaration(
+            f"Airflow could not write the DAG {dag_id!r} into its database ({type(error).__name__}): another command "
+            "or its DAG processor writes it now. Try again."
+        ) from error
 
 
 def _declaration(task: Any, dag_id: str) -> Declaration:

@@ -214,7 +214,11 @@ def connection(conn_id: str, *types: str) -> Connection:
 
 def unknown_connection_error(conn_id: str, *types: str) -> InvalidDeclaration:
     """Return the error of a connection that does not exist."""
-    return InvalidDeclaration(f"There is no Airflow connection {conn_id!r}: create one of type {' or '.join(types)}.")
+    # That of the ledger has a default, which a command makes.
+    how = " (`airflow backpressure setup` does)" if types == ("backpressure",) else ""
+    return InvalidDeclaration(
+        f"There is no Airflow connection {conn_id!r}: create one of type {' or '.join(types)}{how}."
+    )
 
 
 def check_type(found: Connection, *types: str) -> None:

@@ -7,7 +7,9 @@ from datetime import timedelta
 
 import pytest
 from airflow.cli.cli_parser import get_parser
+from sqlalchemy.exc import IntegrityError, PendingRollbackError
 
+from airflow_provider_backpressure.cli import command
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.cli.plan import format_preview
 from airflow_provider_backpressure.core.config import Consistency
@@ -16,7 +18,7 @@ from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
 from airflow_provider_backpressure.hooks import recorded_declaration as recorded
 from airflow_provider_backpressure.ledger.migration import TABLES
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
@@ -193,6 +195,8 @@ def test_a_name_that_means_none_or_several_is_wrong_use(world, airflow):
     code, _, err = airflow("ranges", "sink")
     assert code == 2
     assert "may mean several hydrations" in err
+    assert err.count("memory://source -> memory://sink, DAG dag") == 2
+    assert err.endswith("Name one by its id.\n")
 
 
 def test_pause_and_resume_keep_who_and_why(world, airflow):
@@ -345,7 +349,10 @@ def test_watch_draws_on_the_screen_only(world, airflow):
 def test_a_missing_connection_is_one_sentence(world, airflow):
     code, _, err = airflow("status", "--backpressure-conn-id", "nowhere")
     assert code == 2
-    assert err == "There is no Airflow connection 'nowhere': create one of type backpressure.\n"
+    assert (
+        err == "There is no Airflow connection 'nowhere': create one of type backpressure "
+        "(`airflow backpressure setup` does).\n"
+    )
 
 
 def test_grants_name_our_tables_only(airflow):
@@ -503,3 +510,22 @@ def test_prune_removes_ranges_of_earlier_plans_by_age(world, airflow):
     code, out, err = airflow("prune")
     assert (code, out, err) == (0, "Removed 10 ranges of 1 earlier plans, and 0 other rows.\n", "")
     assert world.ledger.counts(current).total == 10
+
+
+def test_a_dag_that_another_command_writes_too_is_read_again(monkeypatch):
+    """Airflow writes the DAGs that it reads into its database, where two at once may collide."""
+    answers = [IntegrityError("INSERT", {}, Exception("toar_pkey")), PendingRollbackError("rolled back"), "the dag"]
+
+    def read(_, dag_id):
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return f"{found} {dag_id}"
+
+    monkeypatch.setattr(command, "get_find_dag", read)
+    assert command._find_dag("orders") == "the dag orders"
+    answers[:] = [IntegrityError("INSERT", {}, Exception("toar_pkey"))] * 3
+    with pytest.raises(
+        InvalidDeclaration, match=r"could not write the DAG 'orders' .* \(IntegrityError\): .*Try again"
+    ):
+        command._find_dag("orders")
