@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow.cli.simple_table import AirflowConsole
-from airflow.utils.cli import get_find_dag, suppress_logs_and_warning
+from airflow.utils.cli import get_bagged_dag, suppress_logs_and_warning
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -184,9 +184,9 @@ def _find_dag(dag_id: str) -> Any:
     """Return a DAG as its file has it. Airflow writes what it reads into its database: two at once may collide."""
     for _ in range(_TRIES - 1):
         with suppress(SQLAlchemyError):
-            return get_find_dag(None, dag_id)
+            return get_bagged_dag(None, dag_id)
     try:
-        return get_find_dag(None, dag_id)
+        return get_bagged_dag(None, dag_id)
     except SQLAlchemyError as error:
         raise InvalidDeclaration(
             f"Airflow could not write the DAG {dag_id!r} into its database ({type(error).__name__}): another command "

@@ -522,7 +522,7 @@ def test_a_dag_that_another_command_writes_too_is_read_again(monkeypatch):
             raise found
         return f"{found} {dag_id}"
 
-    monkeypatch.setattr(command, "get_find_dag", read)
+    monkeypatch.setattr(command, "get_bagged_dag", read)
     assert command._find_dag("orders") == "the dag orders"
     answers[:] = [IntegrityError("INSERT", {}, Exception("toar_pkey"))] * 3
     with pytest.raises(
