@@ -20,6 +20,7 @@ from dev.servers.process import kill_all, working_below
 
 USER = "admin"
 PID_FILE = "standalone.pid"
+PROGRAMS = Path(sys.executable).parent
 PARTS = ("metadatabase", "scheduler", "triggerer")
 
 
@@ -78,16 +79,15 @@ class Airflow:
     @property
     def environment(self) -> dict[str, str]:
         """Environment of every Airflow process of this home."""
-        return {**os.environ, **self._own_environment()}
+        return {**os.environ, "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}", **self._own_environment()}
 
     def write_environment(self, file: Path) -> None:
         """Write a file for a shell to `source`: its `airflow` is the one of this home. It holds no secret."""
-        lines = (f"export {name}={shlex.quote(value)}" for name, value in self._own_environment().items())
-        file.write_text("\n".join(lines) + "\n")
+        own = (f"export {name}={shlex.quote(value)}" for name, value in self._own_environment().items())
+        file.write_text("\n".join([f'export PATH={shlex.quote(str(PROGRAMS))}:"$PATH"', *own, ""]))
 
     def _own_environment(self) -> dict[str, str]:
         return {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "AIRFLOW_HOME": str(self.home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
