@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.ports import ChangeLog, SharedTableLog, Source
+from airflow_provider_backpressure.core.ports import ChangeLog, SharedTableLog, SharesLog, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import (
@@ -55,11 +55,9 @@ def open_log(source: Source, hydration_id: str, plan: Plan | None) -> ChangeLog:
 
 def open_shared_log(source: Source, stream: str) -> SharedTableLog:
     """Return a table's part of a log; ``SourceRefused`` where no log of such a source can be shared."""
-    share = getattr(source, "get_shared_log", None)
-    if share is None:
+    if not isinstance(source, SharesLog):
         raise SourceRefused(f"The log of {source.identity} cannot be shared with other tables.")
-    found: SharedTableLog = share(stream)
-    return found
+    return source.get_shared_log(stream)
 
 
 def stand(plan: Plan, markers: Iterable[Marker]) -> Stand:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.gate_event import Diff
@@ -137,6 +137,7 @@ class SharedTableLog(ChangeLog, Protocol):
         ...
 
 
+@runtime_checkable
 class SharesLog(Protocol):
     """A source whose log can be that of other tables too."""
 

@@ -5,7 +5,6 @@ shown, carries the mark of the table in it too: so each table is compared by its
 """
 
 import logging
-from collections.abc import Sequence
 
 import psycopg
 from psycopg import sql
@@ -30,19 +29,6 @@ changes that are committed after them."""
 
 class SharedLog(PostgresLog):
     """The log of a stream. It begins with tables, and others join it later."""
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        tables: Sequence[QualifiedName],
-        stream: str,
-        *,
-        most: int | None = None,
-        restarts: bool = False,
-        clock: Clock | None = None,
-    ) -> None:
-        """See :class:`PostgresLog`. ``tables``: those that it begins with; ``stream``: the id of its hydration."""
-        super().__init__(endpoint, tables, stream, most=most, restarts=restarts, clock=clock)
 
     def _publish(self) -> None:
         """Make a publication in the place of an earlier one; one that an administrator has made stays.
