@@ -269,7 +269,7 @@ def test_a_target_that_holds_rows_of_another_source_is_named(
     """Two DAGs may write into one target by mistake; a second run from the same source says nothing."""
     first = Runs(mode=mode, source=MemorySource(keys=range(100)))
     first.complete()
-    first.planner().plan()
+    first.planner().plan(restart=True)
     assert "another source" not in caplog.text
     Runs(mode=mode, source=MemorySource(keys=range(100), identity="memory://another"), sink=first.sink).complete()
     assert "holds rows of another source, memory://source: plan " in caplog.text
