@@ -136,6 +136,7 @@ def _first_line(text: str) -> str:
 ANALYSIS = ("AnalysisException", "ParseException")
 """Errors by which Spark refuses a query before a row is read."""
 _NO_JAVA = ("JAVA_HOME is not set", "JAVA_GATEWAY_EXITED", "java: not found", "java: command not found")
+_NO_SPARK = "Could not find valid SPARK_HOME"
 _NO_MASTER = ("All masters are unresponsive", "Master removed our application", "Connection refused")
 _EXCEPTION = re.compile(r"(?:[a-z]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure)\b.*")
 MOST = 500
@@ -152,6 +153,10 @@ def failure(answer: Mapping[str, Any], output: str, master: str) -> Backpressure
         return RunnerRefused(f"Spark refused the transform: {find_cause(text)}")
     if not answer and any(sign in text for sign in _NO_JAVA):
         return RunnerRefused("spark-submit finds no Java on this host: install Java 17 or 21, or set JAVA_HOME.")
+    if not answer and _NO_SPARK in text:
+        return RunnerRefused(
+            "spark-submit finds no Spark on this host: set SPARK_HOME to the installation that it belongs to."
+        )
     if not answer and any(sign in text for sign in _NO_MASTER):
         return RunnerUnavailable(f"The Spark master {master} does not answer: {find_cause(text)}")
     return broken_off(text)(f"The Spark application failed: {find_cause(text)}")

@@ -40,6 +40,7 @@ from dev.services import Services
 server = Services(Path(sys.argv[1])).up("connect")["connect"]
 print(json.dumps({"host": server.host, "port": server.port, "ui": server.ui_url}))
 """
+HOME = "import pyspark; print(*pyspark.__path__)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,8 @@ class _Spark:
 
     connection: dict[str, Any]
     settings: dict[str, str]
+    programs: Path | None = None
+    """Where ``spark-submit`` is."""
 
 
 @contextmanager
@@ -98,8 +101,10 @@ def _spark(column: str) -> Iterator[_Spark]:
         conf = {"spark.pyspark.python": str(python), "spark.pyspark.driver.python": str(python)}
         connection = {"conn_type": "spark", "host": "local[2]", "extra": json.dumps({"conf": conf})}
         # An application takes ten seconds, so that a table is one.
-        path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-        yield _Spark(connection=connection, settings={"PATH": path, "MATRIX_RANGE_ROWS": str(ROWS)})
+        # spark-submit would look for it in the environment of the first python3 in PATH, which is Airflow's.
+        found = subprocess.run([python, "-c", HOME], capture_output=True, text=True, check=True).stdout.strip()
+        settings = {"MATRIX_RANGE_ROWS": str(ROWS), "SPARK_HOME": found}
+        yield _Spark(connection=connection, settings=settings, programs=python.parent)
         return
     python, home = environments.spark(version), CACHE / f"connect-{version}"
     start = [str(python), "-c", START, str(home)]
@@ -122,11 +127,14 @@ def _run(cell: Cell, postgres: Server, kafka: Server, spark: _Spark) -> str:
     with closing(open_database(postgres, "warehouse")) as link:
         link.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
     python = environments.airflow(cell.airflow, cell.client)
+    environ = _environ()
+    if spark.programs:
+        environ["PATH"] = f"{spark.programs}{os.pathsep}{environ['PATH']}"
     done = subprocess.run(
         [python, "-m", "dev.matrix.cell"],
         input=json.dumps(_wanted(name, home, postgres, kafka, spark)),
         cwd=ROOT,
-        env=_environ(),
+        env=environ,
         capture_output=True,
         text=True,
         check=False,

@@ -58,26 +58,38 @@ DEEP = [
             "timestamp",
             "timestamptz",
             "d",
-            "type public.d of column v is defined as domain of timestamp without time zone here and as domain of "
-            "timestamp with time zone there",
+            "type public.d of column v is defined as domain of timestamp without time zone in the source and as "
+            "domain of timestamp with time zone in the target",
         ),
-        (DOMAIN, "integer", "real", "d", "as domain of integer here and as domain of real there"),
-        (DOMAIN, "numeric(10,2)", "numeric(10,0)", "d", "domain of numeric(10,2) here and as domain of numeric(10,0)"),
-        (DOMAIN, "bigint[]", "float8[]", "d[]", "array of public.d (domain of bigint[]) here"),
-        (RANGE, "bigint", "float8", "d", "range of bigint here and as range of double precision there"),
+        (DOMAIN, "integer", "real", "d", "as domain of integer in the source and as domain of real in the target"),
+        (
+            DOMAIN,
+            "numeric(10,2)",
+            "numeric(10,0)",
+            "d",
+            "domain of numeric(10,2) in the source and as domain of numeric(10,0)",
+        ),
+        (DOMAIN, "bigint[]", "float8[]", "d[]", "array of public.d (domain of bigint[]) in the source"),
+        (
+            RANGE,
+            "bigint",
+            "float8",
+            "d",
+            "range of bigint in the source and as range of double precision in the target",
+        ),
         (
             POINT,
             "lat float8, lon float8",
             'lon float8, "Lat" float8',
             "d",
-            'of lat double precision, lon double precision here and as composite of lon double precision, "Lat" double',
+            "of lat double precision, lon double precision in the source and as composite of lon double",
         ),
         (
             DEEP,
             "bigint",
             "timestamptz",
             "d",
-            "range of public.e (domain of bigint) here and as range of public.e",
+            "range of public.e (domain of bigint) in the source and as range of public.e",
         ),
         (DEEP, "bigint", "timestamptz", "f", "b public.e (domain of bigint)"),
         (DEEP, "bigint", "timestamptz", "whole", "b public.e (domain of timestamp with time zone)"),
@@ -119,7 +131,7 @@ def test_types_of_the_same_definition_are_taken(database: Endpoint, warehouse: E
 def test_an_enum_is_no_domain_of_its_name(database: Endpoint, warehouse: Endpoint) -> None:
     run(database, "CREATE TYPE d AS ENUM ('a')")
     run(warehouse, "CREATE DOMAIN d AS text", "CREATE TABLE raw.t (id bigint, v d)")
-    with pytest.raises(SinkRefused, match="is defined as enum here and as domain of text there"):
+    with pytest.raises(SinkRefused, match="is defined as enum in the source and as domain of text in the target"):
         fit(warehouse, arriving(database, "d"))
 
 

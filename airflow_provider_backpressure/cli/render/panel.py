@@ -48,7 +48,8 @@ def _lines(facts: Facts, with_marks: Marks) -> Table:
     lines.add_row("done", _done(now, with_marks))
     if rates := _rates(facts):
         lines.add_row("", Text(rates))
-    lines.add_row("keeps up", Text(sentence(course), style=_style(course)))
+    if course is None or course.latest.follows or course.trouble:
+        lines.add_row("keeps up", Text(sentence(course), style=_style(course)))
     if course is not None and lags(course):
         lines.add_row("lag", Text(lags(course)))
     if facts.memory is not None and now.moving:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from airflow_provider_backpressure.cli.command import SHOWN
@@ -30,17 +31,18 @@ def overview(found: Sequence[HydrationSummary], console: Console) -> Group:
     each = max(LEAST_NAME, (console.width - fixed) // 3)
     heads = [f"{'ID':{SHOWN}}", f"{'SOURCE':{each}}", f"{'TARGET':{each}}", f"{'DAG':{each}}", f"{'STATE':{STATE}}"]
     heads += [f"{'DONE':>{DONE}}", f"{'ETA':>{left}}"] + ([f"{'PER S':>{LEFT}}", f"{'LAG':>{LEFT}}"] if wide else [])
-    lines = [Text(GAP.join(heads), style="bold", no_wrap=True, overflow="ellipsis")]
+    lines: list[RenderableType] = [Text(GAP.join(heads), style="bold", no_wrap=True, overflow="ellipsis")]
     for now in found:
         lines.append(_line(now, each, wide, marks(console)))
         if note := _note(now):
-            lines.append(Text(f"{'':{SHOWN}}{GAP}{note}", style="dim", overflow="ellipsis", no_wrap=True))
+            # Whole: the end of an error says what to do.
+            lines.append(Padding(Text(note, style="dim"), (0, 0, 0, SHOWN + len(GAP))))
     return Group(*lines)
 
 
 def _line(now: HydrationSummary, each: int, wide: bool, with_marks: Marks) -> Text:
     hydration, cut = now.hydration, "~" if with_marks is ASCII else "…"
-    names = (short(hydration.source_identity), short(hydration.sink_identity), hydration.owner)
+    names = (_label(hydration.source_identity), _label(hydration.sink_identity), hydration.owner)
     done = f"{now.percent:.1f} %" if now.percent is not None else compact(now.progress.committed)
     left = LEFT_WITH_INTERVAL if wide else LEFT
     eta = "" if now.eta is None else arrival(now.eta) if wide else duration(now.eta.seconds)
@@ -76,6 +78,12 @@ def _note(now: HydrationSummary) -> str:
 def short(identity: str) -> str:
     """Return a table's name without its address."""
     return identity.rpartition("/")[2]
+
+
+def _label(identity: str) -> str:
+    """Return a table's name and where it is no table of PostgreSQL its kind: one name may go into several kinds."""
+    kind = identity.partition(":")[0]
+    return short(identity) if kind == "postgres" else f"{short(identity)} ({kind})"
 
 
 def format_log_line(now: HydrationSummary) -> str:

@@ -74,12 +74,14 @@ def _source(now: HydrationSummary) -> Part:
     course = now.course
     if course is None:
         return Part(name="source", figure="rate unknown", note="lag unknown")
+    if not course.latest.follows:
+        # What the source makes meanwhile is not brought, so its rate means nothing.
+        return Part(name="source", figure="a snapshot", note="")
     unit, rate = course.latest.unit.value, course.upstream_rate
-    lag = "a snapshot" if not course.latest.follows else "lag unknown"
     return Part(
         name="source",
         figure="rate unknown" if rate is None else f"{amount(rate, unit)}/s",
-        note=lag if course.lag is None or not course.latest.follows else f"lag {_lag(course.lag, unit)}",
+        note="lag unknown" if course.lag is None else f"lag {_lag(course.lag, unit)}",
     )
 
 

@@ -51,6 +51,8 @@ class Observed(Protocol):
     @property
     def in_flight(self) -> int: ...
     @property
+    def percent(self) -> float | None: ...
+    @property
     def place(self) -> QueuePlace: ...
     @property
     def silent_seconds(self) -> float: ...
@@ -129,6 +131,8 @@ def describe_state(now: Observed, state: State, *, lag_age_seconds: float | None
         return f"nothing heard for {duration(now.silent_seconds)}" + (f"; the last error: {error}" if error else "")
     if state is State.RUNNING:
         again = "rehydration, " if hydration.phase is Phase.REHYDRATION else ""
+        if not now.in_flight and now.percent == 100:
+            return f"{again}everything is committed, the completion check follows"
         return f"{again}{_count(now.in_flight, 'range')} in flight"
     return ""
 

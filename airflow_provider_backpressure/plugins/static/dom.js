@@ -119,7 +119,10 @@ export function named(identity) {
   const whole = table.join("/") || place || identity;
   // A hash distinguishes a part of a table from other parts: it says nothing to people.
   const name = whole.replace(/#[0-9a-f]{12}$/, "");
-  return { kind: identity.split("://")[0], name, place: identity, server: identity.endsWith(`/${whole}`) ? identity.slice(0, -whole.length - 1) : identity };
+  const kind = identity.split("://")[0];
+  // One name may go into several kinds of target, which a list must tell apart.
+  const label = kind === "postgres" ? name : `${name} (${kind})`;
+  return { kind, name, label, place: identity, server: identity.endsWith(`/${whole}`) ? identity.slice(0, -whole.length - 1) : identity };
 }
 
 // A name may be broken behind its dots, slashes and underscores, and nowhere else.

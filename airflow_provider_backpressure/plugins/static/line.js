@@ -7,8 +7,8 @@ export const ORDER = ["failed", "stale", "throttled", "paused", "verifying", "ru
 
 const at = (text) => (text ? Date.parse(text) : null);
 export const COLUMNS = [
-  { key: "target", head: "Target", value: (one) => named(one.target).name },
-  { key: "source", head: "Source", value: (one) => named(one.source).name },
+  { key: "target", head: "Target", value: (one) => named(one.target).label },
+  { key: "source", head: "Source", value: (one) => named(one.source).label },
   { key: "state", head: "State", value: (one) => ORDER.indexOf(one.state) },
   { key: "progress", head: "Progress", value: (one) => one.percent },
   { key: "throughput", head: "Throughput", value: (one) => one.rows_per_second },
@@ -49,9 +49,9 @@ export function line() {
     draw(one) {
       const [from, target] = [named(one.source), named(one.target)];
       link.href = `#/hydration/${one.id}`;
-      keepWords(link, target.name);
+      keepWords(link, target.label);
       link.title = target.place;
-      keepWords(source, from.name);
+      keepWords(source, from.label);
       source.title = from.place;
       keepWords(figures.dag, one.owner);
       drawState(state, one);

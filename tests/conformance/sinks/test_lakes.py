@@ -683,7 +683,7 @@ def test_all_columns_that_do_not_fit_are_named_at_once() -> None:
     with pytest.raises(SinkRefused) as raised:
         check_columns("lake.t", there, arriving)
     assert str(raised.value) == (
-        "Rows cannot go into lake.t: it has no column e; d there does not arrive; column a is string here and int64 "
-        "there; column b is int64 here and string there; column c takes no NULL there, and may be NULL where it comes "
-        "from."
+        "Rows cannot go into lake.t: it has no column e; d of the table does not arrive; column a arrives as string "
+        "and is int64 in the table; column b arrives as int64 and is string in the table; column c takes no NULL in "
+        "the table, and may be NULL in the source."
     )

@@ -182,6 +182,12 @@ def test_a_transforms_zone_is_that_of_its_plan_or_of_the_connection(tmp_path: Pa
         ),
         (
             None,
+            "Could not find valid SPARK_HOME while searching ['/venv/bin']\nspark-submit: line 27: /bin/spark-class",
+            RunnerRefused,
+            "spark-submit finds no Spark on this host: set SPARK_HOME to the installation that it belongs to.",
+        ),
+        (
+            None,
             "Cannot execute. Error code is: 1.\nWARN x\n24/01/01 ERROR StandaloneSchedulerBackend: Application has been"
             " killed. Reason: All masters are unresponsive! Giving up.",
             RunnerUnavailable,

@@ -50,15 +50,15 @@ def check_columns(name: str, there: pyarrow.Schema | None, arriving: pyarrow.Sch
     missing = sorted(set(arriving.names) - set(there.names))
     against = [f"it has no column {', '.join(missing)}"] if missing else []
     if extra:
-        against.append(f"{', '.join(extra)} there does not arrive")
+        against.append(f"{', '.join(extra)} of the table does not arrive")
     for field in arriving:
         if field.name in missing:
             continue
         other = there.field(field.name)
         if other.type != field.type:
-            against.append(f"column {field.name} is {field.type} here and {other.type} there")
+            against.append(f"column {field.name} arrives as {field.type} and is {other.type} in the table")
         elif field.nullable and not other.nullable:
-            against.append(f"column {field.name} takes no NULL there, and may be NULL where it comes from")
+            against.append(f"column {field.name} takes no NULL in the table, and may be NULL in the source")
     if against:
         raise SinkRefused(f"Rows cannot go into {name}: {'; '.join(against)}.")
 

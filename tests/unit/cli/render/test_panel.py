@@ -169,16 +169,33 @@ def test_reading_and_transform_are_one(world: World, stage: Stage):
 def test_several_are_a_line_each(world: World, encoding: str):
     """M12 for many: source, target, DAG, state and how much is done; below, what the state leaves open."""
     now = glance(world)
+    topic = replace(
+        now.hydration, source_identity="kafka://broker:9092/o", sink_identity="postgres://dwh:5432/dwh/raw.o"
+    )
     hydration = replace(now.hydration, sink_identity="postgres://dwh:5432/dwh/raw." + "long" * 20)
     console = Console(file=Screen(encoding), width=100)
-    console.print(overview([now, replace(now, hydration=hydration, failed=3)], console))
+    console.print(overview([replace(now, hydration=topic), replace(now, hydration=hydration, failed=3)], console))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert max(cell_len(line) for line in lines) <= 100
     assert [line[:8].strip() for line in lines] == ["ID", world.hydration.id[:8], "", world.hydration.id[:8], ""]
-    assert lines[1].split()[1:] == ["source", "sink", "dag", "paused", "0.0", "%"]
+    assert lines[1].split()[1:] == ["o", "(kafka)", "raw.o", "dag", "paused", "0.0", "%"]
     assert lines[2].strip() == "by ada: release night; 2 in flight; does not keep up with its source"
-    assert lines[3].split()[2].endswith("longlong")
+    assert lines[3].split()[3].endswith("longlong")
     assert "3 ranges failed" in lines[4]
+
+
+def test_an_error_in_the_list_is_whole(world: World):
+    """Its end says what to do."""
+    failure = (
+        "Rows cannot go into raw.t: " + "column a arrives as bigint and is integer in the table; " * 4 + "change it."
+    )
+    now = glance(world)
+    failed = replace(now, in_flight=0, hydration=replace(now.hydration, failure=failure, paused_by=None))
+    console = Console(file=Screen("utf-8"), width=100)
+    console.print(overview([failed, now], console))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert failure in " ".join(text.split())
+    assert max(map(cell_len, text.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(("width", "told"), [(100, "1:40"), (140, "1:40 (1:22 to 2:07)")])

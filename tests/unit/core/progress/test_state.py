@@ -11,6 +11,7 @@ from airflow_provider_backpressure.core.gate.queue import QueuePlace, Shared
 from airflow_provider_backpressure.core.gate.signals import Decision, Signal
 from airflow_provider_backpressure.core.progress.figures import to_dict
 from airflow_provider_backpressure.core.progress.lag import Course, Sight, lags
+from airflow_provider_backpressure.core.progress.samples import Progress
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.core.progress.state import State
 from airflow_provider_backpressure.testing import MemoryLedger
@@ -42,6 +43,7 @@ def reports(step, **values):
     return {"activity": Activity(step=step, **values), "holder": "run"}
 
 
+DONE_READING = Progress(total=5, total_exact=True, committed=5, read=5, messages=5, bytes=9)
 DONE = {"phase": Phase.STEADY_STATE}
 CASES = [
     pytest.param(
@@ -79,6 +81,13 @@ CASES = [
         id="queued, closed",
     ),
     pytest.param({}, {"in_flight": 2}, State.RUNNING, "2 ranges in flight", id="running"),
+    pytest.param(
+        {},
+        {"in_flight": 0, "progress": DONE_READING},
+        State.RUNNING,
+        "everything is committed, the completion check follows",
+        id="between the last range and its check",
+    ),
     pytest.param(
         {"phase": Phase.REHYDRATION},
         {"in_flight": 1},
