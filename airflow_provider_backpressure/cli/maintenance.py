@@ -27,7 +27,7 @@ from airflow_provider_backpressure.cli.doctor import CHECKS
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.monitoring.pruning import age, prune
+from airflow_provider_backpressure.core.monitoring.pruning import prune
 from airflow_provider_backpressure.core.planning.change_windows import SUFFIX, open_log
 from airflow_provider_backpressure.core.planning.preconditions import way_out
 from airflow_provider_backpressure.core.ports.ledger import History, Ledger, count_leased
@@ -51,7 +51,7 @@ from airflow_provider_backpressure.ledger.migration import drop
 @command
 def prune_(args: Namespace) -> None:
     """Remove ranges of earlier plans, samples, and what nothing refers to."""
-    kept = settings.history() if args.older_than is None else History(seconds=age(args.older_than), plans=None)
+    kept = settings.history() if args.older_than is None else History(seconds=args.older_than, plans=None)
     with open_ledger(args) as ledger:
         gone = prune(ledger, kept, samples=settings.samples_kept(), acts=args.acts)
     print(f"Removed {gone.ranges} ranges of {gone.plans} earlier plans, and {gone.rows} other rows.")

@@ -147,7 +147,7 @@ class IcebergSink(Declared):
 
     def open(self, endpoint: Endpoint) -> "LakeTarget":
         """Return the sink; it connects at the first question. Names and properties are checked here."""
-        from airflow_provider_backpressure.connectors.lake.iceberg.catalog import check_catalog, list_modules
+        from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import check_catalog, list_modules
         from airflow_provider_backpressure.connectors.lake.table import address_of
 
         namespace, _, name = self.table.rpartition(".")

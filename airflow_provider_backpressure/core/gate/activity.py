@@ -8,8 +8,6 @@ from airflow_provider_backpressure.core.json_codec import from_dict
 
 HEARTBEAT_SECONDS = 30.0
 """Seconds between two heartbeats of a task."""
-STALE_SECONDS = 3 * HEARTBEAT_SECONDS
-"""After so many seconds without a heartbeat a hydration under way counts as stale."""
 
 
 class Step(StrEnum):

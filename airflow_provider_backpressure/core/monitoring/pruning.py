@@ -1,6 +1,5 @@
 """Old plans, samples and acts leave the ledger, and old plans' markers their targets, some rows at a time."""
 
-import re
 from dataclasses import dataclass
 
 from airflow_provider_backpressure.core.monitoring.source_poller import Kept
@@ -8,9 +7,6 @@ from airflow_provider_backpressure.core.monitoring.source_poller import prune as
 from airflow_provider_backpressure.core.ports.ledger import History, Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
-
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +42,6 @@ def end_run(ledger: Ledger, sink: Sink, hydration_id: str, plan: Plan, *, kept: 
     ranges = sum(_empty(ledger, plan_id) for plan_id in plans)
     prune_samples(ledger, hydration_id, samples)
     return Pruned(plans=len(plans), ranges=ranges, rows=markers)
-
-
-def age(text: str) -> float:
-    """Return the seconds of ``90d``, ``12h``, ``8w`` or ``30m``; ``InvalidDeclaration`` for anything else."""
-    found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
-    if found is None:
-        raise InvalidDeclaration(f"An age is a number and m, h, d or w, such as 90d, not {text!r}.")
-    return int(found[1]) * _UNITS[found[2]]
 
 
 def _empty(ledger: Ledger, plan_id: str) -> int:

@@ -3,11 +3,14 @@
 from enum import StrEnum
 from typing import Protocol
 
-from airflow_provider_backpressure.core.gate.activity import STALE_SECONDS, Activity, Step
+from airflow_provider_backpressure.core.gate.activity import HEARTBEAT_SECONDS, Activity, Step
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
 from airflow_provider_backpressure.core.gate.queue import QueuePlace, may_start
 from airflow_provider_backpressure.core.progress.lag import Course, amount
 from airflow_provider_backpressure.core.progress.samples import duration
+
+STALE_SECONDS = 3 * HEARTBEAT_SECONDS
+"""After so many seconds without a heartbeat a hydration under way counts as stale."""
 
 
 class State(StrEnum):

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.ports import ChangeLog, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased, every_range
 from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow, Sink
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
-from airflow_provider_backpressure.core.reconciliation.ledger_sink_comparison import Comparison, Finding, Standing
+from airflow_provider_backpressure.core.reconciliation.restore_detection import Comparison, Finding, Standing
 from airflow_provider_backpressure.core.snapshot.bounds import (
     Bounds,
     KeyBounds,

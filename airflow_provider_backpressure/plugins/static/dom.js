@@ -120,7 +120,7 @@ export function named(identity) {
   // A hash distinguishes a part of a table from other parts: it says nothing to people.
   const name = whole.replace(/#[0-9a-f]{12}$/, "");
   const kind = identity.split("://")[0];
-  // One name may go into several kinds of target, which a list must tell apart.
+  // One name may go into several kinds of target: a list has to show which.
   const label = kind === "postgres" ? name : `${name} (${kind})`;
   return { kind, name, label, place: identity, server: identity.endsWith(`/${whole}`) ? identity.slice(0, -whole.length - 1) : identity };
 }

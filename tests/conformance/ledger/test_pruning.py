@@ -1,12 +1,9 @@
 """What the ledger forgets, and what never."""
 
-import pytest
-
-from airflow_provider_backpressure.core.monitoring.pruning import Pruned, age, prune
+from airflow_provider_backpressure.core.monitoring.pruning import Pruned, prune
 from airflow_provider_backpressure.core.monitoring.source_poller import Kept
 from airflow_provider_backpressure.core.ports.ledger import History
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from tests.conformance.ledger.support import commit, cut, make_plan, planned, register, replan, take
 
 LONG = 3600.0
@@ -98,10 +95,3 @@ def test_a_source_is_forgotten_with_the_last_hydration_that_reads_it(ledger):
     ledger.forget(second)
     assert ledger.upstream(source) is None
     assert ledger.claim_look(source, seconds=60), "nothing of it is left"
-
-
-def test_an_age_is_a_number_and_a_unit():
-    assert [age(text) for text in ("30m", "12h", "90d", "8w")] == [1800, 43200, 90 * 86400, 56 * 86400]
-    for text in ("90", "d", "-1d", "1y", "1.5d"):
-        with pytest.raises(InvalidDeclaration, match="such as 90d"):
-            age(text)

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable, Table
 
-from airflow_provider_backpressure.connectors.lake.iceberg.catalog import to_pyiceberg_properties
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import to_pyiceberg_properties
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec

@@ -8,7 +8,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from airflow_provider_backpressure.connectors.lake.iceberg import hadoop_catalog as iceberg_hadoop
-from airflow_provider_backpressure.connectors.lake.iceberg.catalog import to_pyiceberg_properties
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import to_pyiceberg_properties
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 from airflow_provider_backpressure.sinks import IcebergSink

@@ -17,7 +17,7 @@ import pytest
 from pyiceberg.types import StringType
 
 from airflow_provider_backpressure.connectors.lake import table
-from airflow_provider_backpressure.connectors.lake.delta.actions import check_features
+from airflow_provider_backpressure.connectors.lake.delta.features import check_features
 from airflow_provider_backpressure.connectors.lake.parquet import atomic_put as folders
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import LocalFolder
 from airflow_provider_backpressure.connectors.lake.sink.target import check_columns

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from deltalake import DeltaTable
 
-from airflow_provider_backpressure.connectors.lake.iceberg.catalog import to_pyiceberg_properties
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import to_pyiceberg_properties
 from airflow_provider_backpressure.connectors.lake.tasks import write as lake
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused

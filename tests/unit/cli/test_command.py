@@ -5,13 +5,15 @@ import json
 import shlex
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 
 import argcomplete
 import pytest
 import yaml
 from airflow.cli.cli_parser import get_parser
 
-from airflow_provider_backpressure.cli import definition as completion
+from airflow_provider_backpressure.cli import completion
+from airflow_provider_backpressure.cli.arguments import parse_age
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.cli.manual import PAGES
 from airflow_provider_backpressure.core.gate.queue import Change
@@ -163,3 +165,10 @@ def test_unknown_is_empty_in_a_table_and_null_in_json(world: World, airflow):  #
     assert "None" not in airflow("ranges", "sink")[1]
     assert "None" not in airflow("sources", "--output", "plain")[1]
     assert '"committed_at": null' in airflow("ranges", "sink", "--output", "json")[1]
+
+
+def test_an_age_is_a_number_and_a_unit():
+    assert [parse_age(text) for text in ("30m", "12h", "90d", "8w")] == [1800, 43200, 90 * 86400, 56 * 86400]
+    for text in ("90", "d", "-1d", "1y", "1.5d"):
+        with pytest.raises(ArgumentTypeError, match="such as 90d"):
+            parse_age(text)

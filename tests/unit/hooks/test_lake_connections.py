@@ -4,7 +4,11 @@ import json
 
 import pytest
 
-from airflow_provider_backpressure.connectors.lake.iceberg.catalog import catalog_properties, check_catalog, place_of
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import (
+    catalog_properties,
+    check_catalog,
+    place_of,
+)
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.endpoints import endpoint

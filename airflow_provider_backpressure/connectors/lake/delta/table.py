@@ -17,6 +17,7 @@ from deltalake.table import TableMerger
 
 from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
+from airflow_provider_backpressure.connectors.lake.delta import features
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, footer, marks_folder
@@ -53,16 +54,16 @@ class DeltaLakeTable:
 
     def schema(self) -> pyarrow.Schema | None:
         table = self._find()
-        return None if table is None else delta_files.schema_of(table, self.name)
+        return None if table is None else features.schema_of(table, self.name)
 
     def check(self, schema: pyarrow.Schema) -> None:
-        delta_files.check_names(schema, self.name)
+        features.check_names(schema, self.name)
 
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
         return schema
 
     def create(self, schema: pyarrow.Schema) -> None:
-        path, bounded = self._place.path, dict[str, str | None](delta_files.select_bounded(schema))
+        path, bounded = self._place.path, dict[str, str | None](features.select_bounded(schema))
         DeltaTable.create(path, schema, mode="ignore", configuration=bounded, storage_options=self._options)
 
     def holds_rows(self) -> bool:
@@ -81,7 +82,7 @@ class DeltaLakeTable:
 
         What is cleared goes in the log entry that brings the fence.
         """
-        delta_files.keep_bounds_right(self._find() if plan.mode is Mode.UPSERT else None, self.name)
+        features.keep_bounds_right(self._find() if plan.mode is Mode.UPSERT else None, self.name)
         for table in self._tries():
             if plan.increment:
                 self._check_history(table)
@@ -133,7 +134,7 @@ class DeltaLakeTable:
             stands = self._mark(table, attempt.plan_id, attempt.slice_id)
             if stands is None:
                 attempt.check(self._holder(table), self.name)
-                delta_files.check_features(table, self.name)
+                features.check_features(table, self.name)
                 if not self._commit(table, attempt, mark, write if merges else None, settled):
                     continue
                 stands = mark
@@ -218,7 +219,7 @@ class DeltaLakeTable:
         Where the log has no row count of a file, the file itself is read.
         """
         table = self._load()
-        delta_files.check_features(table, self.name)
+        features.check_features(table, self.name)
         holder = self._holder(table)
         active = delta_files.active(table)
         visible = {
@@ -240,7 +241,7 @@ class DeltaLakeTable:
         So has one that the log no longer names: a caller that names files knows how many rows they hold.
         """
         table = self._load()
-        delta_files.check_features(table, self.name)
+        features.check_features(table, self.name)
         if files is None:
             yield from table.to_pyarrow_dataset().to_batches()
             return

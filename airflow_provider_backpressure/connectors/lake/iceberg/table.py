@@ -25,7 +25,7 @@ from pyiceberg.table import Table
 from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.iceberg import files as iceberg_history
 from airflow_provider_backpressure.connectors.lake.iceberg import merge as iceberg_merge
-from airflow_provider_backpressure.connectors.lake.iceberg.catalog import (
+from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import (
     IMPLEMENTATION,
     catalog_properties,
     place_of,
@@ -332,9 +332,9 @@ class IcebergTable:
         except (RESTError, OSError, CommitFailedException) as error:
             raise SinkUnavailable(f"{self.name} does not answer: {error}") from strip_frames(error)
         except _database_errors() as error:
-            raise SinkUnavailable(
-                f"The catalog of {self.name} does not answer: {type(error).__name__}."
-            ) from strip_frames(error)
+            # The driver's own words: SQLAlchemy's have the statement with its values.
+            cause = str(getattr(error, "orig", None) or type(error).__name__).partition("\n")[0]
+            raise SinkUnavailable(f"The catalog of {self.identity} does not answer: {cause}.") from strip_frames(error)
 
     def close(self) -> None:
         if self._opened is not None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.activity import STALE_SECONDS, Activity, Step
+from airflow_provider_backpressure.core.gate.activity import Activity, Step
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.gate.queue import QueuePlace, Shared
 from airflow_provider_backpressure.core.gate.signals import Decision, Signal
@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.progress.figures import to_dict
 from airflow_provider_backpressure.core.progress.lag import Course, Sight, lags
 from airflow_provider_backpressure.core.progress.samples import Progress
 from airflow_provider_backpressure.core.progress.source_position import Unit
-from airflow_provider_backpressure.core.progress.state import State
+from airflow_provider_backpressure.core.progress.state import STALE_SECONDS, State
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import commit, planned, register, replan, take
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.core.gate.hydration import RangeCounts
-from airflow_provider_backpressure.core.reconciliation.ledger_sink_comparison import Comparison, Standing
+from airflow_provider_backpressure.core.reconciliation.restore_detection import Comparison, Standing
 from airflow_provider_backpressure.core.snapshot.messages import Window
 from tests.conformance.ledger.support import make_plan
 
