@@ -27,6 +27,7 @@ from dev.matrix.environments import AIRFLOWS, CACHE, CLIENTS, ROOT, SERVERS, SUB
 from dev.services import Server, Services
 
 ROWS = 20_000
+TRANSFORMS = Path(__file__).parent / "dags" / "matrix_transforms.py"
 COLUMNS = (*SERVERS, *(f"submit-{version}" for version in SUBMITS))
 EXPECTED = {
     "copy": "SELECT id, amount, comment, at FROM public.orders",
@@ -98,7 +99,12 @@ def _spark(column: str) -> Iterator[_Spark]:
     kind, _, version = column.rpartition("-")
     if kind:
         python = environments.application(version)
-        conf = {"spark.pyspark.python": str(python), "spark.pyspark.driver.python": str(python)}
+        conf = {
+            "spark.pyspark.python": str(python),
+            "spark.pyspark.driver.python": str(python),
+            # A driver by another Python than Airflow's does not find what lies beside the DAGs.
+            "spark.submit.pyFiles": str(TRANSFORMS),
+        }
         connection = {"conn_type": "spark", "host": "local[2]", "extra": json.dumps({"conf": conf})}
         # An application takes ten seconds, so that a table is one.
         # spark-submit would look for it in the environment of the first python3 in PATH, which is Airflow's.
@@ -197,7 +203,9 @@ def _fill(postgres: Server, kafka: Server) -> None:
 def _environ() -> dict[str, str]:
     # Without a virtual environment's own variables: each interpreter has its own.
     kept = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    return {**kept, "PYTHONPATH": str(ROOT)}
+    # Each Java lives for seconds: its second compiler and a parallel collector would cost more than they save.
+    short = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return {**kept, "PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": short}
 
 
 def _table(found: dict[Cell, str]) -> list[str]:

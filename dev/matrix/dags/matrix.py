@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from airflow.sdk import DAG
+from matrix_transforms import uppercase  # type: ignore[import-not-found]
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.sinks import ParquetSink, PostgresSink
@@ -13,14 +14,6 @@ from airflow_provider_backpressure.task_groups import hydrate
 TARGETS = os.environ["MATRIX_SCHEMA"]
 LAKE = os.environ["MATRIX_LAKE"]
 RANGE_ROWS = int(os.environ.get("MATRIX_RANGE_ROWS", "4000"))
-
-
-def uppercase(frame: Any) -> Any:
-    """Return the rows with their comment in capitals."""
-    from pyspark.sql import functions
-
-    return frame.withColumn("comment", functions.upper("comment"))
-
 
 ORDERS = PostgresSource(conn_id="shop_db", table="public.orders")
 FLOWS: dict[str, dict[str, Any]] = {
