@@ -80,6 +80,27 @@ def test_types_of_mariadb_alone_are_read_as_text(source: Endpoint) -> None:
     assert row == {"id": 1, **{name: shown for name, (_, _, shown) in typed.ONLY_HERE.items()}}
 
 
+def test_a_table_that_keeps_its_history_is_a_table(source: Endpoint) -> None:
+    """V5: a pattern finds it, and its rows are those of now, whatever moment the server shows otherwise."""
+    mysql.run(
+        source,
+        "CREATE TABLE kept (id int PRIMARY KEY) WITH SYSTEM VERSIONING",
+        "INSERT INTO kept VALUES (1), (2)",
+        "DELETE FROM kept WHERE id = 1",
+    )
+    database = source.database
+    assert [found.spelled for found in MySQLSource(conn_id="m", tables=f"{database}.*").found(source)] == [
+        f"{database}.kept"
+    ]
+    (was,) = mysql.run(source, "SELECT @@GLOBAL.system_versioning_asof")
+    mysql.run(source, "SET GLOBAL system_versioning_asof = '2000-01-01'")
+    try:
+        with closing(MySQLSource(conn_id="m", table="kept").open(source)) as opened:
+            assert [row["id"] for batch in batches(opened, source) for row in batch.to_pylist()] == [2]
+    finally:
+        mysql.run(source, f"SET GLOBAL system_versioning_asof = {was[0]}")
+
+
 def test_ranges_cover_a_table(source: Endpoint, database: Endpoint, hydration: Composed) -> None:
     """V5: in ranges of its key; the log of MariaDB is refused in one sentence."""
     mysql.run(

@@ -83,6 +83,22 @@ def test_zero_dates_are_refused_by_column_or_read_as_null_or_as_text(mysql_datab
     assert rows[1:] == [None] * len(values)
 
 
+@pytest.mark.statement("X5", "X6")
+@pytest.mark.parametrize("keyed", [{"split_column": "day"}, {}], ids=["split", "key"])
+def test_dates_that_become_null_cut_no_table(mysql_database: Endpoint, keyed: dict[str, str]) -> None:
+    """X5: a zero date that is NOT NULL answers to IS NULL as well, so that its row would arrive in two ranges."""
+    key = "id int PRIMARY KEY, day date NOT NULL, KEY (day)" if keyed else "day date PRIMARY KEY"
+    mysql.run(mysql_database, f"CREATE TABLE dated ({key})")
+    declared = MySQLSource(conn_id="m", table="dated", zero_dates="null", **keyed)
+    with (
+        closing(declared.open(mysql_database)) as source,
+        pytest.raises(SourceRefused, match="zero dates cannot arriv"),
+    ):
+        source.snapshot()
+    with closing(replace(declared, zero_dates="refuse").open(mysql_database)) as source:
+        assert source.snapshot().split == ("day",)
+
+
 @pytest.mark.statement("X4", "X5")
 def test_bytes_are_not_read_as_text(mysql_database: Endpoint) -> None:
     """X4, X5: refused by the column's name."""

@@ -75,9 +75,13 @@ class UniqueKey(TableKey):
     name: str
 
 
+TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
+"""Kinds of a table in the catalog; the second is MariaDB's, of a table that keeps its history."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Relation(CatalogTable[TableName, CatalogColumn, UniqueKey]):
-    """A table or view; its kind is ``BASE TABLE`` or ``VIEW``."""
+    """A table or view."""
 
     key_types = "integer types, decimal, year, char, varchar, binary, varbinary, date, datetime and timestamp"
 
@@ -88,7 +92,7 @@ class Relation(CatalogTable[TableName, CatalogColumn, UniqueKey]):
     @property
     def is_stored(self) -> bool:
         """See :attr:`..relational.catalog_table.CatalogTable.is_stored`."""
-        return self.kind == "BASE TABLE"
+        return self.kind in TABLES
 
     @property
     def default_names(self) -> tuple[str, ...]:
@@ -108,7 +112,7 @@ def find(session: Session, name: TableName) -> Relation:
     return Relation(
         name=name,
         kind=kind,
-        rows=None if kind != "BASE TABLE" or rows is None else int(rows),
+        rows=None if kind not in TABLES or rows is None else int(rows),
         row_bytes=float(row_bytes or 0),
         columns=tuple(map(_column, columns)),
         keys=_keys(session, place),

@@ -1,6 +1,5 @@
 """Opens connections to MySQL: the driver's parameters, and the settings of each of our sessions."""
 
-import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -9,12 +8,10 @@ from typing import Any, TypeVar
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.errors import Errors, is_lost
-from airflow_provider_backpressure.connectors.relational.errors import where
+from airflow_provider_backpressure.connectors.mysql.server_version import check_version, is_mariadb
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import strip_frames
 
-OLDEST = (8, 0)
-OLDEST_MARIADB = (10, 6)
 CONTROL = "backpressure control"
 """``program_name`` of the control side, among the attributes that the server keeps of a connection."""
 CONNECT_SECONDS = 10
@@ -43,6 +40,8 @@ _MARIADB: Mapping[str, str | int] = {
     "tx_isolation": "'READ-COMMITTED'",
     "tx_read_only": 1,
     "max_statement_time": 0,
+    # A server may be set to show tables that keep their history as they were.
+    "system_versioning_asof": "DEFAULT",
 }
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
@@ -74,7 +73,7 @@ def connect(endpoint: Endpoint, *, errors: Errors, name: str) -> Connection:
     except (pymysql.Error, OSError, RuntimeError) as error:
         raise errors.at_the_door(error, endpoint) from strip_frames(error)
     try:
-        _check_version(connection, endpoint, errors)
+        check_version(connection, endpoint, errors)
         _be_patient(connection)
         with errors.translate_errors(endpoint), connection.cursor() as cursor:
             cursor.execute(_settings(is_mariadb(connection)))
@@ -82,18 +81,6 @@ def connect(endpoint: Endpoint, *, errors: Errors, name: str) -> Connection:
         connection.close()
         raise
     return connection
-
-
-def version(connection: Connection) -> tuple[int, ...]:
-    """Return the server's version by its greeting: ``(8, 0, 31)``."""
-    text = str(connection.get_server_info()).removeprefix("5.5.5-")
-    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
-    return tuple(int(part) for part in match.groups(default="0")) if match else (0, 0, 0)
-
-
-def is_mariadb(connection: Connection) -> bool:
-    """Whether it is MariaDB in MySQL's place."""
-    return "MariaDB" in str(connection.get_server_info())
 
 
 def tls(options: Mapping[str, str]) -> dict[str, Any]:
@@ -111,16 +98,6 @@ def tls(options: Mapping[str, str]) -> dict[str, Any]:
 def _settings(mariadb: bool) -> str:
     values = {**_SESSION, **(_MARIADB if mariadb else _MYSQL)}
     return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in values.items())
-
-
-def _check_version(connection: Connection, endpoint: Endpoint, errors: Errors) -> None:
-    product, oldest = ("MariaDB", OLDEST_MARIADB) if is_mariadb(connection) else ("MySQL", OLDEST)
-    found = version(connection)
-    if found[:2] < oldest:
-        raise errors.refused(
-            f"{product} at {where(endpoint)} is of version {found[0]}.{found[1]}; a source needs "
-            f"{oldest[0]}.{oldest[1]} or later."
-        )
 
 
 def _be_patient(connection: Connection) -> None:

@@ -101,6 +101,8 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
             raise SourceRefused(
                 f"{self._name} is cut by {table.join_names(as_text)}, which cannot be read as text too."
             )
+        if after is None:
+            self._check_values(table, (*ordered, *split.key))
         log_keys = self._check_log(table, columns) if wanted is Consistency.CATCH_UP else ()
         if self._where is not None:
             self.dialect.check_condition(self._session, table, self._where)
@@ -228,6 +230,9 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
 
     @abstractmethod
     def _check_readable(self, table: RelationT, names: tuple[str, ...]) -> None: ...
+
+    def _check_values(self, table: RelationT, names: tuple[str, ...]) -> None:
+        """Raise ``SourceRefused`` where values of these columns, which cut the table or are its key, arrive as others."""
 
     @abstractmethod
     def _find_key_column(self, name: str) -> NamedColumn | None:

@@ -20,9 +20,10 @@ from airflow_provider_backpressure.connectors.mysql.source.checks import (
     check_condition,
     check_readable,
     check_rights,
+    check_zero_dates,
     chosen_columns,
-    replayable,
 )
+from airflow_provider_backpressure.connectors.mysql.source.log_requirements import replayable
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable, measure_size, row_size
 from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carry_column, line
 from airflow_provider_backpressure.connectors.relational.split import Split
@@ -112,6 +113,10 @@ class MySQLTable(DatabaseTable["MySQLSource", Session, TableName, Relation, Cata
     def _check_readable(self, table: Relation, names: tuple[str, ...]) -> None:
         check_readable(table, names, user=self._user)
 
+    def _check_values(self, table: Relation, names: tuple[str, ...]) -> None:
+        if self._declared.zero_dates == "null":
+            check_zero_dates(table, names)
+
     def _list_ranges(
         self, table: Relation, keyed: KeyedTable, snapshot: Snapshot, *, rows: int, bytes: int
     ) -> Iterator[PlannedRange]:
@@ -190,7 +195,8 @@ class MySQLTable(DatabaseTable["MySQLSource", Session, TableName, Relation, Cata
 
 _TABLES = """
     SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
-    WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')
+    WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
+      AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')
     ORDER BY 1, 2
 """
 

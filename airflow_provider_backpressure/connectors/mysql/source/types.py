@@ -34,7 +34,7 @@ _SHAPES = frozenset(
         "geomcollection",
     }
 )
-_DATES = {
+DATES = {
     "date": "date",
     "datetime": "timestamp without time zone",
     "timestamp": "timestamp with time zone",
@@ -76,14 +76,14 @@ def carry_column(column: CatalogColumn, *, as_text: bool = False, zero_dates: st
     if type_ in _INTEGERS:
         plain = f"{name} + 0" if "zerofill" in column.column_type else name
         return Carried(type=_INTEGERS[type_][column.unsigned], parts=(plain,), nullable=nullable)
-    if type_ in _DATES:
+    if type_ in DATES:
         if zero_dates == "null":
             null = f"{name} IS NULL OR YEAR({name}) = 0 OR MONTH({name}) = 0 OR DAYOFMONTH({name}) = 0"
         else:
             # Arrow would take year 0 for one, and PostgreSQL has none; day 0 of a month is refused by both.
             name = f"IF(YEAR({name}) = 0, '0000-00-00', {name})"
         parts = (name, "'+00'") if type_ == "timestamp" else (name,)
-        return Carried(type=_DATES[type_], parts=parts, nullable=nullable or null is not None, null=null)
+        return Carried(type=DATES[type_], parts=parts, nullable=nullable or null is not None, null=null)
     made = _made(column, name)
     return None if made is None else Carried(type=made[0], parts=made[1], nullable=nullable)
 
