@@ -232,7 +232,7 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
     def _check_readable(self, table: RelationT, names: tuple[str, ...]) -> None: ...
 
     def _check_values(self, table: RelationT, names: tuple[str, ...]) -> None:
-        """Raise ``SourceRefused`` where values of these columns, which cut the table or are its key, arrive as others."""
+        """Raise ``SourceRefused`` where these columns, which cut the table or are its key, arrive with other values."""
 
     @abstractmethod
     def _find_key_column(self, name: str) -> NamedColumn | None:

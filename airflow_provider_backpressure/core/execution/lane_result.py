@@ -86,6 +86,7 @@ def spec_for(
 ) -> RangeSpec:
     """Return the message for the latest attempt of a range, which is read in ``snapshot``."""
     corrects = last_write is not None and last_write.epoch
+    ordered = plan.write.ordered and not plan.replays
     return RangeSpec(
         hydration_id=record.hydration_id,
         plan_id=plan.plan_id,
@@ -94,7 +95,7 @@ def spec_for(
         attempt=record.attempt,
         tag=record.tag or "",
         path=plan.path,
-        read=replace(plan.read, snapshot=snapshot, marks_tombstones=plan.write.ordered and not plan.replays),
+        read=replace(plan.read, snapshot=snapshot, marks_tombstones=ordered, row_key=plan.write.key if ordered else ()),
         write=replace(plan.write, key=plan.rewrite_key) if corrects else plan.write,
         slices=(source.slice(plan.read, record.bounds, record.slice_id),),
         transform=plan.transform,

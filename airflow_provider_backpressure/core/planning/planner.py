@@ -62,7 +62,7 @@ class Planner(Previewer):
     """Plans one hydration. All checks come first and change nothing; then sink, then ledger are written."""
 
     run: str = ""
-    """Name of the run that plans: it gets one new plan, however often it asks."""
+    """Name of the run that plans: it gets one new plan, however often it asks, until that is complete."""
     refresh: Refresh = Refresh.ONCE
     allow_deletes: bool = False
     """Whether this run may delete any number of rows under ``mirror``."""
@@ -72,10 +72,14 @@ class Planner(Previewer):
     """What of the snapshot's ranges is planned: all, but for a probe's sample."""
 
     def plan(self, *, restart: bool = False) -> Planned:
-        """Plan again, resume what is open, or find nothing to do. ``restart`` asks for a new plan, once in a run."""
+        """Plan again, resume what is open, or find nothing to do. ``restart`` asks for a new plan, once in a run.
+
+        A run that plans although its own plan is complete was cleared, or deleted and made again under its name, which
+        Airflow does not say: both ask for the work once more.
+        """
         hydration = self.register()
         planner, refreshes = self._with_overrides(hydration), self.refresh is Refresh.EACH_RUN
-        asks = not (self.run and hydration.restarted_by == self.run)
+        asks = not (self.run and hydration.restarted_by == self.run) or self._is_complete(hydration)
         if restart and asks:
             return planner._begin(hydration, planner.preview(), restarted_by=self.run, from_scratch=True)
         followed = planner.reindex(hydration, who=self.owner)

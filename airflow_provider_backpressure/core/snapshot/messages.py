@@ -112,6 +112,8 @@ class ReadSpec:
     """Whether a record that cannot be taken apart is handed on with the reason, instead of failing its range."""
     marks_tombstones: bool = False
     """Whether each record comes with a mark that says if it is a tombstone."""
+    row_key: tuple[str, ...] = ()
+    """The target's key by which later records win over earlier ones; empty where their order does not matter."""
     trusts: bool = False
     """Whether values that are to be JSON are handed on unseen, since the target looks at them itself."""
     added: tuple[str, ...] = ()

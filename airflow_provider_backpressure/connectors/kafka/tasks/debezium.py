@@ -99,8 +99,25 @@ class ChangeEvents:
     """How decimals are written that come without a schema: ``decimal.handling.mode``."""
     placeholder: str
     """What Debezium writes for a value that the source did not log."""
+    row_key: frozenset[str] = frozenset()
+    """Fields by which the target's rows are written and deleted; empty where they go by the whole key."""
     _heads: dict[str, Schema] = field(default_factory=dict)
     """Schemas by the text in front of the payload: they are the largest part of a record, and all the same."""
+
+    def check_key(self, record: "Message", key: bytes | str | None) -> None:
+        """Raise ``SourceRefused`` for a record whose key has other fields than those that rows go by.
+
+        Debezium deletes a row whose own key changes, and keeps the order of the changes of each key. Under another key
+        old rows would stay, and rows of several tables would be one.
+        """
+        if not self.row_key or (fields := self._parse_key(key)[0]).keys() == self.row_key:
+            return
+        has = f"the fields {', '.join(sorted(fields))}" if fields else "no fields"
+        refuse(
+            record,
+            f"its key has {has}, and rows go by {', '.join(sorted(self.row_key))}: name the fields of the records' key "
+            "as the key of the sink, and key=Avro(…) on the source where it is Avro",
+        )
 
     def read(
         self, records: Records, keys: Iterable[bytes | str | None], columns: Sequence[Column]
@@ -112,6 +129,7 @@ class ChangeEvents:
         rows, deletes = [], []
         for record, key in zip(records, keys, strict=True):
             change = self._find_change(record)
+            self.check_key(record, key)
             deletes.append(change is None or change.deletes)
             if change is not None and not change.deletes:
                 rows.append(self._convert(record, change, columns))
@@ -155,12 +173,14 @@ class ChangeEvents:
             return self._split(text)
         except (ValueError, RecursionError):
             # It is not JSON: this names the place.
-            return parse_json(record, text), self._unnamed
+            parse_json(record, text)
+            raise
 
     def _split(self, text: str) -> tuple[Any, Schema]:
         """Return what a JSON text holds, and its schema; ``ValueError`` where it is no JSON."""
         for head, schema in self._heads.items():
-            if text.startswith(head):
+            # Behind the head may be a blank, which the decoder takes only at the beginning of a text.
+            if text.startswith(head) and not text[len(head) :][:1].isspace():
                 payload, end = JSON_DECODER.raw_decode(text, len(head))
                 if text[end:].strip() == "}":
                     return payload, schema

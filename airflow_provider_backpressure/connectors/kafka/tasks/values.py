@@ -55,7 +55,15 @@ def to_decoders(read: ReadSpec) -> Decoders:
 def to_events(read: ReadSpec) -> ChangeEvents | None:
     """Return what reads the values of a topic of change events; ``None`` where they are plain values."""
     envelope = read.decoding.get(ENVELOPE)
-    return None if envelope is None else ChangeEvents(**envelope)
+    if envelope is None:
+        return None
+    decoders = to_decoders(read)
+    columns = read.columns[GIVEN:]
+    fields = decoders["value"].fields() if "value" in decoders else columns
+    # A key has the names of the fields, also where columns are named otherwise.
+    names = {column.name: each.name for column, each in zip(columns, fields, strict=False)}
+    key = frozenset(names[name] for name in read.row_key) if names.keys() >= set(read.row_key) else frozenset[str]()
+    return ChangeEvents(**envelope, row_key=key)
 
 
 GIVEN = 6
@@ -110,10 +118,12 @@ def _read_events(
     records: Records, keys: pyarrow.Array, columns: Sequence[Column], decoders: Decoders, events: ChangeEvents
 ) -> tuple[list[pyarrow.Array], list[bool]]:
     """Return the columns of change events, and which records delete their row."""
-    words = _key_words(records, keys, decoders)
+    words = list(_key_words(records, keys, decoders))
     if "value" not in decoders:
         return events.read(records, words, columns)
     *found, marks = _decode(records, decoders["value"])
+    for record, key in zip(records, words, strict=True):
+        events.check_key(record, key)
     # A record without a value is a tombstone.
     deletes = [mark is not False for mark in marks.to_pylist()]
     if any(deletes):

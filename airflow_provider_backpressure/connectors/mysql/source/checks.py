@@ -69,8 +69,8 @@ def check_zero_dates(table: Relation, names: tuple[str, ...]) -> None:
     dates = [name for name in names if (column := table.column(name)) is not None and column.data_type in DATES]
     if dates:
         raise SourceRefused(
-            f"{table.name} is cut by {join_names(dates)} or has it in its key, so its zero dates cannot arrive as NULL: "
-            "leave out zero_dates, or name another split_column."
+            f"{table.name} is cut by {join_names(dates)} or has it in its key, so its zero dates cannot arrive as "
+            "NULL: leave out zero_dates, or name another split_column."
         )
 
 

@@ -234,20 +234,26 @@ def test_text_in_another_order_has_no_value_that_was_committed_last() -> None:
 
 
 def test_a_refresh_reads_the_whole_again_once_in_each_run_that_finds_everything_committed() -> None:
-    """A run that is cleared gets no second plan; one that finds ranges of an earlier run open ends them first."""
+    """A run that is retried gets no second plan, unless its own is complete: it was cleared, or made again.
+
+    One that finds ranges of an earlier run open ends them first.
+    """
     runs = Runs(source=MemorySource(keys=range(100)), mode=Mode.UPSERT)
     first = replace(runs.planner(), run="first", refresh=Refresh.EACH_RUN).plan()
     second = replace(runs.planner(), run="second", refresh=Refresh.EACH_RUN)
     assert (first.verdict, second.plan().verdict) == (Verdict.PLANNED, Verdict.RESUMED)
     runs.complete()
-    assert replace(second, run="first").plan().verdict is Verdict.UNCHANGED
     runs.source.keys = range(120)
     assert (again := second.plan()).verdict is Verdict.PLANNED
     assert again.plan.total == 120
     assert second.plan().verdict is Verdict.RESUMED
     runs.complete()
-    assert second.plan().verdict is Verdict.UNCHANGED
     assert runs.planner().plan().verdict is Verdict.UNCHANGED
+    assert (once_more := second.plan()).verdict is Verdict.PLANNED
+    assert once_more.plan.plan_id != again.plan.plan_id
+    assert second.plan(restart=True).verdict is Verdict.RESUMED
+    runs.complete()
+    assert second.plan(restart=True).verdict is Verdict.PLANNED
 
 
 def test_increments_keep_the_zone_of_the_plan_before() -> None:

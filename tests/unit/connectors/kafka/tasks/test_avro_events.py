@@ -73,6 +73,7 @@ def read(
     schemas: Sequence[Any] = (ENVELOPE,),
     keep_bad: bool = False,
     keyed: bool = True,
+    row_key: tuple[str, ...] = (),
     format_: Avro = AVRO,
     **settings: Any,
 ) -> pyarrow.RecordBatch:
@@ -84,7 +85,9 @@ def read(
     value, key = pinned("value", *schemas, declared=format_, **settings), pinned("key", KEY, **settings)
     columns = columns_of(declared, to_columns(value), to_key(key) if keyed else None)
     decoding = {"value": value.to_json(), "envelope": envelope_.to_json()} | ({"key": key.to_json()} if keyed else {})
-    spec = ReadSpec(kind="kafka", conn_id="c", columns=columns, decoding=json.loads(json.dumps(decoding)))
+    spec = ReadSpec(
+        kind="kafka", conn_id="c", columns=columns, decoding=json.loads(json.dumps(decoding)), row_key=row_key
+    )
     make = to_batch_with_bad if keep_bad else to_batch
     more = {"decoders": to_decoders(spec), "events": to_events(spec), "marks": True}
     return make(list(records), columns, "orders", **more)
@@ -126,6 +129,18 @@ def test_a_key_s_field_is_found_where_its_column_has_another_name() -> None:
     format_ = Avro(registry_conn_id="registry", names={"id": "number"})
     found = read(Sent(None, keyed(7)), Sent(written(ENVELOPE, event("d")), keyed(8)), format_=format_)
     assert rows(found, "number") == [(7, True), (8, True)]
+
+
+def test_another_key_than_that_of_the_rows_is_refused() -> None:
+    """A row goes by the fields of its record's key, by the names of the source; or by the whole key."""
+    format_ = Avro(registry_conn_id="registry", names={"id": "number"})
+    sent = Sent(written(ENVELOPE, event("c", None, {"id": 7, "name": "ada"})), keyed(7))
+    assert rows(read(sent, format_=format_, row_key=("number",)), "number") == [(7, False)]
+    assert rows(read(sent, row_key=("key",)), "id") == [(7, False)]
+    with pytest.raises(SourceRefused, match="its key has the fields id, and rows go by name: name the fields"):
+        read(sent, row_key=("name",))
+    with pytest.raises(SourceRefused, match=r"its key has no fields, .* and key=Avro\(…\) on the source"):
+        read(sent, row_key=("id",), keyed=False)
 
 
 def test_times_and_decimals_have_their_types() -> None:

@@ -11,8 +11,8 @@ import pyarrow
 import pytest
 
 from airflow_provider_backpressure.connectors.kafka.source.config import columns_of
-from airflow_provider_backpressure.connectors.kafka.tasks.debezium import ChangeEvents
-from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
+from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad, to_events
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
 from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import Debezium, KafkaSource
@@ -48,13 +48,20 @@ def text(value: Any, schema: Any = None) -> bytes:
     return json.dumps(whole, separators=(",", ":")).encode()
 
 
-def read(*records: Sent, fields: Mapping[str, str] = FIELDS, keep_bad: bool = False, **settings: Any) -> pyarrow.Table:
+def read(
+    *records: Sent,
+    fields: Mapping[str, str] = FIELDS,
+    keep_bad: bool = False,
+    row_key: tuple[str, ...] = (),
+    **settings: Any,
+) -> pyarrow.Table:
     """Return the rows of records as a batch, with their marks."""
     declared = KafkaSource(conn_id="c", topic="orders", fields=fields, envelope=Debezium(**settings))
     assert declared.envelope is not None
     make = to_batch_with_bad if keep_bad else to_batch
-    events = ChangeEvents(**declared.envelope.to_json())
-    return make(list(records), columns_of(declared), "orders", events=events, marks=True)
+    columns, decoding = columns_of(declared), {"envelope": declared.envelope.to_json()}
+    spec = ReadSpec(kind="kafka", conn_id="c", columns=columns, decoding=decoding, row_key=row_key)
+    return make(list(records), columns, "orders", events=to_events(spec), marks=True)
 
 
 def rows(batch: pyarrow.Table) -> list[tuple[Any, ...]]:
@@ -384,3 +391,36 @@ def test_a_record_that_is_cut_off_is_no_json(cut: int) -> None:
     whole = text(event("c", None, {"id": 1, "name": "a"}), envelope({"id": INT, "name": TEXT}))
     with pytest.raises(SourceRefused, match=r"offset 7 .* its value is no JSON"):
         read(Sent(whole), Sent(whole[:-cut], at=7))
+
+
+ROUTED = {"id": 1, "__dbz__physicalTableIdentifier": "shard0"}
+
+
+@pytest.mark.parametrize("flattened", [False, True])
+@pytest.mark.parametrize(
+    ("key", "has"),
+    [
+        ({"tenant": 7}, "the fields tenant"),
+        (ROUTED, "the fields __dbz__physicalTableIdentifier, id"),
+        (None, "no fields"),
+        (5, "no fields"),
+    ],
+)
+@pytest.mark.parametrize("has_schema", [False, True])
+def test_another_key_than_that_of_the_rows_is_refused(flattened: bool, key: Any, has: str, has_schema: bool) -> None:
+    """R3: Debezium deletes a row whose own key changes; under another key old rows stay and others merge."""
+    row = {"id": 1, "name": "a"}
+    value = text(row if flattened else event("c", after=row))
+    fine = Sent(value, text({"id": 1}, struct({"id": BIG}) if has_schema else None))
+    other = Sent(value, None if key is None else text(key, BIG if has_schema else None), at=2)
+    with pytest.raises(SourceRefused, match=rf"offset 2.* its key has {has}, and rows go by id: name the fields"):
+        read(fine, other, row_key=("id",), flattened=flattened)
+    assert len(rows(read(fine, other, row_key=("key",), flattened=flattened))) == 2, "rows go by the whole key"
+
+
+def test_a_blank_before_the_payload_changes_nothing() -> None:
+    """R3: behind a schema that is known by its text."""
+    schema = struct({"id": BIG, "name": TEXT})
+    first, second = text({"id": 1, "name": "a"}, schema), text({"id": 2, "name": "b"}, schema)
+    second = second.replace(b'"payload":', b'"payload": ')
+    assert rows(read(Sent(first), Sent(second), flattened=True)) == [(1, "a", False), (2, "b", False)]
