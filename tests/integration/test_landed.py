@@ -19,6 +19,7 @@ from dev.services import Server
 from tests.conftest import endpoint_of, fresh_database
 from tests.support import lakes
 from tests.support.composed import Composed, difference
+from tests.support.ledgers import new_ledger
 from tests.support.postgres import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
@@ -194,6 +195,28 @@ def test_increments_that_were_landed_come_along(landing: Composed, upstream: End
     back.run()
     back.finish()
     assert difference(upstream, "t", landing.sink, "raw.t") == (0, 0)
+
+
+def test_a_target_that_was_half_rebuilt_is_completed_without_its_ledger(landing: Composed, tmp_path: Path):
+    """T9: the files that have no marker are read, and no other one."""
+    back = land(landing, lakes.place("parquet", tmp_path))
+    planned = back.plan()
+    with back.open() as ports:
+        lane = ports.hydrator()
+        lane.share, lane.on_commit = 1, _stop
+        with pytest.raises(KeyboardInterrupt):
+            lane.run()
+        lane.cancel()
+    back = replace(back, ledger_url=new_ledger(tmp_path / "fresh.db"))
+    again = back.plan()
+    assert (again.plan.plan_id, again.verdict) == (planned.plan.plan_id, Verdict.RESUMED)
+    assert back.run().committed == planned.ranges - 1
+    back.finish()
+    assert difference(landing.source, "t", landing.sink, "raw.t") == (0, 0)
+
+
+def _stop() -> None:
+    raise KeyboardInterrupt
 
 
 def test_into_another_lake(landing: Composed, upstream: Endpoint, tmp_path: Path):

@@ -106,6 +106,22 @@ def test_only_what_has_no_marker_is_read_again(composed: Composed, database: End
     assert difference(database, "t", database, "raw.t") == (0, 0)
 
 
+def test_a_plan_is_not_completed_by_another_key(composed: Composed, database: Endpoint, tmp_path: Path):
+    """T9: refused before a row moves, where the source would be cut by another column than its committed ranges."""
+    columns = ("id", "code")
+    composed = replace(composed, reading={"columns": columns})
+    composed.plan()
+    composed.run()
+    with composed.open() as ports:
+        (last,) = ports.ledger.ranges(ports.plan.plan_id)[-1:]
+        ports.sink.discard(ports.plan, last.slice_id, last.bounds)
+    run(database, "ALTER TABLE t ADD COLUMN other bigint GENERATED ALWAYS AS IDENTITY UNIQUE")
+    composed = replace(lost(composed, tmp_path), reading={"split_column": "other", "columns": columns})
+    with pytest.raises(LedgerRefused, match=r"were cut by id, and the source would be cut by other now"):
+        composed.plan()
+    assert replace(composed, reading={"columns": columns}).plan().verdict is Verdict.RESUMED
+
+
 @pytest.mark.fault(23)
 def test_a_restored_target_is_named_and_its_word_can_be_taken(composed: Composed, database: Endpoint, tmp_path: Path):
     """Fault 23: a dump from the middle is put in the place of the target, rows, markers and plan row together."""

@@ -15,6 +15,7 @@ from airflow_provider_backpressure.core.reconciliation.last_writes import LastWr
 from airflow_provider_backpressure.core.reconciliation.restore_detection import Comparison, Finding, Standing
 from airflow_provider_backpressure.core.snapshot.bounds import (
     Bounds,
+    FileBounds,
     KeyBounds,
     LogBounds,
     LogPosition,
@@ -30,7 +31,7 @@ from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWind
 from airflow_provider_backpressure.core.snapshot.schema_change import keep_planned_columns
 from airflow_provider_backpressure.exceptions import RESTART, LedgerRefused, LedgerUnavailable, PlanSuperseded
 
-B = TypeVar("B", KeyBounds, LogBounds, NullBounds, OffsetBounds)
+B = TypeVar("B", FileBounds, KeyBounds, LogBounds, NullBounds, OffsetBounds)
 
 WINDOW_BYTES = 64 * 1024 * 1024
 """Most log in a window that is planned again."""
@@ -112,17 +113,19 @@ class Rebuilt:
         first = self._first_new()
         return [*there, *(self._plan_range(seq, bounds, there) for seq, bounds in enumerate([*inner, last], first))]
 
-    def rebuild_all(self, source: Source, columns: tuple[str, ...], *, nulls: bool) -> list[RangeRecord]:
-        """Return all ranges; those without a marker are planned again.
-
-        ``columns``: those of the key; ``nulls``: whether rows without a key are a range of their own.
-        """
+    def rebuild_all(self, source: Source, snapshot: Snapshot) -> list[RangeRecord]:
+        """Return all ranges; those without a marker are planned again, from what the source holds of them now."""
         there = self.list_committed()
         window = LogWindow.from_window(self.plan.read.window)
         if window is not None:
             anew = list(self._of_log(there, window))
+        elif snapshot.version:
+            anew = list(self._of_files(there, source, snapshot))
         else:
-            anew = [*self._of_key(there, source, columns), *self._of_nulls(there, columns if nulls else ())]
+            columns = self._check_key(there, snapshot.split)
+            # Rows without a key are a range of their own.
+            nulls = () if snapshot.unique else columns
+            anew = [*self._of_key(there, source, columns), *self._of_nulls(there, nulls)]
         first = self._first_new()
         return [*there, *(self._plan_range(seq, bounds, there) for seq, bounds in enumerate(anew, first))]
 
@@ -141,6 +144,33 @@ class Rebuilt:
             planned_rows=_length(bounds) or rows,
             planned_bytes=bounds.length if isinstance(bounds, LogBounds) else size,
         )
+
+    def _of_files(self, there: Sequence[RangeRecord], source: Source, snapshot: Snapshot) -> Iterator[Bounds]:
+        """Yield the files that are not in, each by itself; ``LedgerRefused`` where the table holds other rows now."""
+        if snapshot.version != self.plan.version:
+            raise LedgerRefused(
+                f"{source.identity} has changed since plan {self.plan.plan_id} was made of its files, so the rest of "
+                f"the plan cannot be listed again: {RESTART}."
+            )
+        taken = {name for bounds in _select_kind(there, FileBounds) for name in bounds.files}
+        for each in source.ranges(snapshot, rows=1, bytes=1):
+            if isinstance(each.bounds, FileBounds) and not taken.issuperset(each.bounds.files):
+                yield each.bounds
+
+    def _check_key(self, there: Sequence[RangeRecord], now: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the columns of the key; ``LedgerRefused`` where committed ranges were cut by others than ``now``.
+
+        The end of a piece of one key is no start of a piece of another: rows would be doubled, and others missing.
+        """
+        cut = {_key_of(record.bounds) for record in there if not isinstance(record.bounds, NullBounds)}
+        if cut - {now}:
+            before = " and ".join(sorted(", ".join(columns) or "blocks" for columns in cut))
+            raise LedgerRefused(
+                f"The committed ranges of plan {self.plan.plan_id} were cut by {before}, and the source would be cut "
+                f"by {', '.join(now) or 'blocks'} now, so the rest of the plan cannot be listed again. Name the column "
+                f"as split_column where one is possible; otherwise {RESTART}."
+            )
+        return now
 
     def _of_key(self, there: Sequence[RangeRecord], source: Source, columns: tuple[str, ...]) -> Iterator[Bounds]:
         """Yield pieces of each gap: at most as many as ranges of the plan may be missing there."""
@@ -200,6 +230,11 @@ def _same(record: RangeRecord | None, marker: Marker) -> bool:
     if record is None or record.bounds != bounds_from_json(dict(marker.bounds)):
         return False
     return not marker.revoked or record.state is RangeState.REVOKED
+
+
+def _key_of(bounds: Bounds) -> tuple[str, ...]:
+    """Return the columns by which a range of a table was cut; none where that was by its blocks."""
+    return bounds.columns if isinstance(bounds, KeyBounds) else ()
 
 
 def _length(bounds: Bounds) -> int | None:
@@ -404,13 +439,13 @@ class Reindexer:
             return rebuilt.windows(self.source.log(rebuilt.hydration_id))
         if snapshot is None or (not snapshot.split and rebuilt.plan.consistency is Consistency.SNAPSHOT):
             return rebuilt.list_committed()
-        return rebuilt.rebuild_all(self.source, snapshot.split, nulls=not snapshot.unique)
+        return rebuilt.rebuild_all(self.source, snapshot)
 
     def _snapshot(self, plan: Plan) -> Snapshot:
         """Return what there is to be cut, as the plan has it; ``SourceRefused`` where the columns are others by now."""
         rising = plan.increment and not plan.replays
         if rising:
             check_increment(plan, self.source.increment_column)
-        after = plan.read.window.after if plan.read.window and rising else None
+        after = plan.read.window.after if plan.read.window and rising else plan.version or None
         found = self.source.snapshot(None if rising else plan.consistency, after=after, counted=False)
         return replace(keep_planned_columns(found, plan, NewColumn.ADD), window=plan.read.window)

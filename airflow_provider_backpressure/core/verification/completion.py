@@ -205,8 +205,10 @@ class Completion:
         planned = self.plan.ranges
         if planned is None or found.planned == planned:
             return
-        # A ledger that was rebuilt from the target has other numbers; then the bounds alone decide.
-        if not found.on_lines or coverage.lacks_rows_without_key(self.plan):
+        # A ledger that was rebuilt from the target has other numbers: the bounds alone decide, and of files their rows.
+        if not (
+            found.on_lines or (found.file_rows is not None and found.file_rows == self.plan.total)
+        ) or coverage.lacks_rows_without_key(self.plan):
             raise self._failure(f"the ledger has {found.planned} of the {planned} ranges that were planned")
 
     def _check_surplus(self, found: "_Found") -> None:
@@ -257,6 +259,8 @@ class _Found:
     outdated: int = 0
     """Ranges that did not change since an earlier snapshot, whose marker they have."""
     rows: int = 0
+    file_rows: int | None = None
+    """Rows of the files of all ranges, where they are read by files."""
     on_lines: bool = False
     """Whether ranges follow one another by a key or a log, so that their bounds alone show a gap."""
 
@@ -266,6 +270,8 @@ class _Found:
         self.planned += plan.ranges is not None and record.seq < plan.ranges
         self.committed += record.state is RangeState.COMMITTED
         self.skipped += record.skipped
+        if isinstance(record.bounds, FileBounds):
+            self.file_rows = (self.file_rows or 0) + record.bounds.rows
         self.on_lines = self.on_lines or isinstance(record.bounds, KeyBounds | OffsetBounds | LogBounds)
 
 

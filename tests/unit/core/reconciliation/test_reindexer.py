@@ -584,8 +584,22 @@ def test_rows_without_a_key_are_a_range_again():
     plan = stage.hydration.plan
     markers = stage.sink.markers(plan.plan_id)
     some = {name: marker for name, marker in markers.items() if name != "9.0"}
-    records = Rebuilt(hydration_id="h", plan=plan, markers=some).rebuild_all(stage.source, ("id",), nulls=True)
+    snapshot = replace(stage.source.snapshot(), unique=False)
+    records = Rebuilt(hydration_id="h", plan=plan, markers=some).rebuild_all(stage.source, snapshot)
     assert [(each.seq, type(each.bounds)) for each in records[-2:]] == [(BEYOND, KeyBounds), (BEYOND + 1, NullBounds)]
+
+
+@pytest.mark.parametrize(
+    ("now", "words"), [(("code",), "cut by id, .* by code now"), ((), "cut by id, .* by blocks now")]
+)
+def test_committed_ranges_of_another_key_are_not_completed(now: tuple[str, ...], words: str):
+    """A key was added, dropped or named since: the end of a piece of one is no start of a piece of another."""
+    stage = Stage().filled()
+    plan = stage.hydration.plan
+    markers = {name: each for name, each in stage.sink.markers(plan.plan_id).items() if name != "9.0"}
+    snapshot = replace(stage.source.snapshot(), split=now)
+    with pytest.raises(LedgerRefused, match=words):
+        Rebuilt(hydration_id="h", plan=plan, markers=markers).rebuild_all(stage.source, snapshot)
 
 
 def test_an_ordered_log_goes_on_behind_what_is_in():
@@ -599,7 +613,7 @@ def test_an_ordered_log_goes_on_behind_what_is_in():
     )
     (some,) = [marker for name, marker in stage.sink.markers(plan.plan_id).items() if name == "0.0"]
     marked = {"0.0": replace(some, bounds=replace(whole[0], ordered=True).to_json())}
-    records = Rebuilt(hydration_id="h", plan=plan, markers=marked).rebuild_all(stage.source, (), nulls=False)
+    records = Rebuilt(hydration_id="h", plan=plan, markers=marked).rebuild_all(stage.source, stage.source.snapshot())
     assert [each.seq for each in records] == [0, *range(BEYOND, BEYOND + 4)]
     assert [each.bounds for each in records[1:]] == [
         OffsetBounds(pieces=each.pieces, ordered=True) for each in whole[1:]
