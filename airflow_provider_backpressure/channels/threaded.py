@@ -6,7 +6,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from airflow_provider_backpressure.core.clock import PollPolicy
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 IDLE_SECONDS = 10.0
 """How long the connection is kept without a waiter."""
 BACKOFF = PollPolicy(initial=0.2, factor=2.0, maximum=5.0)
+"""Between two tries to connect, of both directions."""
 
 
 class ListenerThread(ABC):
@@ -182,8 +183,6 @@ MOST = 1_000
 BATCH = 100
 SENDER_IDLE_SECONDS = 60.0
 """A connection that nothing is sent over is released after so long."""
-SENDER_BACKOFF = (0.2, 5.0)
-"""Seconds without another try after a failure: at first, and at most."""
 
 Message = tuple[str, bytes]
 """Hydration and frame."""
@@ -212,7 +211,8 @@ class Sender:
         self._over = False
         self._thread: threading.Thread | None = None
         self._wire: Wire | None = None
-        self._pause = 0.0
+        self._pauses: Iterator[float] | None = None
+        """Before the next tries, while nothing can be sent."""
         self._down_until = 0.0
 
     def put(self, hydration_id: str, frame: bytes) -> None:
@@ -280,9 +280,9 @@ class Sender:
             self._log_failure(batch, error)
             return
         self._counts.broadcast(time.monotonic() - began)
-        if self._pause:
+        if self._pauses is not None:
             log.info("Changes of the gate are published again.")
-        self._pause = 0.0
+        self._pauses = None
 
     def _send(self, batch: list[Message]) -> None:
         if self._wire is None:
@@ -293,10 +293,10 @@ class Sender:
         self._hang_up()
         self._counts.add("send_failures")
         self._counts.add("dropped", len(batch))
-        if not self._pause:
+        if self._pauses is None:
             log.warning("Changes of the gate are not published for now, so others notice them by polling: %s", error)
-        self._pause = min(max(self._pause * 2, SENDER_BACKOFF[0]), SENDER_BACKOFF[1])
-        self._down_until = time.monotonic() + self._pause
+            self._pauses = BACKOFF.waits()
+        self._down_until = time.monotonic() + next(self._pauses)
 
     def _hang_up(self) -> None:
         wire, self._wire = self._wire, None

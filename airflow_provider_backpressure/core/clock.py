@@ -1,5 +1,6 @@
-"""The one poll policy: how long to wait between two looks at a condition, sync or async alike."""
+"""The one policy of polls and retries: how long to wait between two looks or tries, sync or async alike."""
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ class PollPolicy:
     initial: float = 0.05
     factor: float = 1.5
     maximum: float = 2.0
+    jitter: bool = False
+    """Whether each wait is cut at random: of several that were refused for each other, one is first then."""
 
     def __post_init__(self) -> None:
         """Refuse a policy that would spin or never grow."""
@@ -49,17 +52,20 @@ class PollPolicy:
         """Yield the seconds to wait before each next look, without end."""
         wait = self.initial
         while True:
-            yield wait
+            yield random.uniform(0, wait) if self.jitter else wait
             wait = min(wait * self.factor, self.maximum)
 
     def until(self, look: Callable[[], T | None], *, timeout: float, clock: Clock) -> T | None:
         """Return what ``look`` gives as soon as it is not ``None``, or ``None`` after ``timeout`` seconds."""
+        looks = (look() for _ in self.tries(timeout=timeout, clock=clock))
+        return next((found for found in looks if found is not None), None)
+
+    def tries(self, *, timeout: float, clock: Clock) -> Iterator[int]:
+        """Yield the number of each try, the first at once, the last after ``timeout`` seconds."""
         deadline = clock.monotonic() + timeout
-        for wait in self.waits():
-            if (found := look()) is not None:
-                return found
+        for number, wait in enumerate(self.waits(), 1):
+            yield number
             left = deadline - clock.monotonic()
             if left <= 0:
-                return None
+                return
             clock.sleep(min(wait, left))
-        raise AssertionError("unreachable")

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed
 
 VARIABLE = "BACKPRESSURE_FAILPOINTS"
 WAIT_SECONDS = 120.0
 """Longest ``wait``: a test that died must not leave a process running."""
-_PAUSE = 0.01
+_POLL = PollPolicy(initial=0.01, maximum=0.01)
 
 
 class Step(StrEnum):
@@ -130,11 +131,10 @@ class Folder:
         return sum(line.startswith(mine) for line in lines)
 
     def _wait(self, point: Point) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while self.points().get(point.step) == point:
-            if time.monotonic() > deadline:
-                raise RangeFailed(f"Nobody took the failpoint {point} back within {WAIT_SECONDS:g} s.")
-            time.sleep(_PAUSE)
+        for _ in _POLL.tries(timeout=WAIT_SECONDS, clock=SystemClock()):
+            if self.points().get(point.step) != point:
+                return
+        raise RangeFailed(f"Nobody took the failpoint {point} back within {WAIT_SECONDS:g} s.")
 
 
 def _off(step: Step, tag: str) -> None:

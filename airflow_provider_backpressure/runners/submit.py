@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment
@@ -50,6 +51,7 @@ GATHER_SECONDS = 0.5
 """How long checksums are gathered before an application is begun for all of them."""
 PROBED_SECONDS = 86_400.0
 """How long executors that had everything are taken to have it still."""
+CANCEL_POLL = PollPolicy(initial=0.1, maximum=0.1)
 CANCEL_SECONDS = 20.0
 
 
@@ -143,12 +145,12 @@ class SubmitRunner:
         if own is not None and own.cancel():
             return
         on_cluster = self._submitter.end(tag)
-        found = processes.end(safe(tag))
-        deadline = time.monotonic() + CANCEL_SECONDS
+        found = 0
         # Between its thread and its process there is a moment in which an application of our own is not seen yet.
-        while own is not None and not own.done() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        for _ in CANCEL_POLL.tries(timeout=CANCEL_SECONDS, clock=SystemClock()):
             found += processes.end(safe(tag))
+            if own is None or own.done():
+                break
         self._folders.remove(tag)
         if not (on_cluster or found or own) and session_id.split(":")[1:2] != [socket.gethostname()]:
             log.warning("%s was submitted elsewhere (%s): the sink's fence keeps it out.", tag, session_id)

@@ -499,7 +499,7 @@ def test_a_long_reader_is_not_waited_for_in_front_of_others(
     target(database)
     plan = replacing()
     plan.load()
-    monkeypatch.setattr(postgres_patience, "PAUSES", (1.0, 2.0))
+    monkeypatch.setattr(postgres_patience, "IN_USE_SECONDS", 3.0)
     with connected(database, autocommit=False) as reader:
         assert reader.execute("SELECT count(*) FROM raw.t").fetchall() == [(OLD,)]
         clock = ManualClock(on_sleep=lambda _: slept.append(count(database)))

@@ -1,8 +1,6 @@
 """What the formats have in common: a table that takes a slice's rows and its mark in one step."""
 
 import json
-import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
@@ -13,6 +11,7 @@ import pyarrow
 from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
+from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -195,16 +194,11 @@ def query_of(address: str, files: Sequence[str] | None, **rest: Mapping[str, Any
     return json.dumps({"at": address, "files": None if files is None else list(files), **rest})
 
 
-_FIRST, _MOST = 0.02, 2.0
+CONTENDED = PollPolicy(initial=0.02, factor=2.0, maximum=2.0, jitter=True)
 COMMIT_SECONDS = 300.0
 """Longest; ranges in flight are few, and each commit of another is a step ahead."""
 
 
 def tries() -> Iterator[int]:
-    """Yield numbers from 0 on, with growing and uneven pauses between them, until the time is up."""
-    deadline, pause, number = time.monotonic() + COMMIT_SECONDS, _FIRST, 0
-    while time.monotonic() < deadline:
-        yield number
-        number += 1
-        time.sleep(random.uniform(0, pause))
-        pause = min(pause * 2, _MOST)
+    """Yield the number of each try to commit, for as long as others may be faster."""
+    return CONTENDED.tries(timeout=COMMIT_SECONDS, clock=SystemClock())

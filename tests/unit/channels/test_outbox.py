@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.channels import threaded as sending
 from airflow_provider_backpressure.channels.threaded import MOST, Message, Sender
+from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.push.metrics import PushCounts
 from tests.support.waiting import until
 
@@ -73,7 +74,7 @@ def test_a_server_that_hangs_costs_memory_for_a_thousand_messages(wire):
 @pytest.mark.statement("P9")
 def test_failures_are_told_once_and_end_by_themselves(wire, caplog, monkeypatch):
     """P9: any error; a connection that has gone meanwhile is opened again before anything counts as lost."""
-    monkeypatch.setattr(sending, "BACKOFF", (0.05, 0.05))
+    monkeypatch.setattr(sending, "BACKOFF", PollPolicy(initial=0.05, maximum=0.05))
     counts = PushCounts()
     sender = Sender(wire.open, counts, name="test")
     sender.put("h", b"1")

@@ -1,6 +1,6 @@
 """Values that cannot be built wrong: budgets, ranges, messages, states."""
 
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import pytest
 from hypothesis import given
@@ -218,6 +218,20 @@ def test_polling_waits_longer_and_longer_up_to_its_maximum():
     assert looks == [0, 1, 3, 5]
     assert PollPolicy().until(lambda: None, timeout=3, clock=clock) is None
     assert clock.now == 8
+
+
+def test_tries_have_numbers_and_end_with_their_time():
+    """The last one is made when the time is up, not a whole wait later."""
+    clock = ManualClock()
+    tries = PollPolicy(initial=1, factor=2, maximum=2).tries(timeout=4, clock=clock)
+    assert [(number, clock.now) for number in tries] == [(1, 0), (2, 1), (3, 3), (4, 4)]
+
+
+def test_waits_with_jitter_are_uneven_and_never_longer():
+    """Writers that were refused for each other do not try again at the same moment."""
+    waits = list(islice(PollPolicy(initial=1, maximum=1, jitter=True).waits(), 20))
+    assert len(set(waits)) > 1
+    assert all(0 <= wait <= 1 for wait in waits)
 
 
 def test_a_policy_that_would_spin_is_refused():

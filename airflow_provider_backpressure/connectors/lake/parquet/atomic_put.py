@@ -4,7 +4,6 @@ import fcntl
 import os
 import socket
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,6 +15,7 @@ from pyarrow import fs
 
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER
 from airflow_provider_backpressure.connectors.lake.storage import Place, sync
+from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.exceptions import SinkUnavailable
 
@@ -23,7 +23,7 @@ ATTEMPTS = f"{FOLDER}/attempts"
 """Where files grow, on the same disk as the table and out of every reader's sight."""
 LOCK_SECONDS = 60.0
 """Longest wait for the fence, which others hold for the moment in which they move it."""
-_PAUSE = 0.02
+_POLL = PollPolicy(initial=0.02, maximum=0.02)
 _TAKEN = 412
 """What a bucket says where an object of the name is there already."""
 
@@ -123,14 +123,11 @@ class LocalFolder:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            deadline = time.monotonic() + LOCK_SECONDS
-            while not _lock(handle):
-                if time.monotonic() > deadline:
-                    raise SinkUnavailable(
-                        f"{self._place.path} is locked for {LOCK_SECONDS:g} s by {_holder(handle)}, which begins a "
-                        "plan or repairs a range: end that process where it is stuck."
-                    )
-                time.sleep(_PAUSE)
+            if not any(_lock(handle) for _ in _POLL.tries(timeout=LOCK_SECONDS, clock=SystemClock())):
+                raise SinkUnavailable(
+                    f"{self._place.path} is locked for {LOCK_SECONDS:g} s by {_holder(handle)}, which begins a "
+                    "plan or repairs a range: end that process where it is stuck."
+                )
             os.truncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
             yield

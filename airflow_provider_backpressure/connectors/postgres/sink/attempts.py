@@ -100,8 +100,10 @@ T = TypeVar("T")
 
 LOCK_WAIT = "500ms"
 """How long a lock is waited for, with readers behind it; less than the second after which deadlocks are looked for."""
-PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Seconds between two tries, in which readers get through."""
+IN_USE = PollPolicy(initial=1.0, factor=2.0, maximum=16.0)
+"""Waits between two tries, in which readers get through."""
+IN_USE_SECONDS = 31.0
+"""Time for all tries."""
 
 
 def patiently(session: Session, work: Callable[[Connection], T], *, about: QualifiedName, clock: Clock) -> T:
@@ -109,17 +111,15 @@ def patiently(session: Session, work: Callable[[Connection], T], *, about: Quali
 
     ``SinkUnavailable`` where they are in the way each time.
     """
-    for pause in (*PAUSES, None):
+    for number in IN_USE.tries(timeout=IN_USE_SECONDS, clock=clock):
         try:
             return session.transaction(work)
         except SinkUnavailable as error:
             if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
                 raise
-            if pause is None:
-                raise SinkUnavailable(
-                    f"{about} was locked by other transactions at each of {len(PAUSES) + 1} tries to publish its new "
-                    "rows, which must not keep its readers waiting: a retry continues from here."
-                ) from error
-        log.info("%s is in use: the next try to publish its new rows is in %g s.", about, pause)
-        clock.sleep(pause)
-    raise AssertionError("the last one returns or raises")
+            refusal = error
+        log.info("%s is in use: try %d to publish its new rows failed.", about, number)
+    raise SinkUnavailable(
+        f"{about} was locked by other transactions at each of {number} tries to publish its new rows, which must not "
+        "keep its readers waiting: a retry continues from here."
+    ) from refusal
