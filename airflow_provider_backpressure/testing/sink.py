@@ -147,8 +147,7 @@ class MemorySink:
 
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         with self._lock:
-            plan.check_turn(self.plan.plan_id if self.plan is not None else None)
-            taken = self.plan is not None and self.plan.plan_id == plan.plan_id
+            taken = plan.check_turn(self.plan.plan_id if self.plan is not None else None)
             if clear is not None and plan.mode is Mode.APPEND and not taken:
                 self.rows.clear()
             self.last_epoch += 1

@@ -56,14 +56,9 @@ class Holder:
         )
 
     @staticmethod
-    def check_turn(holder: "Holder | None", plan: Plan) -> None:
-        """Raise ``PlanSuperseded`` where a plan holds the table that this one was not made to follow."""
-        plan.check_turn(holder.plan_id if holder is not None else None)
-
-    @staticmethod
-    def has_taken(holder: "Holder | None", plan: Plan) -> bool:
-        """Whether the plan holds the table already: its ranges may be in, so nothing is removed for it again."""
-        return holder is not None and holder.plan_id == plan.plan_id
+    def check_turn(holder: "Holder | None", plan: Plan) -> bool:
+        """Return whether the plan holds the table already, as :meth:`Plan.check_turn`."""
+        return plan.check_turn(holder.plan_id if holder is not None else None)
 
     def check_plan(self, plan_id: str, name: str) -> None:
         """Raise ``PlanSuperseded`` unless this plan holds the table, under whatever epoch."""

@@ -194,6 +194,14 @@ def query_of(address: str, files: Sequence[str] | None, **rest: Mapping[str, Any
     return json.dumps({"at": address, "files": None if files is None else list(files), **rest})
 
 
+def format_foreign_files(name: str, plan_id: str, files: Sequence[str]) -> str:
+    """Return the sentence about files that keep a table from being cleared of what a closed plan wrote."""
+    return (
+        f"{name} holds files that the closed plan {plan_id} did not write, such as {files[0]}: it cannot be cleared. "
+        "Empty it manually."
+    )
+
+
 CONTENDED = PollPolicy(initial=0.02, factor=2.0, maximum=2.0, jitter=True)
 COMMIT_SECONDS = 300.0
 """Longest; ranges in flight are few, and each commit of another is a step ahead."""

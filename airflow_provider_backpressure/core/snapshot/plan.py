@@ -162,13 +162,17 @@ class Plan:
         """Whether this is the same plan, and its epoch not older: of two lives that continue it the later counts."""
         return other is not None and other.plan_id == self.plan_id and other.epoch <= self.epoch
 
-    def check_turn(self, holder: str | None) -> None:
-        """Raise ``PlanSuperseded`` where another plan has taken the target since this one was made."""
+    def check_turn(self, holder: str | None) -> bool:
+        """Return whether the plan holds the target already, so that nothing is prepared for it again.
+
+        ``PlanSuperseded`` where another plan has taken the target since this one was made.
+        """
         if holder is not None and self.held_by is not None and holder not in (self.held_by, self.plan_id):
             raise PlanSuperseded(
                 f"Plan {self.plan_id} cannot take {self.write.fence}: plan {holder} has taken it since. Run the task "
                 "plan_snapshot again: it compares the ledger with the target."
             )
+        return holder == self.plan_id
 
     @property
     def replays(self) -> bool:

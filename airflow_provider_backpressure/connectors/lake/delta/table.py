@@ -1,7 +1,7 @@
 """A Delta table: each slice is one entry of its log, which holds files, mark and fence together."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow
@@ -19,15 +19,14 @@ from airflow_provider_backpressure.connectors.lake.content import Content, Conte
 from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
 from airflow_provider_backpressure.connectors.lake.delta import features
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
-from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, footer, marks_folder
 from airflow_provider_backpressure.connectors.lake.storage import Place
-from airflow_provider_backpressure.connectors.lake.table import FILE_BYTES, tries
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, check_arriving, require_files
+from airflow_provider_backpressure.connectors.lake.versioned_table import VersionedTable
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_start_positions, move_streams
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, strip_frames
 
@@ -35,19 +34,14 @@ FENCE = "backpressure"
 """App id of the fence, whose version is the epoch. Each of our commits writes it: no two can pass each other."""
 
 
-class DeltaLakeTable:
-    """Implements :class:`..connectors.lake.table.LakeTable`.
+class DeltaLakeTable(VersionedTable[DeltaTable]):
+    """Implements :class:`..connectors.lake.table.LakeTable`. A version is one of the log, a commit its next entry."""
 
-    A commit names the version of the log that it was decided on, and fails where another entry was added since; it is
-    decided again then. So what was true of fence and marks when it was decided is true when it becomes visible.
-    """
-
-    merges = True
-    file_bytes = FILE_BYTES
+    MISSING = (TableNotFoundError,)
 
     def __init__(self, *, path: str, endpoint: Endpoint) -> None:
         self._place = Place(path, endpoint)
-        self._notes = Notes(self._place)
+        self._files = Notes(self._place)
         self._options = None if self._place.local else _storage_options(endpoint)
         self.name = path
         self.identity = f"delta://{path if self._place.local else path.removeprefix('s3://')}"
@@ -66,84 +60,14 @@ class DeltaLakeTable:
         path, bounded = self._place.path, dict[str, str | None](features.select_bounded(schema))
         DeltaTable.create(path, schema, mode="ignore", configuration=bounded, storage_options=self._options)
 
-    def holds_rows(self) -> bool:
-        table = self._find()
-        return table is not None and any(rows != 0 for _, rows in delta_files.active(table).values())
-
-    def holder(self) -> Holder | None:
-        table = self._find()
-        return None if table is None else self._holder(table)
-
-    def check_history(self) -> None:
-        self._check_history(self._find())
-
     def begin(self, plan: Plan, *, clear: str | None) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.begin`.
-
-        What is cleared goes in the log entry that brings the fence.
-        """
+        # A merge writes bounds by a setting of the table.
         features.keep_bounds_right(self._find() if plan.mode is Mode.UPSERT else None, self.name)
-        for table in self._tries():
-            if plan.increment:
-                self._check_history(table)
-            before = self._holder(table)
-            Holder.check_turn(before, plan)
-            epoch = (table.transaction_version(FENCE) or 0) + 1
-            if Holder.has_taken(before, plan):
-                removed, streams = self._clear(table, None), {}
-            else:
-                removed, streams = self._clear(table, clear), self._place_streams(table, plan)
-            holder = Holder.create(plan, epoch, table=str(table.metadata().id), version=table.version() + 1)
-            if self._take(table, holder, removed, streams):
-                return epoch
-        raise self._contention_error()
-
-    def renew(self, plan_id: str) -> int | None:
-        for table in self._tries():
-            holder = self._holder(table)
-            if holder is None or holder.plan_id != plan_id:
-                return None
-            if self._take(table, holder.with_epoch(holder.epoch + 1)):
-                return holder.epoch + 1
-        raise self._contention_error()
-
-    def marks(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Mark]:
-        """See :meth:`..connectors.lake.table.LakeTable.marks`. A note counts where the log names its nonce."""
-        table = self._find()
-        if table is None:
-            return {}
-        wanted = self._notes.slices(plan_id) if slice_ids is None else slice_ids
-        found = {each: self._mark(table, plan_id, each) for each in wanted}
-        return {each: mark for each, mark in found.items() if mark is not None}
-
-    def count_committed(self, plan_id: str) -> int:
-        table = self._find()
-        if table is None:
-            return 0
-        names = (f"{FENCE}:{plan_id}:{each}" for each in self._notes.slices(plan_id))
-        return sum(bool(table.transaction_version(name)) for name in names)
+        return super().begin(plan, clear=clear)
 
     def output(self, name: str) -> pyarrow.NativeFile:
         """See :meth:`..connectors.lake.table.LakeTable.output`: what the log does not name, nobody sees."""
         return self._place.output(name)
-
-    def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
-        merges = write.mode == "upsert" and mark.rows > 0
-        self._notes.write_mark(mark)
-        for table in self._tries():
-            stands = self._mark(table, attempt.plan_id, attempt.slice_id)
-            if stands is None:
-                attempt.check(self._holder(table), self.name)
-                features.check_features(table, self.name)
-                if not self._commit(table, attempt, mark, write if merges else None, settled):
-                    continue
-                stands = mark
-            if stands.nonce != attempt.nonce:
-                self._notes.drop_mark(mark)
-            elif merges:
-                self.drop(mark.files)
-            return stands
-        raise self._contention_error()
 
     def drop(self, files: Sequence[str]) -> None:
         for name in files:
@@ -160,27 +84,11 @@ class DeltaLakeTable:
 
     def prune(self, plan_ids: Sequence[str], *, below: int) -> int:
         """See :meth:`..connectors.lake.table.LakeTable.prune`. Transaction ids stay in the table's log."""
-        number = sum(len(self._notes.slices(each)) for each in plan_ids)
+        number = sum(len(self._files.slices(each)) for each in plan_ids)
         for each in plan_ids:
             self._place.remove(marks_folder(each))
-        self._notes.drop_holders(plan_ids, below=below)
+        self._files.drop_holders(plan_ids, below=below)
         return number
-
-    def discard(self, plan_id: str, slice_id: str) -> bool:
-        for table in self._tries():
-            holder, mark = self._holder(table), self._mark(table, plan_id, slice_id)
-            if holder is None or mark is None:
-                return False
-            holder.check_plan(plan_id, self.name)
-            active = delta_files.active(table)
-            if not all(name in active for name in mark.files):
-                raise SinkRefused(f"The rows of slice {slice_id} no longer lie in files of their own in {self.name}.")
-            removed = delta_files.removals(mark.files, active)
-            entry = [_slice(plan_id, slice_id, 0), Transaction(FENCE, holder.epoch)]
-            if self._append(table, removed, entry, {"discarded": slice_id}):
-                self._notes.drop_mark(mark)
-                return True
-        raise self._contention_error()
 
     def remove(self) -> None:
         self._place.remove()
@@ -194,24 +102,12 @@ class DeltaLakeTable:
         if holder is not None:
             self.tidy(holder.plan_id)
             self._open_fence()
-        self._notes = Notes(self._place)
+        self._files = Notes(self._place)
         self._place.remove(FOLDER)
 
     def current(self, files: Sequence[str]) -> bool:
         active = delta_files.active(self._load())
         return all(name in active for name in files)
-
-    def find_strangers(self, plan_id: str, *, alone: bool) -> list[str]:
-        """See :meth:`..connectors.lake.table.LakeTable.find_strangers`.
-
-        Files of earlier plans may have been compacted.
-        """
-        if not alone:
-            return []
-        # In this order: a range may be committed meanwhile.
-        found = delta_files.active(self._load())
-        ours = {name for mark in self.marks(plan_id).values() for name in mark.files}
-        return sorted(name for name, (_, rows) in found.items() if name not in ours and rows != 0)
 
     def content(self) -> Content:
         """See :meth:`..connectors.lake.table.LakeTable.content`.
@@ -265,48 +161,43 @@ class DeltaLakeTable:
     def close(self) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.close`."""
 
-    def _find(self) -> DeltaTable | None:
-        with contextlib.suppress(TableNotFoundError):
-            return self._load()
-        return None
-
     def _load(self) -> DeltaTable:
         return DeltaTable(self._place.path, storage_options=self._options)
 
-    def _tries(self) -> Iterator[DeltaTable]:
-        """Yield the table as it is now, again and again for as long as commits may contend."""
-        for _ in tries():
-            yield self._load()
+    def _id(self, table: DeltaTable) -> str:
+        return str(table.metadata().id)
 
-    def _contention_error(self) -> SinkUnavailable:
-        return SinkUnavailable(f"{self.name} is written by so many that no commit came through.")
+    def _notes(self, table: DeltaTable) -> Notes:
+        return self._files
+
+    def _rows(self, table: DeltaTable) -> dict[str, int | None]:
+        return {name: rows for name, (_, rows) in delta_files.active(table).items()}
+
+    def _nonces(self, table: DeltaTable, plan_id: str, slice_ids: Collection[str] | None = None) -> dict[str, int]:
+        wanted = self._files.slices(plan_id) if slice_ids is None else slice_ids
+        nonces = {each: table.transaction_version(f"{FENCE}:{plan_id}:{each}") for each in wanted}
+        return {each: nonce for each, nonce in nonces.items() if nonce}
 
     def _holder(self, table: DeltaTable) -> Holder | None:
         """Return the plan whose own version is that of the fence."""
         epoch = table.transaction_version(FENCE)
-        holders = self._notes.holders(epoch) if epoch else []
+        holders = self._files.holders(epoch) if epoch else []
         return next((one for one in holders if table.transaction_version(f"{FENCE}:{one.plan_id}") == epoch), None)
 
-    def _check_history(self, table: DeltaTable | None) -> None:
-        holder = None if table is None else self._holder(table)
-        if table is None or holder is None:
-            raise SinkRefused(format_missing_table(self.name))
-        holder.check_table(str(table.metadata().id), self.name)
+    def _create_holder(self, table: DeltaTable, plan: Plan) -> Holder:
+        epoch = (table.transaction_version(FENCE) or 0) + 1
+        return Holder.create(plan, epoch, table=self._id(table), version=table.version() + 1)
+
+    def _check_unreverted(self, table: DeltaTable, holder: Holder) -> None:
         if "version" in holder.about:
             delta_files.check_unreverted(table, FENCE, holder.about["version"], self.name)
 
-    def _take(
-        self,
-        table: DeltaTable,
-        holder: Holder,
-        removed: Sequence[delta_files.Action] = (),
-        streams: Mapping[str, int] | None = None,
-    ) -> bool:
-        self._notes.write_holder(holder)
+    def _take(self, table: DeltaTable, holder: Holder, starts: Mapping[str, int], *, clear: bool) -> bool:
+        self._files.write_holder(holder)
+        active = delta_files.active(table) if clear else {}
         entry = [Transaction(FENCE, holder.epoch), Transaction(f"{FENCE}:{holder.plan_id}", holder.epoch)]
-        return self._append(
-            table, removed, [*entry, *_streams(streams or {})], {"plan": holder.plan_id, "epoch": holder.epoch}
-        )
+        about = {"plan": holder.plan_id, "epoch": holder.epoch}
+        return self._append(table, delta_files.removals(list(active), active), [*entry, *_streams(starts)], about)
 
     def _open_fence(self) -> None:
         """Move the fence to an epoch that no plan has: what a process remembers of the one before does not count."""
@@ -316,31 +207,18 @@ class DeltaLakeTable:
                 return
         raise self._contention_error()
 
-    def _place_streams(self, table: DeltaTable, plan: Plan) -> dict[str, int]:
-        window = LogWindow.from_window(plan.read.window)
-        if not plan.write.ordered or window is None:
-            return {}
-        there = self._there(table, [window.stream(partition) for partition in window.start])
-        return find_start_positions(window, there, target=self.name, increment=plan.increment)
-
-    def _there(self, table: DeltaTable, streams: Sequence[str]) -> dict[str, int]:
-        """Return the positions of these streams; unknown ones are left out."""
+    def _positions(self, table: DeltaTable, streams: Sequence[str]) -> dict[str, int]:
         found = {stream: table.transaction_version(_stream(stream)) for stream in streams}
         return {stream: at for stream, at in found.items() if at is not None}
-
-    def _mark(self, table: DeltaTable, plan_id: str, slice_id: str) -> Mark | None:
-        nonce = table.transaction_version(f"{FENCE}:{plan_id}:{slice_id}")
-        return self._notes.mark(plan_id, slice_id, nonce) if nonce else None
 
     def _commit(
         self, table: DeltaTable, attempt: Attempt, mark: Mark, merged: WriteSpec | None, settled: Settled | None
     ) -> bool:
-        """Add one entry to the log; ``False`` where another was added since the table was read."""
-        there = self._there(table, [step.stream for step in attempt.moves])
+        features.check_features(table, self.name)
         entry = [
             Transaction(FENCE, attempt.epoch),
             _slice(attempt.plan_id, attempt.slice_id, attempt.nonce),
-            *_streams(move_streams(there, attempt.moves, self.name)),
+            *_streams(self._move_streams(table, attempt)),
         ]
         about = {"slice": attempt.slice_id, "plan": attempt.plan_id, "rows": mark.rows, "checksum": mark.checksum}
         if merged is None:
@@ -360,6 +238,14 @@ class DeltaLakeTable:
             raise
         # Tombstones of keys that are not there change nothing, and then the merge has written no entry.
         return table.version() > version or self._append(table, [], entry, about)
+
+    def _discard(self, table: DeltaTable, holder: Holder, mark: Mark, paths: Sequence[str]) -> bool:
+        removed = delta_files.removals(paths, delta_files.active(table))
+        entry = [_slice(mark.plan_id, mark.slice_id, 0), Transaction(FENCE, holder.epoch)]
+        done = self._append(table, removed, entry, {"discarded": mark.slice_id})
+        if done:
+            self._files.drop_mark(mark)
+        return done
 
     def _append(
         self,
@@ -401,21 +287,6 @@ class DeltaLakeTable:
         gone = f"source.{GONE}"
         merger = merger.when_matched_delete(gone).when_matched_update_all(except_cols=[GONE])
         return merger.when_not_matched_insert_all(f"NOT {gone}", except_cols=[GONE])
-
-    def _clear(self, table: DeltaTable, plan_id: str | None) -> list[delta_files.Action]:
-        """Return what removes every file; ``SinkRefused`` where one holds rows that the plan did not write."""
-        if plan_id is None:
-            return []
-        active = delta_files.active(table)
-        marks = [self._mark(table, plan_id, each) for each in self._notes.slices(plan_id)]
-        written = {name for mark in marks if mark is not None for name in mark.files}
-        others = sorted(name for name, (_, rows) in active.items() if name not in written and rows != 0)
-        if others:
-            raise SinkRefused(
-                f"{self.name} holds files that the closed plan {plan_id} did not write, such as {others[0]}: it cannot "
-                "be cleared. Empty it manually."
-            )
-        return delta_files.removals(list(active), active)
 
 
 def _slice(plan_id: str, slice_id: str, nonce: int) -> Transaction:

@@ -16,6 +16,7 @@ from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attemp
 from airflow_provider_backpressure.connectors.lake.metadata_files import MARK, batches, footer
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import Folder, open_folder
 from airflow_provider_backpressure.connectors.lake.storage import Place
+from airflow_provider_backpressure.connectors.lake.table import format_foreign_files
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -80,8 +81,7 @@ class ParquetTable:
             if plan.increment:
                 self.check_history()
             before = self.holder()
-            Holder.check_turn(before, plan)
-            clear = None if Holder.has_taken(before, plan) else clear
+            clear = None if Holder.check_turn(before, plan) else clear
             if clear is not None:
                 self._refuse_others(clear)
             epoch = before.epoch + 1 if before else 1
@@ -244,10 +244,7 @@ class ParquetTable:
         others = [each.base_name for each in self._visible() if _plan_of(each.base_name) != plan_id]
         others = [name for name in others if footer(self._place, name).num_rows] + self._foreign()
         if others:
-            raise SinkRefused(
-                f"{self.name} holds files that the closed plan {plan_id} did not write, such as {others[0]}: it cannot "
-                "be cleared. Empty it manually."
-            )
+            raise SinkRefused(format_foreign_files(self.name, plan_id, others))
 
     def _mark(self, info: fs.FileInfo) -> Mark | None:
         key = (info.base_name, info.mtime_ns or 0, info.size)
