@@ -37,7 +37,7 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.triggers.shared_ledger import Bench
+from airflow_provider_backpressure.triggers.shared_ledger import TurnWaiter
 from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from dev.databases import open_database
@@ -111,17 +111,17 @@ class Waiters:
             lane=f"waiter-{seq}",
             read_gate=self.push.read_gate if self.push else read_gate,
         )
-        bench = Bench(self.push, self.ledger, self.hydration_id, seq)
+        waiter = TurnWaiter(self.push, self.ledger, self.hydration_id, seq)
         interval = INTERVALS.get(self.side, 0.5)
         try:
             if await asyncio.to_thread(watcher.look) is None:
                 self.told.send(("waits", time.time(), seq))
                 # As if it had been waiting for long: not all look at the same moment.
-                await bench.wait(watcher.last, random.uniform(0, interval))
+                await waiter.wait(watcher.last, random.uniform(0, interval))
                 while await asyncio.to_thread(watcher.look) is None:
-                    await bench.wait(watcher.last, interval)
+                    await waiter.wait(watcher.last, interval)
         finally:
-            bench.done()
+            waiter.done()
         self.told.send(("admitted", time.time(), seq))
 
 

@@ -58,6 +58,9 @@ RIDDLES = frozenset(
         "whole",
     }
 )
+METAPHORS = frozenset({"desk", "ear", "glance", "knife", "shelf", "sieve", "slate"})
+"""Words that no name has in it, those of values neither."""
+WORD = re.compile(r"[A-Z]?[a-z]+")
 VERBS = "need|exceed|feed|seed|read|embed|shed|ping|ring|string|spring|bring|thing"
 PARTICIPLE = re.compile(rf"(?!({VERBS})(_|$))[a-z]+(ed|ing)(_|$)")
 """The first word of a function's name that is a participle or a gerund."""
@@ -72,12 +75,22 @@ def find_broken() -> Iterator[str]:
         if path.stem in RIDDLES or (stems[path.stem] > MOST and path.stem not in AGREED):
             yield where
         for node in ast.walk(ast.parse(path.read_text())):
+            if METAPHORS & {word.lower() for word in WORD.findall(get_name(node))}:
+                yield f"{where}::{get_name(node)}"
             if isinstance(node, ast.ClassDef) and node.name.lower() in RIDDLES:
                 yield f"{where}::{node.name}"
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 name = node.name.strip("_")
                 if name in RIDDLES or (PARTICIPLE.match(name) and name not in FOREIGN and not is_property(node)):
                     yield f"{where}::{node.name}"
+
+
+def get_name(node: ast.AST) -> str:
+    """Return the name that a piece of code gives or uses; empty where it has none."""
+    for field in ("id", "attr", "arg", "name"):
+        if isinstance(name := getattr(node, field, None), str):
+            return name
+    return ""
 
 
 def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

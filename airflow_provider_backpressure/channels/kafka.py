@@ -124,7 +124,7 @@ class _Listener(ListenerThread):
         while not self.over:
             now = time.monotonic()
             if missing := pulse.is_overdue(now):
-                self.deaf(f"the echo of a heartbeat did not come within {ECHO_SECONDS:g} s")
+                self.lose(f"the echo of a heartbeat did not come within {ECHO_SECONDS:g} s")
             if missing or pulse.due(now):
                 self._beats.put(self._own, pulse.begin(now).encode())
             wanted = self.get_wanted()

@@ -25,7 +25,7 @@ BACKOFF = PollPolicy(initial=0.2, factor=2.0, maximum=5.0)
 class ListenerThread(ABC):
     """Receives changes of the hydrations that were added. It connects by itself, and again when the connection is lost.
 
-    A transport says how in :meth:`_listen`, and there what it hears: :meth:`alive`, :meth:`tell`, :meth:`deaf` and
+    A transport says how in :meth:`_listen`, and there what it hears: :meth:`alive`, :meth:`tell`, :meth:`lose` and
     ``receiver.heard`` are for its thread alone.
     """
 
@@ -103,7 +103,7 @@ class ListenerThread(ABC):
         for hydration_id in new:
             self.receiver.on_subscribed(hydration_id)
 
-    def deaf(self, why: object) -> None:
+    def lose(self, why: object) -> None:
         """Say that nothing is heard for now, once; idempotent. Those that wait are polling meanwhile."""
         if self.healthy:
             self.healthy = False
@@ -125,7 +125,7 @@ class ListenerThread(ABC):
                 log.debug("The listening connection is lost.", exc_info=True)
                 if self.healthy:
                     pauses = BACKOFF.waits()
-                self.deaf(error)
+                self.lose(error)
                 self._closed.wait(next(pauses))
 
     def _is_done(self) -> bool:
@@ -310,27 +310,27 @@ class Sender:
 class Duplex:
     """Implements :class:`..core.ports.Channel` over both. ``limit``: most bytes of one message."""
 
-    def __init__(self, sender: Sender, ear: ListenerThread, *, limit: int) -> None:
+    def __init__(self, sender: Sender, listener: ListenerThread, *, limit: int) -> None:
         self._sender = sender
-        self._ear = ear
+        self._listener = listener
         self._limit = limit
 
     @property
     def healthy(self) -> bool:
-        return self._ear.healthy
+        return self._listener.healthy
 
     def publish(self, hydration_id: str, diff: Diff) -> None:
         self._sender.put(hydration_id, encode(diff, limit=self._limit))
 
     def subscribe(self, hydration_id: str) -> None:
-        self._ear.add(hydration_id)
+        self._listener.add(hydration_id)
 
     def unsubscribe(self, hydration_id: str) -> None:
-        self._ear.remove(hydration_id)
+        self._listener.remove(hydration_id)
 
     def flush(self, seconds: float) -> bool:
         return self._sender.flush(seconds)
 
     def close(self) -> None:
         self._sender.close()
-        self._ear.close()
+        self._listener.close()

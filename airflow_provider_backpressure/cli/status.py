@@ -24,7 +24,7 @@ from airflow_provider_backpressure.cli.render.panel import render_hydration
 from airflow_provider_backpressure.cli.render.status_values import Facts
 from airflow_provider_backpressure.cli.render.table import format_log_line, overview
 from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader, every_glance, every_range
+from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader, every_range, every_summary
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary, sum_tables
 from airflow_provider_backpressure.core.push.hub import Push
@@ -74,7 +74,7 @@ def open_console() -> Console:
 
 def _chosen(ledger: Ledger, args: Namespace) -> list[HydrationSummary]:
     if not args.hydration:
-        return list(every_glance(ledger))
+        return list(every_summary(ledger))
     return ledger.glances(ids=[find_hydration(ledger, args.hydration).id], limit=1)
 
 

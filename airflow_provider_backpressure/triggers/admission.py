@@ -24,7 +24,7 @@ from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavail
 from airflow_provider_backpressure.hooks.recorded_declaration import from_plain, open_recorded_health
 from airflow_provider_backpressure.hooks.spark import memory_reader
 from airflow_provider_backpressure.triggers.idle_maintenance import Guard
-from airflow_provider_backpressure.triggers.shared_ledger import Bench, open_ledger_and_push
+from airflow_provider_backpressure.triggers.shared_ledger import TurnWaiter, open_ledger_and_push
 
 CLASSPATH = "airflow_provider_backpressure.triggers.admission.AdmissionTrigger"
 
@@ -111,7 +111,7 @@ class AdmissionTrigger(BaseTrigger):
         )
         self._guard = Guard(source=from_plain(json.loads(source))) if source else None
         self._health: HealthWatch | None = None
-        self._bench: Bench | None = None
+        self._waiter: TurnWaiter | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
@@ -126,8 +126,8 @@ class AdmissionTrigger(BaseTrigger):
             event.payload["waited"] = round(time.monotonic() - began, 3)
             yield event
         finally:
-            if self._bench is not None:
-                self._bench.done()
+            if self._waiter is not None:
+                self._waiter.done()
             if self._health is not None:
                 self._health.close()
 
@@ -178,15 +178,15 @@ class AdmissionTrigger(BaseTrigger):
             self.log.warning("What the source keeps of its log is not known: %s", error)
 
     async def _wait(self, seen: Decision | None, pause: float, most: float) -> None:
-        if self._bench is None:
+        if self._waiter is None:
             await asyncio.sleep(pause)
         else:
-            await self._bench.wait(seen, pause, most=most)
+            await self._waiter.wait(seen, pause, most=most)
 
     async def _watcher(self) -> Watcher:
         wait, budget = self.wait, Budget(**self.wait.budget)
         ledger, push = await open_ledger_and_push(wait.backpressure_conn_id)
-        self._bench = self._bench or Bench(push, ledger, wait.hydration_id, wait.seq)
+        self._waiter = self._waiter or TurnWaiter(push, ledger, wait.hydration_id, wait.seq)
         return Watcher(
             ledger=ledger,
             read_gate=push.read_gate if push else read_gate,

@@ -61,7 +61,7 @@ MOST_SECONDS = 60.0
 """Longest wait for a turn. One is given every few seconds, so it is needed only if the dispatcher has died."""
 
 
-class Bench:
+class TurnWaiter:
     """Waits for its turn where what closes the gate is pushed; for a while where it is not, or without ``push``."""
 
     def __init__(self, push: Push | None, ledger: Ledger, hydration_id: str, seq: int | None) -> None:

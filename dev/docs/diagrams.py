@@ -176,14 +176,14 @@ def _push() -> Diagram:
             Box(name="lane", at=(90, 60)),
             Box(name="ledger", at=(90, 200), kind="store"),
             Box(name="channel", at=(380, 60)),
-            Box(name="desk of a process", at=(760, 60), width=160),
+            Box(name="queue of a process", at=(760, 60), width=160),
             Box(name="those that wait there", at=(760, 200), width=180),
         ),
         arrows=(
             Arrow(start="lane", end="ledger", words="commit"),
             Arrow(start="lane", end="channel", words="numbered diff,\nafter the commit"),
-            Arrow(start="channel", end="desk of a process"),
-            Arrow(start="desk of a process", end="those that wait there", words="one turn at a time"),
+            Arrow(start="channel", end="queue of a process"),
+            Arrow(start="queue of a process", end="those that wait there", words="one turn at a time"),
             Arrow(start="those that wait there", end="ledger", words="look, take the credit"),
         ),
     )

@@ -390,7 +390,7 @@ def every_range(
         after = page[-1].seq
 
 
-def every_glance(ledger: Views) -> Iterator[HydrationSummary]:
+def every_summary(ledger: Views) -> Iterator[HydrationSummary]:
     """Yield the state of every hydration: those that hydrate first."""
     offset = 0
     while page := ledger.glances(limit=GLANCES, offset=offset):

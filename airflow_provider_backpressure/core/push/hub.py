@@ -73,7 +73,7 @@ log = logging.getLogger(__name__)
 
 PUSHED = frozenset({"hand", "credits", SINK_COMMIT})
 """Names of the signals whose end a diff reports."""
-DEAF_SECONDS = 30.0
+DISTRUST_SECONDS = 30.0
 """How long push is not trusted after a message that could not be read: others may speak another format."""
 
 RECORD_SECONDS = 10.0
@@ -118,11 +118,11 @@ class Push:
         self._clock = clock
         self._lock = threading.RLock()
         self._due = threading.Condition(self._lock)
-        self._desks: dict[str, WaitQueue] = {}
+        self._queues: dict[str, WaitQueue] = {}
         self._keeper: threading.Thread | None = None
         self._listening = True
         """Whether those that wait are subscribed, as the switch has it."""
-        self._deaf_until = 0.0
+        self._distrusted_until = 0.0
         self._told: set[str] = set()
         self._recorded = json.dumps(self.counts.values())
         self._next_record = clock() + RECORD_SECONDS
@@ -161,7 +161,7 @@ class Push:
     def close(self) -> None:
         """Give everything back. Idempotent."""
         with self._lock:
-            self._desks.clear()
+            self._queues.clear()
             self._due.notify_all()
         self.channel.close()
 
@@ -170,37 +170,37 @@ class Push:
     def enter(self, waiter: Waiter) -> None:
         """Begin to wait: from now on changes of this hydration are heard here."""
         with self._lock:
-            desk = self._desks.get(waiter.hydration_id)
-            if desk is None:
-                desk = self._desks[waiter.hydration_id] = WaitQueue()
-                desk.next_read = self._clock() + self.paces.normal
+            queue = self._queues.get(waiter.hydration_id)
+            if queue is None:
+                queue = self._queues[waiter.hydration_id] = WaitQueue()
+                queue.next_read = self._clock() + self.paces.normal
                 if self._listening:
                     self.channel.subscribe(waiter.hydration_id)
-            desk.enter(waiter)
+            queue.enter(waiter)
             self._keep()
 
     def leave(self, waiter: Waiter) -> None:
         """Wait no longer. Idempotent."""
         with self._lock:
-            desk = self._desks.get(waiter.hydration_id)
-            if desk is None:
+            queue = self._queues.get(waiter.hydration_id)
+            if queue is None:
                 return
-            desk.leave(waiter)
-            if not desk.waiters:
-                del self._desks[waiter.hydration_id]
+            queue.leave(waiter)
+            if not queue.waiters:
+                del self._queues[waiter.hydration_id]
                 self.channel.unsubscribe(waiter.hydration_id)
 
     def park(self, waiter: Waiter) -> None:
         """Wait for a turn. ``waiter.wake`` is called once when it comes; nothing else ends the wait."""
         with self._lock:
-            if waiter.hydration_id in self._desks:
-                self._desks[waiter.hydration_id].park(waiter)
+            if waiter.hydration_id in self._queues:
+                self._queues[waiter.hydration_id].park(waiter)
 
     def unpark(self, waiter: Waiter, *, failed: bool = False) -> None:
         """Wait by oneself, as for what is not pushed. ``failed``: the ledger could not be read in its turn."""
         with self._lock:
-            if waiter.hydration_id in self._desks:
-                self._desks[waiter.hydration_id].unpark(waiter, pass_on=not failed)
+            if waiter.hydration_id in self._queues:
+                self._queues[waiter.hydration_id].unpark(waiter, pass_on=not failed)
 
     def read_gate(self, ledger: LedgerReader, hydration_id: str) -> GateState:
         """Return a gate's state: the copy if a diff has just said that it is open, otherwise read for all waiters.
@@ -209,37 +209,37 @@ class Push:
         change, so that a refused waiter reads.
         """
         with self._lock:
-            desk = self._desks.get(hydration_id)
-            news = desk.news() if desk and self._healthy(desk) else None
+            queue = self._queues.get(hydration_id)
+            news = queue.news() if queue and self._healthy(queue) else None
             if news is not None:
                 return news
-            mark = desk.mirror.mark() if desk else None
+            mark = queue.mirror.mark() if queue else None
         state = ledger.gate(hydration_id)
         with self._lock:
-            if desk is not None and mark is not None and self._desks.get(hydration_id) is desk:
-                desk.saw(state, mark)
-                desk.next_read = self._clock() + self._pace(desk)
+            if queue is not None and mark is not None and self._queues.get(hydration_id) is queue:
+                queue.saw(state, mark)
+                queue.next_read = self._clock() + self._pace(queue)
         return state
 
     def healthy(self, hydration_id: str) -> bool:
         """Whether changes of a hydration with waiters here arrive."""
         with self._lock:
-            desk = self._desks.get(hydration_id)
-            return desk is not None and self._healthy(desk)
+            queue = self._queues.get(hydration_id)
+            return queue is not None and self._healthy(queue)
 
     def number(self, hydration_id: str) -> int | None:
         """Return the number of the latest change that was heard here; ``None`` while changes are not being heard."""
         with self._lock:
-            desk = self._desks.get(hydration_id)
-            return desk.mirror.number if desk is not None and self._healthy(desk) else None
+            queue = self._queues.get(hydration_id)
+            return queue.mirror.number if queue is not None and self._healthy(queue) else None
 
     # What is heard
 
     def on_subscribed(self, hydration_id: str) -> None:
         with self._lock:
-            desk = self._desks.get(hydration_id)
-            if desk is not None and self._listening:
-                desk.lose(subscribed=True)
+            queue = self._queues.get(hydration_id)
+            if queue is not None and self._listening:
+                queue.lose(subscribed=True)
 
     def heard(self, frame: bytes) -> None:
         try:
@@ -247,7 +247,7 @@ class Push:
         except Unreadable as error:
             self.counts.add("ignored")
             with self._lock:
-                self._deaf_until = self._clock() + DEAF_SECONDS
+                self._distrusted_until = self._clock() + DISTRUST_SECONDS
             self._tell_once("Push is not trusted for a while", error)
             return
         if diff.origin != self.origin:
@@ -255,28 +255,28 @@ class Push:
 
     def lost(self) -> None:
         with self._lock:
-            for desk in self._desks.values():
-                desk.lose(subscribed=False)
+            for queue in self._queues.values():
+                queue.lose(subscribed=False)
             self._due.notify_all()
 
     def _hear(self, diff: Diff) -> None:
         with self._lock:
-            desk = self._desks.get(diff.hydration_id)
-            if desk is None or not self._listening:
+            queue = self._queues.get(diff.hydration_id)
+            if queue is None or not self._listening:
                 return
-            clean = desk.hear(diff)
+            clean = queue.hear(diff)
         self.counts.add("clean" if clean else "unclean")
         if diff.origin != self.origin:
             self.counts.count_delay(time.time() - diff.moment)
 
     # What is done where nothing is heard
 
-    def _healthy(self, desk: WaitQueue) -> bool:
-        trusted = desk.subscribed and not desk.mirror.stale and self._clock() >= self._deaf_until
+    def _healthy(self, queue: WaitQueue) -> bool:
+        trusted = queue.subscribed and not queue.mirror.stale and self._clock() >= self._distrusted_until
         return trusted and self.switches.both and self.channel.healthy
 
-    def _pace(self, desk: WaitQueue) -> float:
-        return self.paces.generous if self._healthy(desk) else self.paces.normal
+    def _pace(self, queue: WaitQueue) -> float:
+        return self.paces.generous if self._healthy(queue) else self.paces.normal
 
     def _keep(self) -> None:
         """See to it that a thread looks after those that wait."""
@@ -287,7 +287,7 @@ class Push:
     def _look_after(self) -> None:
         while True:
             with self._lock:
-                waiter = next((each for desk in self._desks.values() for each in desk.waiters), None)
+                waiter = next((each for queue in self._queues.values() for each in queue.waiters), None)
                 if waiter is None:
                     self._keeper = None
                     return
@@ -318,12 +318,12 @@ class Push:
             if self.switches.subscribe == self._listening:
                 return
             self._listening = self.switches.subscribe
-            for hydration_id, desk in self._desks.items():
+            for hydration_id, queue in self._queues.items():
                 if self._listening:
                     self.channel.subscribe(hydration_id)
                 else:
                     self.channel.unsubscribe(hydration_id)
-                    desk.lose(subscribed=False)
+                    queue.lose(subscribed=False)
 
     def _refresh(self, ledger: Ledger) -> None:
         try:
@@ -335,16 +335,16 @@ class Push:
         """Let one waiter of each hydration that is due read the ledger; return seconds until the next is."""
         with self._lock:
             now = self._clock()
-            for desk in self._desks.values():
+            for queue in self._queues.values():
                 # One that was given the generous pace while push was healthy is not left with it.
-                desk.next_read = min(desk.next_read, now + self._pace(desk))
-                if desk.next_read > now or not desk.waited_for:
+                queue.next_read = min(queue.next_read, now + self._pace(queue))
+                if queue.next_read > now or not queue.waited_for:
                     continue
-                if not self._healthy(desk):
+                if not self._healthy(queue):
                     self.counts.add("fallbacks")
-                desk.next_read = now + self._pace(desk)
-                desk.poll()
-            nearest = min((desk.next_read for desk in self._desks.values()), default=now)
+                queue.next_read = now + self._pace(queue)
+                queue.poll()
+            nearest = min((queue.next_read for queue in self._queues.values()), default=now)
             return min(1.0, max(0.05, nearest - now))
 
     def _tell_once(self, what: str, error: Exception) -> None:

@@ -98,13 +98,13 @@ class Waiter:
     every: bool = False
     """Gets every change, and takes no turn: a waiter that only displays."""
     tried: int = field(default=-1, init=False)
-    """The desk's version at its latest turn."""
+    """The queue's version at its latest turn."""
 
 
 class WaitQueue:
     """The waiters of one hydration in one process, and their common copy of its gate. Used under the lock of ``Push``.
 
-    Those that are **parked** wait for their turn. Each change raises the desk's version and gives a turn to one of
+    Those that are **parked** wait for their turn. Each change raises the queue's version and gives a turn to one of
     them; the next gets one when that one is done, if the gate is still worth a look. So one credit lets one through,
     and a thousand waiters read the ledger once.
     """

@@ -1,4 +1,4 @@
-"""The ear of a process: one thread while somebody waits, told once, and it comes back by itself."""
+"""The listener of a process: one thread while somebody waits, told once, and it comes back by itself."""
 
 import threading
 

@@ -125,7 +125,7 @@ def arrange(
 def _write_encoded(
     connection: psycopg.Connection,
     spec: RangeSpec,
-    sieve: BadRowIsolator,
+    isolator: BadRowIsolator,
     rows: Rows,
     columns: Sequence[binary.Target],
 ) -> tuple[RowSum, str, int]:
@@ -141,26 +141,26 @@ def _write_encoded(
         return binary.block(found)
 
     form = _Form(options=binary.OPTIONS, beginning=binary.BEGINNING, encoded=encode, ending=binary.ENDING)
-    copied = _copy_rows(connection, spec, sieve, rows, STAGE if staged else sql.SQL(write.target), form)
+    copied = _copy_rows(connection, spec, isolator, rows, STAGE if staged else sql.SQL(write.target), form)
     checksum = total.finish(copied)
     if staged:
         _move(connection, spec)
-    return total, checksum, sieve.bad
+    return total, checksum, isolator.bad
 
 
 def _write_staged(
     connection: psycopg.Connection,
     spec: RangeSpec,
-    sieve: BadRowIsolator,
+    isolator: BadRowIsolator,
     rows: Rows,
     load: "_Load",
 ) -> tuple[RowSum, str, int]:
     """Let the server make the target's types of the rows' text in a stage, hash what it made, and move it."""
     make_stage(connection, spec.write)
-    load(connection, spec, sieve, rows)
+    load(connection, spec, isolator, rows)
     total, checksum = hash_stage(connection, spec.write)
     _move(connection, spec)
-    return total, checksum, sieve.bad
+    return total, checksum, isolator.bad
 
 
 def _move(connection: psycopg.Connection, spec: RangeSpec) -> None:
@@ -183,7 +183,7 @@ class _Form:
 def _copy_rows(
     connection: psycopg.Connection,
     spec: RangeSpec,
-    sieve: BadRowIsolator,
+    isolator: BadRowIsolator,
     rows: Rows,
     table: sql.Composable,
     form: _Form,
@@ -199,24 +199,24 @@ def _copy_rows(
                 if good.num_rows:
                     copy.put(form.encoded(good))
                 aside += bad
-                sieve.check(aside)
+                isolator.check(aside)
                 reach(Step.IN_COPY, spec.tag)
             copy.put(form.ending)
     except psycopg.DataError as error:
         raise RangeFailed(f"A row cannot go into {spec.write.fence} ({words(error)}): it is looked for.") from error
     for row, reason in aside:
-        sieve.refuse(row, reason)
+        isolator.refuse(row, reason)
     return copy.rows
 
 
 _Load = Callable[[psycopg.Connection, RangeSpec, BadRowIsolator, Rows], object]
 
 
-def _at_once(connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsolator, rows: Rows) -> None:
-    _copy_rows(connection, spec, sieve, rows, STAGE, _Form(options="FORMAT csv", encoded=to_csv))
+def _at_once(connection: psycopg.Connection, spec: RangeSpec, isolator: BadRowIsolator, rows: Rows) -> None:
+    _copy_rows(connection, spec, isolator, rows, STAGE, _Form(options="FORMAT csv", encoded=to_csv))
 
 
-def _isolate(connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsolator, rows: Rows) -> None:
+def _isolate(connection: psycopg.Connection, spec: RangeSpec, isolator: BadRowIsolator, rows: Rows) -> None:
     def put(batch: pyarrow.RecordBatch) -> None:
         with open_copy_in(connection, STAGE, stage_columns(spec.write), "FORMAT csv") as copy:
             copy.put(to_csv(batch))
@@ -224,9 +224,9 @@ def _isolate(connection: psycopg.Connection, spec: RangeSpec, sieve: BadRowIsola
     for batch in rows:
         good, bad = arrange(spec, batch)
         for row, reason in bad:
-            sieve.refuse(row, reason)
+            isolator.refuse(row, reason)
         if good.num_rows:
-            sieve.put(good, put)
+            isolator.put(good, put)
         reach(Step.IN_COPY, spec.tag)
 
 

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 from airflow_provider_backpressure.core.gate.queue import QueuePlace
 from airflow_provider_backpressure.core.gate.signals import MemoryReading, credits_taken, decide
-from airflow_provider_backpressure.core.push.hub import DEAF_SECONDS, Paces, Push, Switch, is_pushed, turn
+from airflow_provider_backpressure.core.push.hub import DISTRUST_SECONDS, Paces, Push, Switch, is_pushed, turn
 from airflow_provider_backpressure.core.push.metrics import BOUNDS, PushCounts, merge_counts, merge_recorded, quantile
 from airflow_provider_backpressure.core.push.wait_queue import Waiter
 from airflow_provider_backpressure.core.push.waiting import Changes, Parked
@@ -286,7 +286,7 @@ def test_messages_that_cannot_be_read_are_ignored_and_told_once(here, ledger, ca
     assert here.counts["ignored"] == 5
     assert not here.healthy(hydration_id)
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 2
-    assert DEAF_SECONDS >= 10
+    assert DISTRUST_SECONDS >= 10
 
 
 @pytest.mark.statement("P9")
@@ -354,7 +354,7 @@ def test_a_screen_is_drawn_anew_with_each_change(here, ledger):
     assert not woken.is_set(), "paused: nobody need look"
     here.leave(waiter)
     screen.close()
-    assert hydration_id not in here._desks
+    assert hydration_id not in here._queues
 
 
 @pytest.mark.statement("P10")
