@@ -33,8 +33,9 @@ from airflow_provider_backpressure.core.snapshot.messages import RangeResult, Ra
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeState, number_ranges
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.models import hydration, range_, utc_now
+from airflow_provider_backpressure.ledger.models import hydration, range_
 from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.ledger.sql_types import utc_now
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from benchmarks import machine, page, report
 from benchmarks.orchestration import url

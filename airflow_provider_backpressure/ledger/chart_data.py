@@ -10,7 +10,8 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_backpressure.core.progress.samples import Sample
 from airflow_provider_backpressure.core.progress.summary import Tile
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.ledger.models import UtcDateTime, hydration, range_, sample, seconds_between
+from airflow_provider_backpressure.ledger.models import hydration, range_, sample
+from airflow_provider_backpressure.ledger.sql_types import UtcDateTime, seconds_between
 from airflow_provider_backpressure.ledger.tables import sample as samples
 from airflow_provider_backpressure.ledger.tables.range import by_state, now
 

@@ -25,14 +25,8 @@ from airflow_provider_backpressure.core.progress.state import State
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.transitions import unknown
-from airflow_provider_backpressure.ledger.models import (
-    UtcDateTime,
-    hydration,
-    limit,
-    queue,
-    range_,
-    utc_now,
-)
+from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
+from airflow_provider_backpressure.ledger.sql_types import UtcDateTime, utc_now
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import queue as turns
 from airflow_provider_backpressure.ledger.tables import sample as samples

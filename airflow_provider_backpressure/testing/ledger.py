@@ -9,8 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_provider_backpressure.ledger.manual_control import Publish, nobody
-from airflow_provider_backpressure.ledger.models import SQLITE_NOW, metadata
+from airflow_provider_backpressure.ledger.models import metadata
 from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.ledger.sql_types import SQLITE_NOW
 
 
 class MemoryLedger(SqlLedger):

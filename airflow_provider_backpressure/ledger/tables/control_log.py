@@ -9,7 +9,8 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_backpressure.core.gate.queue import Control
 from airflow_provider_backpressure.core.gate.signals import Decision
-from airflow_provider_backpressure.ledger.models import control, utc_now
+from airflow_provider_backpressure.ledger.models import control
+from airflow_provider_backpressure.ledger.sql_types import utc_now
 
 
 def add(

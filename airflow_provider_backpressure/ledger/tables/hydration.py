@@ -18,7 +18,8 @@ from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions.hydration import Figures
-from airflow_provider_backpressure.ledger.models import control, hydration, metadata, phase, range_, utc_now
+from airflow_provider_backpressure.ledger.models import control, hydration, metadata, phase, range_
+from airflow_provider_backpressure.ledger.sql_types import utc_now
 from airflow_provider_backpressure.ledger.tables import control_log as decisions
 
 _OF = sa.select(phase).where(phase.c.hydration_id == sa.bindparam("hydration"))

@@ -24,7 +24,8 @@ from airflow_provider_backpressure.core.gate.queue import (
     place,
 )
 from airflow_provider_backpressure.core.transitions.hydration import RENEWED_BELOW, Figures
-from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_, utc_now
+from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
+from airflow_provider_backpressure.ledger.sql_types import utc_now
 from airflow_provider_backpressure.ledger.tables.range import BY_STATE, any_open, held_by, now
 
 _THIS_LIMIT = sa.and_(limit.c.kind == sa.bindparam("key_kind"), limit.c.name == sa.bindparam("key_name"))

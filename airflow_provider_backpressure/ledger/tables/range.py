@@ -14,7 +14,8 @@ from airflow_provider_backpressure.core.snapshot.bounds import bounds_from_json
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.transitions import unknown_range
 from airflow_provider_backpressure.core.transitions.hydration import Figures
-from airflow_provider_backpressure.ledger.models import UNSETTLED, hydration, is_unsettled, range_, utc_now
+from airflow_provider_backpressure.ledger.models import UNSETTLED, hydration, is_unsettled, range_
+from airflow_provider_backpressure.ledger.sql_types import utc_now
 
 
 def is_in(state: RangeState, table: sa.FromClause = range_) -> sa.ColumnElement[bool]:

@@ -16,13 +16,11 @@ from airflow_provider_backpressure.core.progress.source_position import Seen, Up
 from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.core.transitions.hydration import Figures
 from airflow_provider_backpressure.core.transitions.statistics import rate_between
-from airflow_provider_backpressure.ledger.models import (
+from airflow_provider_backpressure.ledger.models import hydration, sample, upstream
+from airflow_provider_backpressure.ledger.sql_types import (
     Unsigned64,
     UtcDateTime,
-    hydration,
-    sample,
     seconds_between,
-    upstream,
     utc_now,
     whole_seconds,
 )

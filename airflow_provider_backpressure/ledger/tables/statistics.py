@@ -13,7 +13,8 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from airflow_provider_backpressure.core.progress.samples import WorkerStatistics
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime, flow_of, times_of, total
-from airflow_provider_backpressure.ledger.models import flow, push, statistics, utc_now
+from airflow_provider_backpressure.ledger.models import flow, push, statistics
+from airflow_provider_backpressure.ledger.sql_types import utc_now
 from airflow_provider_backpressure.ledger.tables.range import now
 
 _OF = sa.select(statistics).where(statistics.c.hydration_id == sa.bindparam("hydration"))

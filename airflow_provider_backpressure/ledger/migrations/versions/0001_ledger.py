@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
 
-from airflow_provider_backpressure.ledger.models import Unsigned64
+from airflow_provider_backpressure.ledger.sql_types import Unsigned64
 
 revision = "0001"
 down_revision = None

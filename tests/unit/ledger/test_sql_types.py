@@ -8,7 +8,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from airflow_provider_backpressure.ledger import models
-from airflow_provider_backpressure.ledger.models import Unsigned64, UtcDateTime, utc_now
+from airflow_provider_backpressure.ledger.sql_types import Unsigned64, UtcDateTime, utc_now
 
 TABLE = sa.Table(
     "t",
