@@ -19,6 +19,7 @@ from pyspark.sql import functions
 from pyspark.sql.types import StructField, StructType
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.kinds import CHECKED_JSON
 from airflow_provider_backpressure.core.snapshot.messages import (
     Column,
     RangeSpec,
@@ -148,11 +149,11 @@ def _straight(
 
 
 def _target_looks(spec: RangeSpec) -> bool:
-    """Whether JSON may be handed on unseen: PostgreSQL refuses what is none, and the next attempt then looks for it.
+    """Whether JSON may be handed on unseen: the target refuses what is none, and the next attempt then looks for it.
 
     Where such records are to be kept aside they are expected, and a second attempt each time would cost more.
     """
-    return spec.write.kind == "postgres" and spec.attempt == 1 and not spec.read.keep_bad
+    return spec.write.kind in CHECKED_JSON and spec.attempt == 1 and not spec.read.keep_bad
 
 
 def _position(spec: RangeSpec, source: Endpoint) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoint_of
+from airflow_provider_backpressure.core.kinds import COPIED
 from airflow_provider_backpressure.core.snapshot.messages import (
     COPY,
     FRAME,
@@ -25,7 +26,6 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     ReadSpec,
     SliceResult,
     Transform,
-    copies,
 )
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, RangeFailed, from_text
 from airflow_provider_backpressure.spark.frame_path import Function, describe_columns, frame_job
@@ -126,7 +126,7 @@ def range_result(spec: RangeSpec, rows: list[Any]) -> RangeResult:
 
 
 def _is_copy(spec: RangeSpec) -> bool:
-    return spec.path == COPY and spec.transform is None and copies(spec.read.kind, spec.write.kind)
+    return spec.path == COPY and spec.transform is None and (spec.read.kind, spec.write.kind) in COPIED
 
 
 def _copy_works(spec: RangeSpec, endpoints: Mapping[str, Endpoint]) -> list[Callable[[], SliceResult]]:

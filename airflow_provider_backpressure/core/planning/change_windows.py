@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
+from airflow_provider_backpressure.core.kinds import REPLAYED_INTO
 from airflow_provider_backpressure.core.ports import ChangeLog, SharedTableLog, SharesLog, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import (
     REPLAY,
-    REPLAYED_INTO,
     WriteSpec,
 )
 from airflow_provider_backpressure.core.snapshot.plan import (

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.kinds import TYPED_AS_FILES
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range
 from airflow_provider_backpressure.core.ports.sink import PlanRow, Sink
@@ -23,7 +24,6 @@ from airflow_provider_backpressure.exceptions import (
 
 log = logging.getLogger(__name__)
 
-_AS_TEXT_IN = frozenset({"delta", "iceberg"})
 _BY_VALUE = (
     r"smallint|integer|bigint|boolean|date|timestamp(\(\d+\))? with(out)? time zone|bytea|text"
     r"|character varying(\(\d+\))?|numeric\(([12]?\d|3[0-8]),\d+\)"
@@ -118,7 +118,7 @@ def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, 
         return
     by = snapshot.window.column if snapshot.window is not None else None
     rising = next((column for column in arriving if column.name == by), None)
-    if rising is not None and write.kind in _AS_TEXT_IN:
+    if rising is not None and write.kind in TYPED_AS_FILES:
         _check_order_in_files(rising, write)
     folded = {column.name for column in write.columns if column.base_type.rpartition(".")[2] == "citext"}
     one = _ONE_SENT if snapshot.consistency is Consistency.OFFSETS else _ONE_PRINTED
@@ -131,7 +131,7 @@ def check_key(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, 
         if column.name in set(snapshot.loose) - folded:
             why = "the source takes different texts for one key"
             way_out = "Give it a collation that compares bytes, or follow the log with consistency='catch_up'"
-        elif write.kind in _AS_TEXT_IN and not one.fullmatch(read.base_type) and not read.is_enum:
+        elif write.kind in TYPED_AS_FILES and not one.fullmatch(read.base_type) and not read.is_enum:
             why = f"equal values of the type {read.type} may differ in files"
             way_out = "Upsert by another key"
         else:
@@ -160,7 +160,7 @@ def _check_order_in_files(rising: Column, write: WriteSpec) -> None:
 
 def check_same_key(plan: Plan, write: WriteSpec) -> None:
     """Raise where rows of before were upserted by another key: a row would come beside the one that it replaces."""
-    window, appended = plan.read.window, plan.mode is Mode.APPEND and write.kind in _AS_TEXT_IN
+    window, appended = plan.read.window, plan.mode is Mode.APPEND and write.kind in TYPED_AS_FILES
     offsets = plan.consistency is Consistency.OFFSETS
     several = plan.versions or (window is not None and (window.after is not None or offsets))
     if write.mode == Mode.UPSERT and appended and several:

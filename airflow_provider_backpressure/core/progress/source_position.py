@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from airflow_provider_backpressure.core.kinds import LOG_UNITS
 from airflow_provider_backpressure.core.snapshot.offsets import Frontier, Key
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 WAL = "wal"
 """The only key of a frontier in PostgreSQL's log."""
 
-_SERVERS = ("postgres", "mysql")
 _LSN = re.compile(r"([0-9A-F]{1,8})/([0-9A-F]{1,8})", re.IGNORECASE)
 
 
@@ -38,7 +38,7 @@ class Unit(StrEnum):
 def whose(source_identity: str) -> str:
     """Return whose frontier a source's is: of tables that of their server's one log, of a topic its own."""
     scheme, _, rest = source_identity.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}" if scheme in _SERVERS else source_identity
+    return f"{scheme}://{rest.partition('/')[0]}" if scheme in LOG_UNITS else source_identity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +115,9 @@ def _parse_counts(part: str) -> Mapping[str, int]:
 
 PARSERS = {Unit.BYTES: from_lsn, Unit.TRANSACTIONS: from_gtids}
 """How a position in a server's log is read, by what it counts."""
-KINDS = {"postgres": Unit.BYTES, "mysql": Unit.TRANSACTIONS}
-"""What the log of a server counts, by the kind of the source."""
 
 
 def from_position(kind: str, position: str) -> dict[Key, int] | None:
     """Return the frontier that a plan's position names, by the kind of its source; ``None`` where it has no log."""
-    unit = KINDS.get(kind)
-    return None if unit is None else PARSERS[unit](position)
+    unit = LOG_UNITS.get(kind)
+    return None if unit is None else PARSERS[Unit(unit)](position)

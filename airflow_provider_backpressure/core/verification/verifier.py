@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TypeVar
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.kinds import READ_AS_SOURCES
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
@@ -40,8 +41,6 @@ STAYING = (
 )
 PARALLEL = 2
 """Ranges that are compared at once."""
-DECODED = frozenset({"postgres"})
-"""Kinds of sink whose markers hash the target's own encoding, and that can be read as a source is."""
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 TOGETHER = 64
 """Ranges that are handed over at once where a job costs seconds: the runner does them together."""
@@ -248,7 +247,7 @@ class Verifier:
             quarantined_at=_find_values(read, quarantine),
         )
         jobs.append(self.runner.checksum(values))
-        if write.kind in DECODED:
+        if write.kind in READ_AS_SOURCES:
             there = ReadSpec(kind=write.kind, conn_id=write.conn_id, columns=write.columns)
             jobs.append(
                 self.runner.checksum(ChecksumSpec(kind=write.kind, conn_id=write.conn_id, query=query, read=there))

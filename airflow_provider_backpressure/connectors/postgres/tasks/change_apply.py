@@ -22,8 +22,9 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
 from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
+from airflow_provider_backpressure.core.kinds import REPLAYED_INTO
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import REPLAYED_INTO, RangeSpec, Slice, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
 from airflow_provider_backpressure.exceptions import InvalidDeclaration

@@ -1,0 +1,14 @@
+"""What the core knows of single kinds of sources and sinks. All else is said by the connectors themselves."""
+
+COPIED = frozenset({("postgres", "postgres")})
+"""Sources and sinks between which rows may pass undecoded, given that their columns are the same."""
+REPLAYED_INTO = frozenset({"postgres"})
+"""Sinks that take changes of a database's log: a frontier alone, as some keep of a topic, is not enough."""
+READ_AS_SOURCES = frozenset({"postgres"})
+"""Sinks whose markers hash the target's own encoding, and that can be read as a source is."""
+CHECKED_JSON = frozenset({"postgres"})
+"""Sinks that refuse text which is no JSON by themselves."""
+TYPED_AS_FILES = frozenset({"delta", "iceberg"})
+"""Sinks that can replace rows by a key, and keep a value of many types as its text."""
+LOG_UNITS = {"postgres": "bytes", "mysql": "transactions"}
+"""What the one log of a server counts, by the kind of source: a :class:`..core.progress.source_position.Unit`."""

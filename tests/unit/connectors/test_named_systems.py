@@ -1,0 +1,46 @@
+"""A connector is one folder and one line: nothing that all connectors share asks for the name of one."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import airflow_provider_backpressure
+from airflow_provider_backpressure.spark.registry import CONNECTORS
+
+PACKAGE = Path(airflow_provider_backpressure.__file__).parent
+SYSTEMS = {*CONNECTORS, *CONNECTORS.values()}
+FOLDERS = ("channels", "connectors", "hooks", "ledger")
+REGISTRIES = {
+    "core/kinds.py",
+    "core/snapshot/plan.py",
+    "openlineage.py",
+    "provider_info.py",
+    "sinks/__init__.py",
+    "sources/__init__.py",
+    "spark/registry.py",
+    # Commands that look into a database itself, and those that set up a ledger in one.
+    "cli/definition.py",
+    "cli/doctor.py",
+    "cli/maintenance.py",
+    "cli/setup.py",
+    # The ledger's own channel.
+    "triggers/shared_ledger.py",
+    # Patterns are quoted, and connections kept, as PostgreSQL does it.
+    "operators/table_set.py",
+}
+
+
+def named(path: Path) -> Iterator[str]:
+    """Yield the systems that a module compares with, or imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and node.value in SYSTEMS:
+            yield str(node.value)
+        if isinstance(node, ast.ImportFrom) and ".connectors." in (node.module or ""):
+            yield from SYSTEMS & {str(node.module).split(".connectors.")[1].split(".")[0]}
+
+
+def test_only_registries_and_folders_of_systems_name_one():
+    """A new case of ``if kind == …`` anywhere else would be another edit for each new connector."""
+    modules = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+    found = {path.as_posix() for path in modules if path.parts[0] not in FOLDERS and any(named(PACKAGE / path))}
+    assert found == REGISTRIES
