@@ -32,8 +32,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceUnavailable,
 )
 from airflow_provider_backpressure.runners.connect import ConnectRunner
-from dev.services import Server
-from tests.support.catching_up import FILL, TABLE, Followed, Watch, Writer, check_added_column
+from tests.support.catching_up import FILL, TABLE, Followed, Watch, Writer, check_added_column, follow
 from tests.support.composed import Composed
 from tests.support.postgres import connected, new_role
 
@@ -43,22 +42,9 @@ ROWS = int(os.environ.get("BACKPRESSURE_FIRE_ROWS", "2000000"))
 
 
 @pytest.fixture
-def followed(
-    database: Endpoint, connect: Server, ledger_url: str, runner: ConnectRunner, logins: dict[str, Endpoint]
-) -> Followed:
+def followed(hydration: Composed, runner: ConnectRunner, logins: dict[str, Endpoint]) -> Followed:
     """``public.t`` into ``raw.t``."""
-    logins.update({name: replace(database, conn_id=name) for name in ("source", "sink")})
-    composed = Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
-        mode="upsert",
-        consistency="catch_up",
-        budget=Budget(credits=2, range_rows=2000),
-    )
-    return Followed(composed=composed, runner=runner)
+    return follow(hydration, runner, logins)
 
 
 @pytest.mark.statement("T8")

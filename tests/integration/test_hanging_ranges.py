@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from tests.support.composed import Composed, difference
-from tests.support.postgres import connected, run
+from tests.support.postgres import connected, numbered_rows, run
 from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.integration
@@ -21,9 +21,7 @@ def test_a_range_that_waits_for_a_lock_is_ended_and_tried_again(
     """Its connections are gone before the next attempt begins, so that it does not queue behind them."""
     run(
         database,
-        "CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1::bigint, 3000) i",
-        "ALTER TABLE t ADD PRIMARY KEY (id)",
-        "ANALYZE t",
+        *numbered_rows(3000),
         "CREATE SCHEMA raw",
     )
     composed = replace(hydration, budget=Budget(credits=1, range_rows=1500, range_timeout=4.0))

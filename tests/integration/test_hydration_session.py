@@ -12,7 +12,7 @@ from airflow_provider_backpressure.exceptions import LedgerRefused, SinkRefused
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession
 from airflow_provider_backpressure.sinks import PostgresSink
 from tests.support.composed import Composed, Ports
-from tests.support.postgres import run
+from tests.support.postgres import numbered_rows, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("X1")]
 
@@ -20,12 +20,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.statement("X1")]
 @pytest.fixture
 def composed(database: Endpoint, hydration: Composed) -> Composed:
     """300 rows in three ranges, and what comes later."""
-    run(
-        database,
-        "CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1::bigint, 300) i",
-        "ALTER TABLE t ADD PRIMARY KEY (id)",
-        "ANALYZE t",
-    )
+    run(database, *numbered_rows(300))
     return replace(hydration, budget=Budget(credits=1, range_rows=100), reading={"increment_column": "id"})
 
 

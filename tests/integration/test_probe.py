@@ -19,7 +19,7 @@ from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.sinks import PostgresSink
 from tests.support import lakes
 from tests.support.composed import Composed, Ports
-from tests.support.postgres import connected, run
+from tests.support.postgres import connected, numbered_rows, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("T12")]
 
@@ -64,12 +64,7 @@ CREATE TRIGGER break BEFORE INSERT ON raw.backpressure_commit FOR EACH ROW EXECU
 @pytest.fixture
 def composed(database: Endpoint, hydration: Composed) -> Composed:
     """Twenty thousand rows in a hundred ranges."""
-    run(
-        database,
-        f"CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1::bigint, {ROWS}) i",
-        "ALTER TABLE t ADD PRIMARY KEY (id)",
-        "ANALYZE t",
-    )
+    run(database, *numbered_rows(ROWS))
     return replace(
         hydration,
         budget=Budget(credits=8, range_rows=RANGE_ROWS),

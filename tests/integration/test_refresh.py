@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.exceptions import SinkRefused, VerificationFailed
 from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support.composed import Composed, difference
-from tests.support.postgres import run
+from tests.support.postgres import numbered_rows, run
 
 pytestmark = pytest.mark.integration
 
@@ -27,9 +27,7 @@ def composed(database: Endpoint, hydration: Composed) -> Composed:
     """A source of 1,000 rows."""
     run(
         database,
-        "CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1::bigint, 1000) i",
-        "ALTER TABLE t ADD PRIMARY KEY (id)",
-        "ANALYZE t",
+        *numbered_rows(1000),
         "CREATE SCHEMA raw",
     )
     return replace(hydration, mode="replace")

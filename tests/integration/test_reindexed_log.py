@@ -1,7 +1,6 @@
 """T9 under ``catch_up``: the ledger is lost while a log is followed, and is rebuilt with its place in the log."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,30 +11,16 @@ from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.exceptions import LogLost
 from airflow_provider_backpressure.runners.connect import ConnectRunner
-from dev.services import Server
-from tests.support.catching_up import FILL, TABLE, Followed
+from tests.support.catching_up import FILL, TABLE, Followed, follow
 from tests.support.composed import Composed
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
 
 
 @pytest.fixture
-def followed(
-    database: Endpoint, connect: Server, ledger_url: str, runner: ConnectRunner, logins: dict[str, Endpoint]
-) -> Followed:
+def followed(hydration: Composed, runner: ConnectRunner, logins: dict[str, Endpoint]) -> Followed:
     """``public.t`` into ``raw.t``, by windows of at most a mebibyte."""
-    logins.update({name: replace(database, conn_id=name) for name in ("source", "sink")})
-    composed = Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
-        mode="upsert",
-        consistency="catch_up",
-        budget=Budget(credits=2, range_rows=1000, range_bytes=2**20),
-    )
-    return Followed(composed=composed, runner=runner)
+    return follow(hydration, runner, logins, Budget(credits=2, range_rows=1000, range_bytes=2**20))
 
 
 def change(followed: Followed) -> None:

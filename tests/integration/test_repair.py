@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
 from tests.support.composed import Composed, Ports, difference
-from tests.support.postgres import run
+from tests.support.postgres import numbered_rows, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("X3")]
 
@@ -23,12 +23,7 @@ ROWS = 3000
 @pytest.fixture
 def composed(database: Endpoint, hydration: Composed) -> Composed:
     """3,000 rows in three ranges or four."""
-    run(
-        database,
-        f"CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1::bigint, {ROWS}) i",
-        "ALTER TABLE t ADD PRIMARY KEY (id)",
-        "ANALYZE t",
-    )
+    run(database, *numbered_rows(ROWS))
     return replace(
         hydration,
         budget=Budget(credits=2, range_rows=1000),

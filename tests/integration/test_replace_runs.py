@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.exceptions import VerificationFailed
 from tests.support.composed import Composed, difference
-from tests.support.postgres import connected, run
+from tests.support.postgres import connected, numbered_rows, run
 from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.integration
@@ -25,9 +25,7 @@ def composed(database: Endpoint, hydration: Composed) -> Composed:
     """A source of 3,000 rows in two ranges or three, and a target with other rows that a view reads."""
     run(
         database,
-        f"CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1::bigint, {ROWS}) i",
-        "ALTER TABLE t ADD PRIMARY KEY (id)",
-        "ANALYZE t",
+        *numbered_rows(ROWS),
         "CREATE SCHEMA raw",
         "CREATE TABLE raw.t (id bigint PRIMARY KEY, code text)",
         "INSERT INTO raw.t VALUES (-1, 'old')",

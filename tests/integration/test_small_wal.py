@@ -26,7 +26,7 @@ from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintena
 from dev.proxy import Proxy
 from dev.services import Server, Services
 from tests.conftest import fresh_database
-from tests.support.catching_up import FILL, TABLE, Followed
+from tests.support.catching_up import FILL, TABLE, Followed, follow
 from tests.support.composed import Composed
 from tests.support.postgres import connected
 from tests.support.waiting import beside, until
@@ -72,18 +72,8 @@ def followed(
     """``public.t`` of the small server into ``raw.t`` of another one."""
     with fresh_database(small) as source:
         sink = replace(database, host="127.0.0.1", port=proxy.port)
-        logins.update(source=replace(source, conn_id="source"), sink=replace(sink, conn_id="sink"))
-        composed = Composed(
-            source=source,
-            sink=sink,
-            ledger_url=ledger_url,
-            remote=connect.url,
-            ui_url=connect.ui_url,
-            mode="upsert",
-            consistency="catch_up",
-            budget=Budget(credits=2, range_rows=2000),
-        )
-        yield Followed(composed=composed, runner=runner)
+        composed = Composed(source=source, sink=sink, ledger_url=ledger_url, remote=connect.url, ui_url=connect.ui_url)
+        yield follow(composed, runner, logins)
 
 
 @dataclass

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -17,7 +16,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SnapshotLost, VerificationFailed
-from tests.support.composed import Composed, Ports, difference
+from tests.support.composed import Composed, compare_with_snapshot, difference, remember_snapshot
 from tests.support.postgres import connected, run
 from tests.support.waiting import beside, until
 
@@ -63,27 +62,6 @@ def churning(endpoint: Endpoint) -> Iterator[None]:
         yield
 
 
-def remembering(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``public.as_it_was`` be the table in the snapshot that is kept last: read by its name, as a task does."""
-    keep = ports.source.keep
-
-    def keeping(plan: Any) -> Any:
-        keeper = keep(plan)
-        run(ports.composed.source, "DROP TABLE IF EXISTS as_it_was", "CREATE TABLE as_it_was (LIKE t)")
-        with connected(ports.composed.source, autocommit=False) as connection:
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            connection.execute(f"SET TRANSACTION SNAPSHOT '{keeper.snapshot}'")
-            connection.execute("INSERT INTO as_it_was SELECT * FROM t")
-        return keeper
-
-    monkeypatch.setattr(ports.source, "keep", keeping)
-
-
-def whole(composed: Composed) -> tuple[int, int]:
-    """How the target differs from what the last snapshot held."""
-    return difference(composed.source, "public.as_it_was", composed.sink, "raw.t")
-
-
 @pytest.mark.statement("X6")
 @pytest.mark.parametrize("table", [KEYED, KEYLESS], ids=["keyed", "blocks"])
 @pytest.mark.fault(19)
@@ -94,11 +72,11 @@ def test_a_table_that_changes_arrives_as_it_was_at_one_moment(
     fill(composed.source, table)
     with churning(composed.source), composed.open() as ports:
         assert ports.planner().plan().ranges >= 9
-        remembering(ports, monkeypatch)
+        remember_snapshot(ports, monkeypatch)
         lane = ports.hydrator()
         lane.run()
         report = ports.verifier().verify(ports.ledger.ranges(lane.plan.plan_id), Verify.TARGET)
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
     assert report.equal
     assert difference(composed.source, "public.t", composed.sink, "raw.t") != (0, 0), "it did change meanwhile"
 
@@ -125,9 +103,9 @@ def test_the_frame_path_reads_in_the_snapshot_too(composed: Composed, monkeypatc
     composed = replace(composed, transform="SELECT * FROM source")
     with churning(composed.source), composed.open() as ports:
         assert ports.planner().plan().plan.path == "frame"
-        remembering(ports, monkeypatch)
+        remember_snapshot(ports, monkeypatch)
         ports.hydrator().run()
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
 
 
 @pytest.mark.statement("X2")
@@ -148,11 +126,11 @@ def test_a_keeper_that_is_lost_costs_the_plan_and_nothing_else(
         ports.close_plan()
         assert run(composed.sink, "SELECT count(*) FROM raw.t") == [(0,)]
         run(composed.source, "UPDATE t SET v = 7 WHERE id < 9000")
-        remembering(ports, monkeypatch)
+        remember_snapshot(ports, monkeypatch)
         lane = ports.hydrator()
         assert lane.plan.plan_id != first.plan_id
         lane.run()
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
 
 
 def ended(endpoint: Endpoint) -> None:
@@ -189,9 +167,9 @@ def test_a_lane_that_is_killed_costs_the_plan_of_a_table_without_a_key(
             ports.hydrator().run()
         ports.close_plan()
         assert ports.plan.plan_id != killed.plan_id
-        remembering(ports, monkeypatch)
+        remember_snapshot(ports, monkeypatch)
         ports.hydrator().run()
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
 
 
 def committed(composed: Composed) -> int:

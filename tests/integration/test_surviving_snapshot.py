@@ -31,7 +31,7 @@ from airflow_provider_backpressure.exceptions import (
     SnapshotLost,
     VerificationFailed,
 )
-from tests.support.composed import Composed, Ports, difference
+from tests.support.composed import Composed, Ports, compare_with_snapshot, difference, remember_snapshot
 from tests.support.local_runner import LocalRunner
 from tests.support.postgres import connected, run
 from tests.support.waiting import beside, until
@@ -73,25 +73,10 @@ def opened(composed: Composed, monkeypatch: pytest.MonkeyPatch | None = None) ->
     try:
         with composed.open(runner) as ports:
             if monkeypatch is not None:
-                remember(ports, monkeypatch)
+                remember_snapshot(ports, monkeypatch)
             yield ports
     finally:
         runner.close()
-
-
-def remember(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep = ports.source.keep
-
-    def keeping(plan: Any) -> Any:
-        keeper = keep(plan)
-        run(ports.composed.source, "DROP TABLE IF EXISTS as_it_was", "CREATE TABLE as_it_was (LIKE t)")
-        with connected(ports.composed.source, autocommit=False) as connection:
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            connection.execute(f"SET TRANSACTION SNAPSHOT '{keeper.snapshot}'")
-            connection.execute("INSERT INTO as_it_was SELECT * FROM t")
-        return keeper
-
-    monkeypatch.setattr(ports.source, "keep", keeping)
 
 
 def end_keeper(endpoint: Endpoint) -> None:
@@ -120,11 +105,6 @@ def finish(ports: Ports) -> None:
     assert report.equal, report.mismatches
     ports.sink.publish(plan)
     ports.ledger.finish(ports.hydration.id)
-
-
-def whole(composed: Composed) -> tuple[int, int]:
-    """How the target differs from what the last snapshot held."""
-    return difference(composed.source, "public.as_it_was", composed.sink, "raw.t")
 
 
 @contextmanager
@@ -161,7 +141,7 @@ def test_a_lost_snapshot_is_continued_by_another_one(
         assert ports.plan.plan_id == planned.plan.plan_id
         assert ports.plan.counted
         finish(ports)
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
     assert difference(composed.source, "public.t", composed.sink, "raw.t") != (0, 0), "it did change meanwhile"
 
 
@@ -173,7 +153,7 @@ def test_snapshots_may_be_lost_several_times(composed: Composed, monkeypatch: py
             lose(ports, after)
         ports.hydrator().run()
         finish(ports)
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
 
 
 def test_a_target_that_the_product_creates_has_an_index_as_long_as_it_is_corrected(
@@ -196,7 +176,7 @@ def test_a_target_that_the_product_creates_has_an_index_as_long_as_it_is_correct
         assert indexes(composed.sink) == [index]
         finish(ports)
     assert indexes(composed.sink) == []
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
 
 
 def test_a_snapshot_that_is_too_old_is_given_up_while_the_gate_is_closed(
@@ -220,7 +200,7 @@ def test_a_snapshot_that_is_too_old_is_given_up_while_the_gate_is_closed(
         ports.hydrator().run()
         assert ports.plan.plan_id == planned.plan.plan_id
         finish(ports)
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +262,7 @@ def test_a_lane_that_is_killed_is_continued_by_another_one(
         ports.hydrator().run()
         assert ports.plan.plan_id == killed.plan_id
         finish(ports)
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
     assert difference(composed.source, "public.t", composed.sink, "raw.t") == (0, 0)
 
 
@@ -324,7 +304,7 @@ def test_committed_ranges_that_did_not_change_write_nothing(
         query = "SELECT epoch FROM raw.backpressure_commit WHERE plan_id = '{}' AND slice_id = 'confirmed'"
         assert run(composed.sink, query.format(plan_id)) == [(ports.plan.epoch,)]
         finish(ports)
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
 
 
 @pytest.mark.fault(7)
@@ -364,7 +344,7 @@ def test_a_frozen_attempt_of_the_first_snapshot_is_refused_when_it_is_thawed(
             with pytest.raises(PlanSuperseded, match="no longer holds"):
                 held[0].result(30)
             finish(ports)
-        assert whole(composed) == (0, 0)
+        assert compare_with_snapshot(composed) == (0, 0)
     finally:
         thawed.set()
 
@@ -389,7 +369,7 @@ def test_a_wrong_range_is_repaired_in_a_new_snapshot(
         ports.planner().plan()
         ports.hydrator().run()
         finish(ports)
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
     assert run(composed.sink, "SELECT v FROM raw.t WHERE id IN (250, 260, 1500, 1600) ORDER BY id") == [
         (0,),
         (0,),
@@ -431,7 +411,7 @@ def test_a_table_that_got_another_file_closes_the_plan(
         ports.hydrator().run()
         assert ports.plan.plan_id != first.plan_id
         finish(ports)
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
 
 
 def test_a_row_too_few_does_not_end(composed: Composed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,7 +453,7 @@ def test_a_lane_that_was_thought_dead_counts_nothing_in_a_later_snapshot(
         run(composed.source, "UPDATE t SET v = 3")
         ports.hydrator().run()
         finish(ports)
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -527,4 +507,4 @@ def test_a_ledger_that_is_lost_follows_a_plan_of_two_snapshots(
         assert ports.ledger.counts(again.plan_id).committed == RANGES
         assert all(each.state is RangeState.COMMITTED for each in ports.ledger.ranges(again.plan_id))
         finish(ports)
-    assert whole(composed) == (0, 0)
+    assert compare_with_snapshot(composed) == (0, 0)

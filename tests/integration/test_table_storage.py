@@ -22,8 +22,7 @@ from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import PostgresSource
-from dev.services import Server
-from tests.support.catching_up import Followed
+from tests.support.catching_up import Followed, follow
 from tests.support.composed import Composed, difference
 from tests.support.postgres import connected, new_role, run
 
@@ -329,23 +328,10 @@ def test_a_table_that_is_rewritten_before_the_first_range_is_planned_again(hydra
 
 
 @pytest.fixture
-def followed(
-    database: Endpoint, connect: Server, ledger_url: str, runner: ConnectRunner, logins: dict[str, Endpoint]
-) -> Followed:
+def followed(hydration: Composed, runner: ConnectRunner, logins: dict[str, Endpoint]) -> Followed:
     """``public.t`` of 1,000 rows, which ``raw.t`` follows."""
-    logins.update({name: replace(database, conn_id=name) for name in ("source", "sink")})
-    composed = Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
-        mode="upsert",
-        consistency="catch_up",
-        budget=Budget(credits=2, range_rows=2000),
-    )
-    run(database, *PLAIN, FILL)
-    made = Followed(composed=composed, runner=runner)
+    run(hydration.source, *PLAIN, FILL)
+    made = follow(hydration, runner, logins)
     made.go()
     return made
 

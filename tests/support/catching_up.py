@@ -12,7 +12,7 @@ from typing import Any, Self
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.core.config import NewColumn
+from airflow_provider_backpressure.core.config import Budget, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_result import LaneResult
 from airflow_provider_backpressure.core.gate.hydration import Hydration
@@ -20,6 +20,7 @@ from airflow_provider_backpressure.core.planning.change_windows import check_cau
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests.support.composed import Composed, Ports, difference
 from tests.support.ledgers import new_ledger
 from tests.support.postgres import connected, run
@@ -113,6 +114,16 @@ class Followed:
             "SELECT slot_name::text, confirmed_flush_lsn - '0/0' FROM pg_replication_slots"
             " WHERE database = current_database()"
         )
+
+
+def follow(
+    hydration: Composed, runner: ConnectRunner, logins: dict[str, Endpoint], budget: Budget | None = None
+) -> Followed:
+    """Let a hydration follow its source, run by a session that logs in by these."""
+    logins.update({name: replace(getattr(hydration, name), conn_id=name) for name in ("source", "sink")})
+    budget = budget or Budget(credits=2, range_rows=2000)
+    composed = replace(hydration, mode="upsert", consistency="catch_up", budget=budget)
+    return Followed(composed=composed, runner=runner)
 
 
 def check_added_column(followed: Followed, *filled: str) -> None:

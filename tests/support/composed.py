@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
@@ -33,7 +35,7 @@ from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, LandedSource, MySQLSource, PostgresSource
 from tests.support import lakes
-from tests.support.postgres import connected
+from tests.support.postgres import connected, run
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.hooks.hydration_session import SourceDeclaration
@@ -289,3 +291,24 @@ if __name__ == "__main__":
     composed.plan()
     composed.run()
     close_runners()
+
+
+def remember_snapshot(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``public.as_it_was`` be the table in the snapshot that is kept last: read by its name, as a task does."""
+    keep = ports.source.keep
+
+    def keeping(plan: Any) -> Any:
+        keeper = keep(plan)
+        run(ports.composed.source, "DROP TABLE IF EXISTS as_it_was", "CREATE TABLE as_it_was (LIKE t)")
+        with connected(ports.composed.source, autocommit=False) as connection:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            connection.execute(f"SET TRANSACTION SNAPSHOT '{keeper.snapshot}'")
+            connection.execute("INSERT INTO as_it_was SELECT * FROM t")
+        return keeper
+
+    monkeypatch.setattr(ports.source, "keep", keeping)
+
+
+def compare_with_snapshot(composed: Composed) -> tuple[int, int]:
+    """How the target differs from what the last snapshot held."""
+    return difference(composed.source, "public.as_it_was", composed.sink, "raw.t")

@@ -53,3 +53,12 @@ def new_role(database: Endpoint) -> Iterator[Endpoint]:
         f"DROP OWNED BY {role}",
         f"DROP ROLE {role}",
     )
+
+
+def numbered_rows(number: int) -> tuple[str, ...]:
+    """Return the statements that make a table ``t`` of so many rows, numbered from 1."""
+    return (
+        f"CREATE TABLE t AS SELECT i AS id, md5(i::text) AS code FROM generate_series(1::bigint, {number}) i",
+        "ALTER TABLE t ADD PRIMARY KEY (id)",
+        "ANALYZE t",
+    )
