@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy as binary
+from airflow_provider_backpressure.connectors.postgres.tasks.connections import SINK
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, print_as_text
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import RowSum, names
@@ -27,6 +28,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPos
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
+from airflow_provider_backpressure.core.snapshot.table_refusals import name_table
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.spark.change_rows import (
     DELETE,
@@ -69,16 +71,19 @@ def _fill(spec: RangeSpec, changes: Changes, connection: psycopg.Connection) -> 
 
 def replay_stream(sink: Endpoint, spec: RangeSpec, changes: SharedChanges) -> SliceResult:
     """Replay a window into all tables that share its log, in one transaction; errors as in :func:`replay`."""
-    return SliceCommit(spec=spec, piece=spec.slices[0]).run(sink, partial(_fill_tables, spec, changes))
+    return SliceCommit(spec=spec, piece=spec.slices[0]).run(sink, partial(_fill_tables, sink, spec, changes))
 
 
-def _fill_tables(spec: RangeSpec, changes: SharedChanges, connection: psycopg.Connection) -> SliceResult:
+def _fill_tables(
+    sink: Endpoint, spec: RangeSpec, changes: SharedChanges, connection: psycopg.Connection
+) -> SliceResult:
     trusted, total = _is_trusted(spec, connection), RowSum()
     folds = [Fold(connection, table.write, trusted=trusted, number=number) for number, table in enumerate(spec.tables)]
     changed = _load_tables(folds, changes, total, spec.tag)
     # In the order of the message, which is the same in every attempt: two of them cannot block each other.
     for number in sorted(changed):
-        folds[number].apply(changes.tables[number])
+        with name_table(spec.tables[number]), SINK.translate_errors(sink):
+            folds[number].apply(changes.tables[number])
     read_at = [LogPosition.parse(table.read_at) for table in changes.tables if table.read_at]
     return SliceResult(
         slice_id=spec.slices[0].slice_id,

@@ -5,8 +5,10 @@ a transaction of it is ever held in memory.
 """
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 
 import psycopg
 from psycopg import sql
@@ -27,6 +29,7 @@ from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, StreamTable
+from airflow_provider_backpressure.core.snapshot.table_refusals import name_table
 from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.spark.change_rows import UPSERT, change
@@ -98,12 +101,21 @@ class LogChanges:
             if rows := decoder.rows(messages):
                 yield rows
 
-    def open_decoders(self, tables: Sequence["LogChanges"]) -> list[Decoder]:
-        """See that the slot shows the window, and return the decoders of tables that share it."""
+    def open_decoders(
+        self, tables: Sequence["LogChanges"], names: Sequence[Callable[[], AbstractContextManager[None]]] = ()
+    ) -> list[Decoder]:
+        """See that the slot shows the window, and return the decoders of tables that share it.
+
+        ``names``: what lets errors name each of them.
+        """
         name = reader_name(self._name)
         with SOURCE.translate_errors(self._source), connect_source(self._source, name=name) as connection:
             self._check(connection, name)
-            return [table._decoder(table._types(connection)) for table in tables]
+            decoders = []
+            for table, naming in zip(tables, names or [nullcontext] * len(tables), strict=True):
+                with naming():
+                    decoders.append(table._decoder(table._types(connection)))
+            return decoders
 
     def _decoder(self, types: dict[str, Type]) -> Decoder:
         decoder = Decoder(
@@ -235,22 +247,40 @@ class LogChanges:
 class StreamChanges:
     """Implements :class:`..changes.SharedChanges`: one window of a slot, read once for several tables."""
 
-    def __init__(self, tables: Sequence[LogChanges]) -> None:
-        self.tables = tables
+    def __init__(self, tables: Sequence[LogChanges], specs: Sequence[StreamTable]) -> None:
+        """``specs``: the tables as the window has them, for the names in errors."""
+        self.tables, self._specs = tables, specs
 
     def __iter__(self) -> Iterator[tuple[int, list[bytes]]]:
-        """See :meth:`..changes.SharedChanges.__iter__`; errors as those of one table."""
+        """See :meth:`..changes.SharedChanges.__iter__`; errors as those of one table, which they name."""
         first = self.tables[0]
-        splitter = TableSplitter(first.open_decoders(self.tables))
+        decoders = first.open_decoders(self.tables, [partial(name_table, spec) for spec in self._specs])
+        splitter = TableSplitter([NamedDecoder(*each) for each in zip(decoders, self._specs, strict=True)])
         for messages in first.messages():
             yield from splitter.rows(messages)
 
 
+@dataclass(frozen=True)
+class NamedDecoder:
+    """The decoder of a table that shares the log: its errors name the table."""
+
+    decoder: Decoder
+    table: StreamTable
+
+    def rows(self, messages: Iterable[bytes]) -> list[bytes]:
+        """See :meth:`..pgoutput.Decoder.rows`."""
+        with name_table(self.table):
+            return self.decoder.rows(messages)
+
+    def has_table(self, number: int) -> bool:
+        """See :meth:`..pgoutput.Decoder.has_table`."""
+        return self.decoder.has_table(number)
+
+
 def stream_changes(source: Endpoint, tables: Sequence[StreamTable], piece: Slice, name: str) -> StreamChanges:
     """See :class:`..changes.SharedLogReader`."""
-    return StreamChanges(
-        [changes(source, table.read, replace(piece, query=table.query), table.write.key, name) for table in tables]
-    )
+    each = [changes(source, table.read, replace(piece, query=table.query), table.write.key, name) for table in tables]
+    return StreamChanges(each, tables)
 
 
 def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:

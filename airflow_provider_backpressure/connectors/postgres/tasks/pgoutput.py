@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Protocol
 
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
@@ -195,10 +196,22 @@ class Decoder:
         )
 
 
+class TableDecoder(Protocol):
+    """Decodes the changes of one table: :class:`Decoder`, or one within another object."""
+
+    def rows(self, messages: Iterable[bytes]) -> list[bytes]:
+        """See :meth:`Decoder.rows`."""
+        ...
+
+    def has_table(self, number: int) -> bool:
+        """See :meth:`Decoder.has_table`."""
+        ...
+
+
 class TableSplitter:
     """Splits the messages of a log among the decoders of its tables; a transaction begins only where it changes one."""
 
-    def __init__(self, decoders: Sequence[Decoder]) -> None:
+    def __init__(self, decoders: Sequence[TableDecoder]) -> None:
         """Begin before the first message."""
         self._decoders = decoders
         self._owners: dict[int, list[int]] = {}
