@@ -75,6 +75,8 @@ def test_every_field_comes_back():
         {"sink": DELTA},
         {"sink": ParquetSink(conn_id="lake", path="s3://lake/orders")},
         {"sink": IcebergSink(conn_id="catalog", table="raw.orders")},
+        {"source": PostgresSource(conn_id="c", tables=("a", "b"), wal_limit=7).declare_stream("1f", ("a", "b"))},
+        {"sink": PostgresSink(conn_id="c", table='"Odd".t', quarantine=3).declare_stream("1f")},
     ],
     ids=lambda side: type(next(iter(side.values()))).__name__,
 )
@@ -84,6 +86,20 @@ def test_every_source_and_sink_comes_back(side: dict[str, Any]):
     assert to_json(again) == to_json(declared)
     assert (type(again.source), type(again.sink)) == (type(declared.source), type(declared.sink))
     assert getattr(again.source, "envelope", None) == getattr(declared.source, "envelope", None)
+
+
+def test_the_log_of_several_tables_is_declared_beside_them():
+    """Where its windows are replayed has the plan tables of its tables, and no rows of its own to keep aside."""
+    tables = PostgresSource(conn_id="shop", tables=("public.a", "public.b"), columns=("id",), wal_limit=7)
+    source = tables.declare_stream("1f", ("public.a", "public.b"))
+    assert (source.table, source.members, source.wal_limit, source.columns) == (
+        "backpressure_1f",
+        ("public.a", "public.b"),
+        7,
+        None,
+    )
+    sink = PostgresSink(conn_id="warehouse", table='"Odd".t', key=("id",), quarantine=3).declare_stream("1f")
+    assert (sink.table, sink.system_schema, sink.key, sink.quarantine) == ('"Odd".backpressure_1f', "Odd", None, None)
 
 
 def test_a_time_to_begin_with_comes_back():

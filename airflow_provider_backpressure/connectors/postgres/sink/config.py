@@ -1,6 +1,6 @@
 """The declaration of a PostgreSQL table as a target. Knows no connection and imports no driver."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from airflow_provider_backpressure.core.config import Mode, check_quarantine, taken_key
@@ -47,8 +47,36 @@ class PostgresSink(Declared):
 
         return PostgresTarget(self, endpoint)
 
+    def declare_stream(self, stream: str) -> "PostgresStreamSink":
+        """Return the declaration of where that log is replayed, beside this target. ``stream``: its hydration's id."""
+        from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        schema = self.find_system_schema()
+        name = QualifiedName(schema=schema, name=f"backpressure_{stream}")
+        only = {"table": str(name), "key": None, "quarantine": None}
+        return PostgresStreamSink(**{**own, **only, "system_schema": schema, "stream": stream})
+
+    def find_system_schema(self) -> str:
+        """Return the schema of the plan and marker tables."""
+        from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+
+        return self.system_schema or QualifiedName.parse(self.table).schema
+
     def open_stream(self, endpoint: Endpoint, stream: str) -> Sink:
         """Return where a log is replayed that this target shares with others. ``stream``: the id of its hydration."""
         from airflow_provider_backpressure.connectors.postgres.sink.stream_target import PostgresStreamTarget
 
         return PostgresStreamTarget(self, endpoint, stream)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresStreamSink(PostgresSink):
+    """Where a log that several tables share is replayed. Tasks declare it, DAGs do not."""
+
+    stream: str = ""
+    """The id of its hydration."""
+
+    def open(self, endpoint: Endpoint) -> Sink:
+        """Return it at this endpoint; it connects at the first question."""
+        return self.open_stream(endpoint, self.stream)

@@ -1,7 +1,7 @@
 """The declaration of a PostgreSQL table as a source. Knows no connection and imports no driver."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 from airflow_provider_backpressure.connectors.relational.config import TableSource
@@ -81,9 +81,29 @@ class PostgresSource(TableSource):
 
         return PostgresTable(self, endpoint)
 
+    def declare_stream(self, stream: str, tables: Sequence[str]) -> "PostgresStreamSource":
+        """Return the declaration of the log that ``tables`` of this database share. ``stream``: its hydration's id."""
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        only = {"table": f"backpressure_{stream}", "tables": (), "columns": None, "where": None, "as_text": ()}
+        return PostgresStreamSource(**{**own, **only, "stream": stream, "members": tuple(tables)})
+
     def open_stream(self, endpoint: Endpoint, stream: str, tables: Sequence[str]) -> Source:
         """Return the log that ``tables`` of this database share. ``stream``: the id of its hydration."""
         from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
         from airflow_provider_backpressure.connectors.postgres.source.stream import PostgresStream
 
         return PostgresStream(self, endpoint, stream, [QualifiedName.parse(table) for table in tables])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresStreamSource(PostgresSource):
+    """The log that several tables share, which is a hydration of its own. Tasks declare it, DAGs do not."""
+
+    stream: str = ""
+    """The id of its hydration."""
+    members: tuple[str, ...] = ()
+    """Tables with which the log begins."""
+
+    def open(self, endpoint: Endpoint) -> Source:
+        """Return the log at this endpoint; it connects at the first question."""
+        return self.open_stream(endpoint, self.stream, self.members)
