@@ -1,6 +1,7 @@
 """The committed frontier of a hydration: how far in the source's own log the sink is."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from airflow_provider_backpressure.core.config import Consistency
@@ -13,6 +14,7 @@ from airflow_provider_backpressure.core.snapshot.offsets import Frontier, LogWin
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
+from airflow_provider_backpressure.exceptions import LedgerRefused
 
 STILL = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)
 MOST = 1000
@@ -80,14 +82,27 @@ def read_committed_frontier(hydration: Hydration, ledger: LedgerReader, *, befor
     log = unread(plan, ledger)
     if log is not None:
         return dict(log().items())
-    if plan is None or plan.stream:
-        # What follows the ranges of a table that shares its log is in the stream's plans.
+    if plan is None:
         return None
+    if plan.stream:
+        return _read_shared_frontier(hydration, plan, ledger)
     if plan.replays:
         return at_position(plan, find_replayed_position(plan, ledger))
     if complete(hydration, ledger):
         return None if plan.position is None else _read(plan, plan.position)
     return before if plan.increment else None
+
+
+def _read_shared_frontier(hydration: Hydration, member: Plan, ledger: LedgerReader) -> Frontier | None:
+    """Return how far a log is replayed into a table that shares it; ``None`` where its windows leave the table out."""
+    if not complete(hydration, ledger):
+        return None
+    stream = None
+    with suppress(LedgerRefused):
+        stream = ledger.hydration(member.stream).plan
+    if stream is None or all(table.plan_id != member.plan_id for table in stream.tables):
+        return None
+    return at_position(stream, find_replayed_position(stream, ledger))
 
 
 def find_replayed_position(plan: Plan, ledger: LedgerReader) -> LogPosition:

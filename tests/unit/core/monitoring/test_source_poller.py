@@ -3,6 +3,7 @@
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,7 +14,7 @@ from airflow_provider_backpressure.core.monitoring.source_poller import Kept, Ob
 from airflow_provider_backpressure.core.progress.lag import Verdict
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, OffsetBounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Window
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, StreamTable, Window
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, pack_pieces
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, number_windows
@@ -219,6 +220,29 @@ def test_a_replayed_log_is_committed_window_by_window(kind, places, frontiers):
         if seq < 2:
             take(ledger, hydration_id)
             commit(ledger, plan.plan_id, seq)
+
+
+def test_a_table_that_shares_a_log_is_where_the_windows_of_that_are():
+    """M8: while they are replayed into it; a table that they leave out is nowhere."""
+    first, last = LogPosition(at=100, text="0/64"), LogPosition(at=200, text="0/C8")
+    window = ReplayWindow(stream="s", start=first, end=last, goal=last)
+    read = ReadSpec(kind="postgres_log", conn_id="shop", columns=COLUMNS, window=window.window(str(first)))
+    ledger = MemoryLedger()
+    member, stream = register(ledger), register(ledger, sink_identity="postgres://warehouse:5432/warehouse/raw.log")
+    own = replan(ledger, member, 1, consistency=Consistency.CATCH_UP, position=str(first), stream=stream)
+    assert read_committed_frontier(ledger.hydration(member), ledger, before=None) is None
+    take(ledger, member)
+    commit(ledger, own, 0)
+    ledger.finish(member)
+    for plan_id, frontier in (("another", None), (own, {"wal": 100})):
+        table = StreamTable(plan_id=plan_id, epoch=1, query="", read=read, write=make_plan().write)
+        plan = make_plan(consistency=Consistency.CATCH_UP, path="replay", read=read, position=str(first))
+        plan = replace(plan, tables=(table,))
+        ledger.save_plan(stream, plan, number_windows([LogBounds(stream="s", start=first, end=last)]))
+        assert read_committed_frontier(ledger.hydration(member), ledger, before=None) == frontier
+    take(ledger, stream)
+    commit(ledger, plan.plan_id, 0)
+    assert read_committed_frontier(ledger.hydration(member), ledger, before=None) == {"wal": 200}
 
 
 def test_the_ranges_of_a_plan_that_catches_up_have_no_place_before_they_are_in():
