@@ -30,7 +30,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verifier
-from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.exceptions import LedgerRefused, PlanOutdated, SnapshotLost
 from airflow_provider_backpressure.hooks import metrics
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook
 from airflow_provider_backpressure.hooks.endpoints import endpoint, with_related
@@ -141,13 +141,18 @@ class SharedPorts:
     probes: Probes = field(default_factory=Probes)
 
     @contextmanager
-    def open(self, declared: Declaration) -> Iterator["HydrationSession"]:
-        """Open source and sink of one hydration, and close them in the end. Threads may do so at once."""
+    def open(
+        self, declared: Declaration, make: Callable[..., "HydrationSession"] | None = None
+    ) -> Iterator["HydrationSession"]:
+        """Open source and sink of one hydration, and close them in the end. Threads may do so at once.
+
+        ``make``: makes the session, where it is another one than a table's.
+        """
         with ExitStack() as stack:
             upstream = with_related(endpoint_of(self.endpoints, declared.source.conn_id), declared.source)
             source = stack.enter_context(closing(declared.source.open(upstream)))
             sink = stack.enter_context(closing(declared.sink.open(endpoint_of(self.endpoints, declared.sink.conn_id))))
-            opened = HydrationSession(
+            opened = (make or HydrationSession)(
                 declaration=declared,
                 environment=settings.environment(),
                 ledger=self.ledger,
@@ -232,10 +237,19 @@ class HydrationSession:
             **{name: getattr(declared, name) for name in PLANNED_OPTIONS},
         )
 
+    def follow(self) -> bool:
+        """Plan what follows the plan that was drained, in the same run; ``False`` where nothing does."""
+        return self.planner().follow()
+
+    def check_own_log(self, lost: SnapshotLost) -> None:
+        """Raise ``lost`` where that is a log which the table shares with others: it begins again for all of them."""
+        if self.hydration()[1].stream and not isinstance(lost, PlanOutdated):
+            raise lost
+
     def close_plan(self) -> None:
         """Close the current plan, whose snapshot is gone, and make another one as it was asked for."""
         hydration, plan = self.hydration()
-        planner = replace(self.planner(), mode=plan.mode, consistency=plan.consistency)
+        planner = replace(self.planner(), mode=plan.mode, consistency=plan.consistency, stream=plan.stream)
         planner.close(hydration, plan)
 
     def take_target(self) -> None:

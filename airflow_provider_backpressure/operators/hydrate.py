@@ -13,6 +13,7 @@ from airflow_provider_backpressure.base_operator import TransformTask, airflow_e
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome
+from airflow_provider_backpressure.core.execution.work_pool import Finished
 from airflow_provider_backpressure.core.gate.activity import Step
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.progress.alerts import Kind, event
@@ -32,14 +33,18 @@ from airflow_provider_backpressure.operators.lane_progress import (
     as_listeners,
     start_line,
 )
+from airflow_provider_backpressure.operators.stream_lane import StreamLane
 from airflow_provider_backpressure.operators.table_lane import TableLane
 from airflow_provider_backpressure.operators.table_set import (
     OBSERVED_AFTER,
     PlannedTables,
+    TablePair,
     find_pairs,
     is_several,
     open_tables,
 )
+from airflow_provider_backpressure.operators.table_stream import TableStream, as_stream
+from airflow_provider_backpressure.triggers import AdmissionTrigger
 
 SNAPSHOTS = 3
 """How many snapshots one try of the task may take, one after the other."""
@@ -81,7 +86,8 @@ class HydrateOperator(TransformTask):
     in a snapshot that is gone: it takes another one and brings what is committed to its moment, or where the plan does
     not allow that closes the plan, clears what that wrote, and reads from the beginning.
 
-    Under ``catch_up`` it replays the source's log behind the ranges, until the target has caught up.
+    Under ``catch_up`` it replays the source's log behind the ranges, until the target has caught up. Several tables of
+    a PostgreSQL database share one log: its windows follow the ranges of all of them.
 
     Of several tables it drains as many at once as the cluster's queue has tokens. A table that fails stops alone and
     fails the task at its end; a retry continues with what is open.
@@ -156,20 +162,40 @@ class HydrateOperator(TransformTask):
         with open_tables(self, context, retries=may_retry(context["ti"])) as tables:
             lane = TableLane(tables=tables, lanes=self.lanes, lane_index=self.lane_index, resumed=self._waited)
             lane.select(planned)
-            tables.heard |= {found.id for found in lane.hydrations.values()}
-            tables.over = self.await_runs(lane.hydrations.values(), context["ti"])
-            found = lane.run(
-                lambda opened, hydration, clock, share: self._hydrate(
-                    context, opened, hydration, Pace(clock=clock, share=share or self._share, inline_wait=0.0)
-                ),
-                clock=self._clock,
-            )
-            if not found.waiting:
+            stream = as_stream(tables, planned) if lane.has_name(planned.stream) else None
+            log = stream.find_hydration() if stream is not None else None
+            held = [*lane.hydrations.values(), *([log] if log else [])]
+            tables.heard |= {found.id for found in held}
+            tables.over = self.await_runs(held, context["ti"])
+            found, waits, windows = self._drain_lane(context, lane, stream, planned)
+            if not waits:
                 total = len(planned.ids) + len(planned.failed)
                 tables.check(found.failed, total=total, before={**planned.failed, **lane.failed})
-        if found.waiting:
-            self.wait_deferred_for(lane.waits(found.waiting))
-        return {"tables": len(found.done), "committed": sum(result.committed for result in found.done.values())}
+        if waits:
+            self.wait_deferred_for(waits)
+        committed = sum(result.committed for result in found.done.values())
+        return {"tables": len(found.done), "committed": committed + windows}
+
+    def _drain_lane(
+        self, context: Context, lane: TableLane, stream: TableStream | None, planned: PlannedTables
+    ) -> tuple[Finished[TablePair, LaneResult], list[AdmissionTrigger], int]:
+        """Return what became of the tables, what is to be waited for, and how many windows of their log went in."""
+        own = self._clock
+        assert own is not None
+
+        def drain(
+            opened: HydrationSession, hydration: Hydration, clock: LaneClock, share: int | None
+        ) -> tuple[LaneResult, float | None]:
+            pace = Pace(clock=clock, share=share or self._share, inline_wait=0.0)
+            return self._hydrate(context, opened, hydration, pace)
+
+        if stream is None:
+            found = lane.run(drain, clock=own)
+            return found, lane.waits(found.waiting) if found.waiting else [], 0
+        shared = StreamLane(lane=lane, stream=stream, planned=planned)
+        pace = Pace(clock=own, share=self.budget.credits)
+        found = shared.run(drain, lambda opened, hydration: self._hydrate(context, opened, hydration, pace), clock=own)
+        return found, shared.list_waits(), shared.committed
 
     def _hydrate(
         self, context: Context, opened: HydrationSession, hydration: Hydration, pace: "Pace"
@@ -218,7 +244,7 @@ class HydrateOperator(TransformTask):
             progress.end(result)
             self._note(context, opened)
             committed += result.committed
-            if result.outcome is not Outcome.DONE or not opened.planner().follow():
+            if result.outcome is not Outcome.DONE or not opened.follow():
                 return replace(result, committed=committed)
 
     def _note(self, context: Context, opened: HydrationSession) -> None:
@@ -255,6 +281,7 @@ class HydrateOperator(TransformTask):
                 if hydrator.plan.survives and not isinstance(error, PlanOutdated):
                     self.log.warning("%s What is committed stays, and the lane continues in a new snapshot.", error)
                     continue
+                opened.check_own_log(error)
                 self.log.warning("%s The plan is closed and the source is read again from its beginning.", error)
                 opened.close_plan()
         raise AssertionError("the last one returns or raises")

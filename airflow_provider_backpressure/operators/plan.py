@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.execution.work_pool import WorkPool
 from airflow_provider_backpressure.core.gate.activity import Step
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import to_json
 from airflow_provider_backpressure.operators.hydrate import check_one_task
@@ -33,6 +33,7 @@ from airflow_provider_backpressure.operators.table_set import (
     read_planner,
     run_of,
 )
+from airflow_provider_backpressure.operators.table_stream import TableStream, find_stream
 
 MAX_TASKS = 1024
 """Most ranges that become tasks; Airflow's own limit of a mapped task."""
@@ -140,15 +141,18 @@ class PlanSnapshotOperator(TransformTask):
         *,
         run: str = "",
         failure: str | None = None,
+        stream: str = "",
+        again: bool = False,
     ) -> Planned:
         """Plan one hydration, which this run has.
 
         ``run``: its name, where it plans several at once. ``failure``: why the table has failed before; of several
-        only those may delete any number of rows that were stopped for it.
+        only those may delete any number of rows that were stopped for it. ``stream``: id of the log that it shares,
+        and ``again`` whether it lacks changes of that.
         """
         wish = _wish(context)
         allowed = wish == ALLOW_DELETES and (not run or exceptions.ALLOW_DELETES in (failure or ""))
-        planner = replace(opened.planner(), run=run_of(context), allow_deletes=allowed)
+        planner = replace(opened.planner(), run=run_of(context), allow_deletes=allowed, stream=stream)
         begun = time.monotonic()
 
         def write() -> None:
@@ -157,8 +161,9 @@ class PlanSnapshotOperator(TransformTask):
 
         delay = OBSERVED_AFTER if run else 0.0
         with self.report(context, opened, hydration_id, Step.PLANNING, write=write, delay=delay):
-            planned = planner.plan(restart=wish == RESTART)
-        done = planned.verdict in DONE
+            planned = planner.plan(restart=wish == RESTART, again=again)
+        # Whether anything is to be done for a table that shares its log, the windows of that log say.
+        done = not _is_work(planned)
         declared = replace(opened.declaration, run="" if done else run)
         opened.ledger.keep_declaration(planned.hydration.id, to_json(declared))
         if planned.verdict is Verdict.RESUMED:
@@ -176,7 +181,11 @@ class PlanSnapshotOperator(TransformTask):
             source: Any = self.source
             every = find_pairs(source, self.sink, tables.shared.endpoints.get(source.conn_id))
             known = tables.find(every)
-            tables.over = self.await_runs(known.values(), instance)
+            restart = _wish(context) == RESTART
+            stream = None if _wish(context) == FORETELL else find_stream(tables, every, known, restart=restart)
+            log = stream.find_hydration() if stream is not None else None
+            tables.over = self.await_runs([*known.values(), *([log] if log else [])], instance)
+            lost: dict[TablePair, Exception] = {}
             mine = {pair: found for pair, found in known.items() if read_planner(found) == run_of(context)}
             kept = {
                 pair: found.id
@@ -186,24 +195,34 @@ class PlanSnapshotOperator(TransformTask):
             if len(kept) == len(every) and not any(found.holder for found in mine.values()):
                 # The run was cleared after all of it was done.
                 kept = {}
+            if stream is not None:
+                lost = self._prepare(stream, restart=restart, run=run_of(context))
+                # What lacks changes is planned again, also where this run has planned it before.
+                kept = {pair: id_ for pair, id_ in kept.items() if pair not in stream.again}
             pool = WorkPool(
-                work=lambda pair: self._plan_table(context, tables, pair),
+                work=lambda pair: self._plan_table(context, tables, pair, stream),
                 most=lambda: PLANNED_AT_ONCE,
                 on_end=tables.report,
             )
             stuck = tables.check_gone(every)
-            found = pool.run(pair for pair in every if pair not in kept)
-            failed = {**found.failed, **stuck}
-            planned = {pair: one.hydration.id for pair, one in found.done.items() if one and one.verdict not in DONE}
+            found = pool.run(pair for pair in every if pair not in kept and pair not in lost)
+            failed = {**found.failed, **stuck, **lost}
+            shared = stream.pairs if stream is not None else ()
+            ids = {**kept, **{pair: one.hydration.id for pair, one in found.done.items() if one and _is_work(one)}}
+            if stream is not None and not self._plan_windows(stream, failed, may_retry(instance)):
+                ids = {pair: id_ for pair, id_ in ids.items() if pair not in shared}
             result = PlannedTables(
-                ids={pair: {**kept, **planned}[pair] for pair in every if pair in kept or pair in planned},
+                ids={pair: ids[pair] for pair in every if pair in ids and pair not in failed},
                 failed={pair.table: failure_of(error) for pair, error in failed.items()},
+                stream=stream.id if stream is not None else "",
+                sharing=shared,
             )
             instance.xcom_push(KEY, result.to_json())
+            planned = [one for pair, one in found.done.items() if one and pair in ids]
             facts = {
                 "tables": len(every),
                 "planned": len(planned),
-                "ranges": sum(one.ranges for one in found.done.values() if one and one.verdict not in DONE),
+                "ranges": sum(one.ranges for one in planned if one.verdict not in DONE),
                 "up_to_date": len(found.done) - len(planned),
             }
             self.log.info("Of %s tables %s were planned by now: %s.", len(every), len(result.ids), facts)
@@ -212,7 +231,42 @@ class PlanSnapshotOperator(TransformTask):
                 raise AirflowSkipException(f"Nothing is left to do for {len(every)} tables; each has its line above.")
             return facts
 
-    def _plan_table(self, context: Context, tables: TableSet, pair: TablePair) -> Planned | None:
+    def _prepare(self, stream: TableStream, *, restart: bool, run: str) -> dict[TablePair, Exception]:
+        """Let the source keep the log that tables share; an error of it is that of each of these tables."""
+        try:
+            stream.prepare(run=run, restart=restart)
+        except BackpressureError as error:
+            stream.keep_failure(error)
+            return dict.fromkeys(stream.pairs, error)
+        stream.keep_failure(None)
+        for pair, why in stream.again.items():
+            self.log.warning("%s is read again: %s", pair.table, why)
+        return {}
+
+    def _plan_windows(self, stream: TableStream, failed: dict[TablePair, Exception], retries: bool) -> bool:
+        """Plan what the log is replayed for next; whether anything is to be done for the tables that share it.
+
+        Nothing is planned while a retry may still plan a table: the windows would leave it out.
+        """
+        own = [failed[pair] for pair in stream.pairs if pair in failed]
+        if retries and not all(isinstance(error, Terminal) for error in own):
+            return True
+        if len(own) == len(stream.pairs):
+            return False
+        try:
+            active = stream.plan_next()
+        except BackpressureError as error:
+            stream.keep_failure(error)
+            failed.update({pair: error for pair in stream.pairs if pair not in failed})
+            return False
+        failed.update({pair: error for pair, error in stream.left_out.items() if pair not in failed})
+        if not active:
+            stream.let_go()
+        return active
+
+    def _plan_table(
+        self, context: Context, tables: TableSet, pair: TablePair, stream: TableStream | None
+    ) -> Planned | None:
         """Plan one of the tables; ``None`` where the run only shows what a plan would be."""
         with tables.open(pair) as opened:
             if _wish(context) == FORETELL:
@@ -220,7 +274,16 @@ class PlanSnapshotOperator(TransformTask):
                 return None
             hydration = opened.planner().register()
             tables.hold(hydration)
-            planned = self._plan(context, opened, hydration.id, run=run_of(context), failure=hydration.failure)
+            shares = stream is not None and pair in stream.pairs
+            planned = self._plan(
+                context,
+                opened,
+                hydration.id,
+                run=run_of(context),
+                failure=hydration.failure,
+                stream=stream.id if stream is not None and shares else "",
+                again=stream is not None and pair in stream.again,
+            )
             if hydration.failure is not None:
                 opened.ledger.keep_failure(hydration.id, None)
             return planned
@@ -258,6 +321,11 @@ def _names(task: PlanSnapshotOperator) -> set[tuple[object, ...]]:
     # What is mapped is known to a run only.
     known = [pair for pair in pairs if all(isinstance(name, str) for name in pair)]
     return {(source.conn_id, table, type(sink), sink.conn_id, target) for table, target in known}
+
+
+def _is_work(planned: Planned) -> bool:
+    """Whether a table stays with its run: something is to be done for it, or its log may have changes for it."""
+    return planned.verdict not in DONE or bool(planned.plan.stream)
 
 
 def _wish(context: Context) -> str | None:

@@ -107,7 +107,11 @@ class TableLane:
         if self.lanes == 1 or found.plan is None or found.plan.consistency not in ALONE:
             return True
         # By its name, so that it stays with its lane whatever other tables come and go.
-        return zlib.crc32(pair.target.encode()) % self.lanes == self.lane_index
+        return self.has_name(found.plan.stream or pair.target)
+
+    def has_name(self, name: str) -> bool:
+        """Whether what has this name is this lane's: a table, or the tables that share a log, by the log's."""
+        return zlib.crc32(name.encode()) % self.lanes == self.lane_index
 
     def _drain(self, pair: TablePair, drain: Drain) -> LaneResult:
         hydration, ledger = self.hydrations[pair], self.tables.shared.ledger
@@ -116,7 +120,8 @@ class TableLane:
         if self._over.is_set():
             clock.end()
         plan = hydration.plan
-        follows = plan is None or plan.consistency is Consistency.CATCH_UP
+        # The windows of a log that tables share are drained once all of those are read.
+        follows = plan is None or (plan.consistency is Consistency.CATCH_UP and not plan.stream)
         if not follows and hydration.failure is None and plan is not None and not ledger.counts(plan.plan_id).open:
             return LaneResult(outcome=Outcome.DONE, committed=0)
         with self.tables.open(pair) as opened:

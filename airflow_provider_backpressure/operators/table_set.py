@@ -96,10 +96,16 @@ class PlannedTables:
     """Hydrations that it has planned."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Why others could not be planned, by the table."""
+    stream: str = ""
+    """Id of the hydration whose log tables share; empty: each has its own, or none."""
+    sharing: Sequence[TablePair] = ()
+    """Those tables, also the ones that could not be planned this time."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it for XCom."""
-        return {"planned": [[*pair, hydration] for pair, hydration in self.ids.items()], "failed": dict(self.failed)}
+        found = {"planned": [[*pair, hydration] for pair, hydration in self.ids.items()], "failed": dict(self.failed)}
+        shared = {"stream": self.stream, "sharing": [[*pair] for pair in self.sharing]}
+        return {**found, **shared} if self.stream else found
 
     @classmethod
     def from_json(cls, value: Any) -> "PlannedTables":
@@ -109,7 +115,8 @@ class PlannedTables:
                 'A source of several tables needs tables=plan.output["tables"], of the task that plans them.'
             )
         ids = {TablePair(table, target): hydration for table, target, hydration in value["planned"]}
-        return cls(ids=ids, failed=value["failed"])
+        sharing = [TablePair(*pair) for pair in value.get("sharing", ())]
+        return cls(ids=ids, failed=value["failed"], stream=value.get("stream", ""), sharing=sharing)
 
 
 @dataclass(kw_only=True)

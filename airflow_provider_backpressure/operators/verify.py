@@ -1,7 +1,7 @@
 """The task that verifies what was committed, ends the hydration and triggers other DAGs."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow.sdk import Asset, Context
@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.execution.work_pool import WorkPool
 from airflow_provider_backpressure.core.gate.activity import Step
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
-from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.change_windows import Stand, check_caught_up
 from airflow_provider_backpressure.core.planning.preconditions import check_held
 from airflow_provider_backpressure.core.ports.ledger import Ledger, every_range
 from airflow_provider_backpressure.core.progress.samples import rows_received
@@ -21,7 +21,12 @@ from airflow_provider_backpressure.core.progress.state import State, describe_ve
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, VerificationFailed
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    InvalidDeclaration,
+    LedgerRefused,
+    VerificationFailed,
+)
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.operators.table_set import (
@@ -32,6 +37,7 @@ from airflow_provider_backpressure.operators.table_set import (
     is_several,
     open_tables,
 )
+from airflow_provider_backpressure.operators.table_stream import TableStream, as_stream, check_member
 
 NAMED = 20
 """Most ranges that are named in the error; the log has them all."""
@@ -97,16 +103,26 @@ class VerifyHydrationOperator(HydrationTask):
             self._tell(context, hydration_asset(self.source, self.sink), verified.facts)
             return {**verified.facts, "checksum": verified.checksum}
 
-    def _verify(self, context: Context, opened: HydrationSession, hydration: Hydration, plan: Plan) -> Verified:
-        """Verify one hydration, which this run has, and let it go."""
+    def _verify(
+        self,
+        context: Context,
+        opened: HydrationSession,
+        hydration: Hydration,
+        plan: Plan,
+        log: tuple[Plan, Stand] | None = None,
+    ) -> Verified:
+        """Verify one hydration, which this run has, and let it go. ``log``: of a table that shares one, its windows."""
         opened.completion(plan).check()
-        check_caught_up(plan, opened.sink)
+        if log is not None and plan.stream:
+            check_member(plan, opened.sink, log)
+        else:
+            check_caught_up(plan, opened.sink)
         opened.sink.complete(plan)
         self.lineages[hydration.id] = Lineage(plan=plan, moved=False)
         report = None if self.verify is Verify.NONE else self._report(context, opened, hydration.id, plan)
         opened.sink.publish(plan)
         opened.ledger.finish(hydration.id)
-        facts = self._facts(opened.ledger, hydration)
+        facts = self._facts(opened.ledger, hydration, log)
         opened.ledger.let_go(hydration.id, run=context["ti"].run_id)
         with nobodys_error("What is committed is not seen now"):
             opened.observation(hydration.id).observer.settle()
@@ -119,24 +135,49 @@ class VerifyHydrationOperator(HydrationTask):
         with open_tables(self, context, retries=may_retry(context["ti"])) as tables:
             known = {found.id: found for found in tables.hydrations()}
             every = {pair: known[id_] for pair, id_ in planned.ids.items() if id_ in known}
-            tables.heard |= {found.id for found in every.values() if found.holder is not None}
-            tables.over = self.await_runs(every.values(), context["ti"])
+            stream = as_stream(tables, planned)
+            held = {**{found.id: found for found in every.values()}, **({planned.stream: known.get(planned.stream)})}
+            tables.heard |= {found.id for found in held.values() if found is not None and found.holder is not None}
+            tables.over = self.await_runs([found for found in held.values() if found is not None], context["ti"])
+            log, lost = self._finish_log(stream, planned)
 
             def verify(pair: TablePair) -> Verified:
-                return self._verify_table(context, tables, pair, every.get(pair))
+                if lost is not None and stream is not None and pair in stream.pairs:
+                    raise lost
+                return self._verify_table(context, tables, pair, every.get(pair), log)
 
             pool: WorkPool[TablePair, Verified] = WorkPool(
                 work=verify, most=lambda: VERIFIED_AT_ONCE, on_end=tables.report
             )
             found = pool.run(planned.ids)
+            if stream is not None and lost is None and not {*stream.pairs} & found.failed.keys():
+                stream.let_go()
             tables.check(found.failed, total=len(planned.ids) + len(planned.failed), before=planned.failed)
             facts = {pair: verified.facts for pair, verified in found.done.items()}
             for declared, extra in ((tables.declare(pair), facts[pair]) for pair in planned.ids):
                 self._tell(context, hydration_asset(declared.source, declared.sink), extra)
             return {"tables": len(facts), "rows": sum(extra["rows"] for extra in facts.values())}
 
+    def _finish_log(
+        self, stream: TableStream | None, planned: PlannedTables
+    ) -> tuple[tuple[Plan, Stand] | None, BackpressureError | None]:
+        """End the hydration of the log that tables share; return how far it brings them, or why it does not."""
+        if stream is None or not any(pair in planned.ids for pair in stream.pairs):
+            return None, None
+        try:
+            log = stream.find_stand()
+            stream.finish(log[0])
+        except BackpressureError as error:
+            return None, error
+        return log, None
+
     def _verify_table(
-        self, context: Context, tables: TableSet, pair: TablePair, hydration: Hydration | None
+        self,
+        context: Context,
+        tables: TableSet,
+        pair: TablePair,
+        hydration: Hydration | None,
+        log: tuple[Plan, Stand] | None = None,
     ) -> Verified:
         """Verify one of the tables; one that an earlier try has verified has its event again, which Airflow lost."""
         if hydration is None:
@@ -149,24 +190,30 @@ class VerifyHydrationOperator(HydrationTask):
             if complete and hydration.plan is not None and tables.is_done(hydration):
                 # Nobody has it any more. A ledger that was restored to before the run says so too, of another plan.
                 check_held(hydration.plan, opened.sink)
-                return Verified(facts=self._facts(opened.ledger, hydration), checksum=None)
+                return Verified(facts=self._facts(opened.ledger, hydration, log), checksum=None)
             tables.hold(hydration)
-            if (
-                hydration.failure is not None
-                and opened.ledger.counts(hydration.plan.plan_id if hydration.plan else "").open
-            ):
+            failure = hydration.failure
+            if failure is not None and opened.ledger.counts(hydration.plan.plan_id if hydration.plan else "").open:
                 # It says why the ranges are not committed.
-                raise VerificationFailed(hydration.failure)
-            if hydration.failure is not None:
+                raise VerificationFailed(failure)
+            if failure is not None:
                 opened.ledger.keep_failure(hydration.id, None)
-            return self._verify(context, opened, *opened.hydration())
+            try:
+                return self._verify(context, opened, *opened.hydration(), log)
+            except LedgerRefused as error:
+                # It says why the log is not replayed into the table.
+                raise VerificationFailed(failure) if failure is not None and log is not None else error from None
 
-    def _facts(self, ledger: Ledger, hydration: Hydration) -> dict[str, Any]:
+    def _facts(self, ledger: Ledger, hydration: Hydration, log: tuple[Plan, Stand] | None = None) -> dict[str, Any]:
         """Return what the event of a verified hydration carries."""
         assert hydration.plan is not None, "it was verified"
+        plan = hydration.plan
         rows = rows_received(ledger.statistics(hydration.id))
-        state = State.FOLLOWING if hydration.plan.follows else State.SUCCEEDED
-        return make_event_extra(hydration, hydration.plan, rows=rows, verified=self.verify.value, state=state.value)
+        state = State.FOLLOWING if plan.follows else State.SUCCEEDED
+        if log is not None and plan.stream and log[0].replays:
+            # What is committed is what was planned of the log.
+            plan = replace(plan, frontier=log[0].frontier, path=log[0].path)
+        return make_event_extra(hydration, plan, rows=rows, verified=self.verify.value, state=state.value)
 
     def _report(self, context: Context, opened: HydrationSession, hydration_id: str, plan: Plan) -> Report:
         ranges = every_range(opened.ledger, plan.plan_id, [RangeState.COMMITTED, RangeState.REVOKED])

@@ -1,5 +1,6 @@
 """Tables that share a log, planned and replayed through ledger, gate and lane: one slot and one publication for all."""
 
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
 )
 from tests.support.ledgers import new_ledger
-from tests.support.postgres import connected
+from tests.support.postgres import connected, run
 from tests.support.shared_log import Group
 from tests.support.waiting import beside
 
@@ -176,6 +177,23 @@ def test_a_table_that_is_left_out_is_refused_until_it_is_planned_again(group: Gr
     assert group.differs() == {}
 
 
+def test_a_table_that_gets_a_task_of_its_own_leaves_the_log(group: Group) -> None:
+    """Nobody else would replay changes into it."""
+    group.hydrate()
+    group.do("DELETE FROM a WHERE id < 50")
+    with group.ports("a") as ports:
+        planned = ports.planner().plan()
+        assert (planned.verdict, planned.plan.stream) == (Verdict.PLANNED, "")
+        ports.hydrator().run()
+        while ports.planner().follow():
+            ports.hydrator().run()
+    assert group.differs("a") == {}
+    assert [table for _, table in group.published()] == ["a", "b", "c"]
+    assert len({name for name, _ in group.published()}) == len(group.slots()) == 2
+    assert group.follow("b", "c") == {}
+    assert group.differs("b", "c") == {}
+
+
 @pytest.mark.statement("W4")
 def test_windows_that_are_open_are_planned_again_where_a_table_was(group: Group) -> None:
     """W4: no attempt at them is let in, and what is in of them stays."""
@@ -194,3 +212,45 @@ def test_windows_that_are_open_are_planned_again_where_a_table_was(group: Group)
     assert group.windows().planned.verdict is Verdict.RESUMED
     assert group.follow() == {}
     assert group.differs() == {}
+
+
+@pytest.mark.long
+@pytest.mark.statement("W1")
+def test_many_tables_cost_the_server_no_more_decoding_than_one(
+    database: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """W1: CPU of the server's process that shows the same changes, of 50 tables by one slot or of one table."""
+    many = [f"t{number}" for number in range(50)]
+    run(database, *(f"CREATE TABLE {name} (id int PRIMARY KEY, v int, note text)" for name in many))
+
+    def measure(names: list[str]) -> float:
+        run(database, f"CREATE PUBLICATION shown FOR TABLE {', '.join(names)}")
+        run(database, "SELECT pg_create_logical_replication_slot('shown', 'pgoutput')")
+        each, rows = 100_000 // len(names), "g, 0, repeat('x', 60)"
+        for name in names:
+            run(database, f"INSERT INTO {name} SELECT {rows} FROM generate_series(1, {each}) g")
+        with connected(database) as connection:
+            (pid,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+            before = _cpu_seconds(pid)
+            query = (
+                "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('shown', NULL, NULL, 'proto_version', '1',"
+                " 'publication_names', 'shown')"
+            )
+            (shown,) = connection.execute(query).fetchone() or (0,)
+            seconds = _cpu_seconds(pid) - before
+        assert shown >= 100_000
+        run(database, "SELECT pg_drop_replication_slot('shown')", "DROP PUBLICATION shown")
+        run(database, f"TRUNCATE {', '.join(names)}")
+        return seconds
+
+    figures = [(measure(many), measure(many[:1])) for _ in range(5)]
+    of_many, of_one = (min(column) for column in zip(*figures, strict=True))
+    with capsys.disabled():
+        print(f"\n50 tables {of_many:.2f} s, one table {of_one:.2f} s of the server's CPU for 100,000 changes")
+    assert of_many <= 1.1 * of_one
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process of this host."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -71,11 +71,12 @@ class Planner(Previewer):
     choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
     """What of the snapshot's ranges is planned: all, but for a probe's sample."""
 
-    def plan(self, *, restart: bool = False) -> Planned:
+    def plan(self, *, restart: bool = False, again: bool = False) -> Planned:
         """Plan again, resume what is open, or find nothing to do. ``restart`` asks for a new plan, once in a run.
 
         A run that plans although its own plan is complete was cleared, or deleted and made again under its name, which
-        Airflow does not say: both ask for the work once more.
+        Airflow does not say: both ask for the work once more. ``again``: what is committed lacks changes, so that it is
+        read again.
         """
         hydration = self.register()
         planner, refreshes = self._with_overrides(hydration), self.refresh is Refresh.EACH_RUN
@@ -88,6 +89,11 @@ class Planner(Previewer):
             return planner._begin(followed.hydration, planner.preview(), restarted_by=self.run, from_scratch=True)
         if followed is not None:
             return followed
+        old = hydration.plan
+        # No windows of another log are replayed by this task.
+        again = again or bool(old is not None and old.stream and old.stream != self.stream)
+        if again and old is not None:
+            return replace(planner, mode=old.mode, consistency=old.consistency).close(hydration, old)
         # What an earlier run left open is ended first: a source that is too large for one run would never arrive.
         if (plan := hydration.plan) is not None and not (refreshes and asks and self._is_complete(hydration)):
             check_consistency(planner.consistency, plan)

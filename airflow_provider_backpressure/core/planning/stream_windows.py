@@ -105,10 +105,10 @@ class StreamPlanner:
             raise LedgerRefused(f"{self.source.identity} is known as the hydration {found.id}, not {self.stream}.")
         return found
 
-    def begin(self) -> Plan:
+    def begin(self, *, restarted_by: str = "") -> Plan:
         """Let the source keep a log from now on, also where it has kept one before, and return the stream's first plan.
 
-        Every table of before lacks changes then, and is to be planned again.
+        Every table of before lacks changes then, and is to be planned again. ``restarted_by``: the run that asks.
         """
         hydration = self.register()
         self._check_unleased(hydration)
@@ -131,6 +131,7 @@ class StreamPlanner:
             write=self.sink.fit((), mode=Mode.UPSERT, key=()),
             position=str(position),
             environment=self.environment,
+            restarted_by=restarted_by or hydration.restarted_by,
             hydration_id=self.stream,
             held_by=row.plan_id if row else "",
             held_epoch=row.epoch if row else 0,
@@ -165,10 +166,31 @@ class StreamPlanner:
 
     def find_left_out(self, members: Sequence[Member]) -> dict[str, BackpressureError]:
         """Return why tables lack changes, by the ids of their hydrations: each is to be planned again."""
-        plan = self._reindex(self.register()).plan
+        plan = self.find_plan()
         if plan is None:
             return {}
-        return self._select(plan, stand(plan, ()), members)[1]
+        inside, left_out = self._select(plan, stand(plan, ()), members)
+        for member in inside:
+            try:
+                open_shared_log(member.source, self.stream).check(LogPosition.parse(member.plan.position or ""))
+            except LogLost as error:
+                left_out[member.hydration.id] = error
+        return left_out
+
+    def find_plan(self) -> Plan | None:
+        """Return the stream's plan, also where only the sink knows it by now; ``None`` where there is none."""
+        return self._reindex(self.register()).plan
+
+    def check_kept(self) -> None:
+        """Raise ``LogLost`` or ``SnapshotLost`` where the source does not keep the log any more."""
+        self.source.log(self.stream).guard(replaying=True)
+
+    def find_stand(self) -> tuple[Plan, Stand]:
+        """Return the stream's plan, and how far it brings its tables."""
+        plan = self.ledger.hydration(self.stream).plan
+        if plan is None:
+            raise LedgerRefused(f"The log of {self.source.identity} is not kept yet: plan its tables first.")
+        return plan, stand(plan, self.sink.markers(plan.plan_id).values())
 
     def _reindex(self, hydration: Hydration) -> Hydration:
         """Let a ledger that was lost, or is older than the sink, follow the sink."""

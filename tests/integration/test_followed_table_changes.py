@@ -1,0 +1,242 @@
+"""Tables that join, leave, fail and return, and a log that is lost, in a task group of followed tables."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.planning.stream_windows import StreamPlanner
+from airflow_provider_backpressure.exceptions import SourceUnavailable, TablesFailed
+from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.operators import plan as planning
+from tests.support.ledgers import new_ledger
+from tests.support.operator_flow import OperatorFlow
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def flow(database: Endpoint, tmp_path: Path) -> Iterator[OperatorFlow]:
+    made = OperatorFlow.make(database, tmp_path)
+    yield made
+    made.close()
+
+
+def lose(flow: OperatorFlow) -> None:
+    """Remove the log from the source."""
+    (name,) = flow.slots()
+    flow.do(f"SELECT pg_drop_replication_slot('{name}')", f"DROP PUBLICATION {name}")
+
+
+@pytest.mark.statement("W6")
+def test_a_table_joins_leaves_and_returns(flow: OperatorFlow) -> None:
+    """W6: nothing is skipped, and rows that were deleted meanwhile are gone."""
+    assert flow.run()
+    flow.make_table("d")
+    flow.do("UPDATE a SET v = 1")
+    wider = replace(flow.with_run("run 2"), names=("a", "b", "c", "d"))
+    assert wider.run()
+    assert wider.differs() == {}
+    (name,) = flow.slots()
+    assert len(flow.published()) == 4
+    narrow = replace(flow.with_run("run 3"), names=("a", "c", "d"))
+    flow.do("DELETE FROM b WHERE id < 50", "UPDATE c SET v = 3")
+    assert narrow.run()
+    assert narrow.differs() == {}
+    assert flow.published() == [(name, table) for table in ("a", "c", "d")]
+    flow.do("UPDATE b SET v = 4 WHERE id = 60", "UPDATE c SET v = 4")
+    assert wider.with_run("run 4").run()
+    assert wider.differs() == {}
+    assert flow.slots() == [name]
+
+
+@pytest.mark.statement("W6")
+def test_a_table_that_fails_stops_alone_and_returns(flow: OperatorFlow) -> None:
+    """W6: the others are followed, the task names it, and it is read again once it can be."""
+    assert flow.run()
+    flow.do("ALTER TABLE raw.b DROP COLUMN v", "UPDATE a SET v = 1", "DELETE FROM b WHERE id < 20")
+    second = flow.with_run("run 2")
+    with pytest.raises(AirflowFailException, match=r"1 of 3 tables have failed:\n- public\.b"):
+        second.plan()
+    with pytest.raises(AirflowFailException, match=r"public\.b"):
+        second.hydrate(second.pushed)
+    with pytest.raises(AirflowFailException, match=r"public\.b"):
+        second.verify(second.pushed)
+    assert flow.differs("a", "c") == {}
+    flow.do("DROP TABLE raw.b", "UPDATE c SET v = 2", "UPDATE b SET v = 2")
+    third = flow.with_run("run 3", backpressure="restart")
+    assert third.run()
+    assert flow.differs() == {}
+    assert len(flow.slots()) == 1
+
+
+@pytest.mark.statement("W6")
+def test_a_table_whose_changes_are_refused_is_parked(flow: OperatorFlow) -> None:
+    """W6: the windows go on without it in the same task, its cause is named, and it is read again when it returns."""
+    assert flow.run()
+    flow.do("ALTER TABLE raw.b ADD CHECK (v < 50)", "UPDATE b SET v = 60 WHERE id = 3", "UPDATE a SET v = 1")
+    flow.do("DELETE FROM b WHERE id > 90")
+    second = flow.with_run("run 2")
+    tables = second.plan()
+    refused = r"1 of 3 tables have failed:\n- public\.b: .*violates check constraint"
+    with pytest.raises(AirflowFailException, match=refused):
+        second.hydrate(tables)
+    assert flow.differs("a", "c") == {}
+    with pytest.raises(AirflowFailException, match=refused):
+        second.verify(tables)
+    flow.do("ALTER TABLE raw.b DROP CONSTRAINT b_v_check", "UPDATE c SET v = 2")
+    assert flow.with_run("run 3").run()
+    assert flow.differs() == {}
+    assert len(flow.slots()) == 1
+
+
+def test_no_window_leaves_a_table_out_that_a_retry_may_plan(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert flow.run()
+    flow.do(*(f"UPDATE {name} SET v = 1" for name in flow.names))
+    second, real = flow.with_run("run 2"), planning.PlanSnapshotOperator._plan_table
+
+    def fail(self, context, tables, pair, stream):
+        if pair.table == "public.b":
+            raise SourceUnavailable("The source does not answer.")
+        return real(self, context, tables, pair, stream)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planning.PlanSnapshotOperator, "_plan_table", fail)
+        with pytest.raises(TablesFailed):
+            second.plan(tries=2)
+    tables = second.plan(tries=2)
+    assert len(tables["planned"]) == 3
+    second.hydrate(tables)
+    second.verify(tables)
+    assert flow.differs() == {}
+    assert {one.plan.total for one in flow.hydrations() if one.plan.stream} == {100}, "none was read again"
+
+
+def test_a_table_with_a_log_of_its_own_keeps_it_until_it_is_read_again(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(planning, "find_stream", lambda *args, **values: None)
+        assert flow.run()
+    before = flow.slots()
+    assert len(before) == 3
+    flow.make_table("d")
+    flow.do("UPDATE a SET v = 1")
+    wider = replace(flow.with_run("run 2"), names=("a", "b", "c", "d"))
+    assert wider.run()
+    assert wider.differs() == {}
+    assert len(flow.slots()) == 4
+    flow.do("UPDATE a SET v = 2", "UPDATE d SET v = 2")
+    assert wider.with_run("run 3").run()
+    assert wider.differs() == {}
+    assert wider.with_run("run 4", backpressure="restart").run()
+    assert wider.differs() == {}
+    assert len(flow.slots()) == 1
+    assert len(flow.published()) == 4
+
+
+@pytest.mark.parametrize("when", ["between runs", "before the ranges", "before the windows"])
+def test_a_log_that_was_given_up_begins_again_with_its_tables(flow: OperatorFlow, when: str) -> None:
+    flow = replace(flow, policy="drop_slot_and_restart")
+    if when == "before the ranges":
+        tables = flow.plan()
+        lose(flow)
+        flow.do("DELETE FROM a WHERE id < 50")
+        flow.hydrate(tables)
+        flow.verify(tables)
+    else:
+        assert flow.run()
+        flow.do("UPDATE a SET v = 1")
+        second = flow.with_run("run 2")
+        tables = second.plan() if when == "before the windows" else None
+        lose(flow)
+        flow.do("DELETE FROM b WHERE id < 50", "UPDATE c SET v = 2")
+        tables = tables or second.plan()
+        second.hydrate(tables)
+        second.verify(tables)
+    assert flow.differs() == {}
+    assert len(flow.slots()) == 1
+
+
+def test_a_log_that_is_lost_is_named_and_begins_again_on_request(flow: OperatorFlow) -> None:
+    assert flow.run()
+    lose(flow)
+    flow.do("UPDATE a SET v = 1")
+    with pytest.raises(AirflowFailException, match=r"3 of 3 tables have failed:\n.*The replication slot .* is gone"):
+        flow.with_run("run 2").plan()
+    third = flow.with_run("run 3", backpressure="restart")
+    assert third.run()
+    assert third.plan() is None or flow.slots(), "once in a run"
+    assert flow.differs() == {}
+
+
+def test_a_planning_task_that_is_killed_is_continued(flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the slot and before its plan is in the target; and between the tables."""
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamPlanner, "_take_target", _die)
+        with pytest.raises(KeyboardInterrupt):
+            flow.plan()
+    assert len(flow.slots()) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(planning.TableStream, "plan_next", _die)
+        with pytest.raises(KeyboardInterrupt):
+            flow.plan()
+    flow.do("DELETE FROM a WHERE id < 50")
+    assert flow.run()
+    assert flow.differs() == {}
+    assert len(flow.slots()) == 1
+
+
+def _die(*args: object, **values: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_several_lanes_leave_tables_that_share_a_log_to_one(flow: OperatorFlow) -> None:
+    tables = flow.plan()
+    done = [flow.hydrate(tables, lanes=2, lane_index=number)["tables"] for number in range(2)]
+    assert sorted(done) == [0, 3]
+    flow.verify(tables)
+    assert flow.differs() == {}
+
+
+def test_windows_wait_at_the_gate_of_their_own_hydration(flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__BACKPRESSURE__INLINE_WAIT", "0.1")
+    assert flow.run()
+    flow.do("UPDATE a SET v = 1")
+    second = flow.with_run("run 2")
+    tables = second.plan()
+    with closing(SqlLedger(f"sqlite:///{flow.ledger}")) as ledger:
+        ledger.pause(flow.stream, who="somebody")
+        with pytest.raises(TaskDeferred) as deferred:
+            second.hydrate(tables)
+        (waits,) = deferred.value.trigger.serialize()[1]["waits"]
+        assert waits["hydration_id"] == flow.stream
+        ledger.resume(flow.stream, who="somebody")
+    second.hydrate(tables)
+    second.verify(tables)
+    assert flow.differs() == {}
+
+
+def test_plans_in_several_schemas_are_refused(flow: OperatorFlow) -> None:
+    flow.do("CREATE SCHEMA other", "CREATE TABLE other.z (id int PRIMARY KEY)")
+    wide = replace(flow, tables=("public.a", "other.z"), sink={"table": "{schema}_raw.{table}"})
+    with pytest.raises(AirflowFailException, match="give the sink a system_schema"):
+        wide.plan()
+    assert flow.slots() == []
+
+
+def test_a_ledger_that_was_lost_finds_the_log(flow: OperatorFlow, tmp_path: Path) -> None:
+    assert flow.run()
+    (name,) = flow.slots()
+    new_ledger(tmp_path / "fresh.db")
+    flow.do("UPDATE a SET v = 1", "DELETE FROM b WHERE id = 7")
+    fresh = replace(flow.with_run("run 2"), ledger=str(tmp_path / "fresh.db"))
+    assert fresh.run()
+    assert flow.differs() == {}
+    assert flow.slots() == [name]

@@ -1,0 +1,159 @@
+"""Followed tables of one task group: one slot, one publication, and windows for all of them, by the real tasks."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from airflow_provider_backpressure.connectors.postgres.source.shared_log import SharedLog
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
+from airflow_provider_backpressure.core.gate.hydration import Phase
+from tests.support.operator_flow import OperatorFlow, write_at_random
+from tests.support.postgres import connected
+from tests.support.waiting import beside
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def flow(database: Endpoint, tmp_path: Path) -> Iterator[OperatorFlow]:
+    made = OperatorFlow.make(database, tmp_path)
+    yield made
+    made.close()
+
+
+@contextmanager
+def writing(flow: OperatorFlow, seed: int = 0, *, seconds: float = 3.0) -> Iterator[None]:
+    """Write transactions over several tables until the block is left, or for so long.
+
+    Keys that move with values that are not logged are read again, which may keep a target from catching up for long.
+    """
+
+    def write(over: threading.Event) -> None:
+        draw, end = random.Random(seed), time.monotonic() + seconds
+        with connected(flow.database, autocommit=False) as connection:
+            while not over.wait(0.005) and time.monotonic() < end:
+                try:
+                    for _ in range(draw.randint(1, 6)):
+                        write_at_random(connection, flow.names, draw)
+                    connection.commit() if draw.random() < 0.9 else connection.rollback()
+                except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
+                    connection.rollback()
+
+    with beside(write):
+        yield
+
+
+@pytest.mark.statement("W2")
+def test_a_group_of_followed_tables_has_one_slot_and_one_publication(flow: OperatorFlow) -> None:
+    """W2: copied in the first run, followed in the next ones, and equal once nobody writes."""
+    with writing(flow):
+        tables = flow.plan()
+        flow.hydrate(tables)
+    flow.verify(tables)
+    for number in range(2, 4):
+        with writing(flow, seed=number):
+            time.sleep(0.5)
+        assert flow.with_run(f"run {number}").run()
+        assert flow.differs() == {}
+    name = f"backpressure_{flow.stream}"
+    assert flow.slots() == [name]
+    assert flow.published() == [(name, table) for table in flow.names]
+    assert {one.phase for one in flow.hydrations()} == {Phase.STEADY_STATE}
+    assert {one.holder for one in flow.hydrations()} == {None}
+    assert len(flow.hydrations()) == len(flow.names) + 1
+    rows = flow.do("SELECT target, consistent FROM raw.backpressure_plan ORDER BY 1")
+    assert rows == [("raw.a", True), ("raw.b", True), (f"raw.{name}", True), ("raw.c", True)]
+
+
+def test_a_run_in_which_nothing_was_written_has_nothing_to_do(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is released, and others may have the tables. Source and target are one server, which always writes."""
+    assert flow.run()
+    end = flow.do("SELECT pos FROM raw.backpressure_frontier")
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedLog, "windows", lambda self, start, *, bytes: [])
+        assert flow.with_run("run 2").plan() is None
+    assert {one.holder for one in flow.hydrations()} == {None}
+    kept = flow.do("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE database = current_database()")
+    assert kept == end
+    flow.do("UPDATE a SET v = 7 WHERE id = 1")
+    assert flow.with_run("run 3").run()
+    assert flow.differs() == {}
+
+
+@pytest.mark.statement("W3")
+def test_a_transaction_over_tables_is_seen_whole(flow: OperatorFlow) -> None:
+    """W3: a reader in a loop sees the same sum over all tables at every instant, in the target as in the source."""
+    flow.do(*(f"UPDATE {name} SET v = 100" for name in flow.names))
+    assert flow.run()
+    total = " + ".join(f"(SELECT sum(v) FROM raw.{name})" for name in flow.names)
+    sums: list[int] = []
+
+    def write(over: threading.Event) -> None:
+        draw, end = random.Random(1), time.monotonic() + 8
+        with connected(flow.database, autocommit=False) as connection:
+            while not over.wait(0.002) and time.monotonic() < end:
+                source, target = draw.sample(flow.names, 2)
+                key, amount = draw.randint(1, 100), draw.randint(1, 9)
+                connection.execute(f"UPDATE {source} SET v = v - {amount} WHERE id = {key}")
+                connection.execute(f"UPDATE {target} SET v = v + {amount} WHERE id = {key}")
+                connection.commit()
+
+    def read(over: threading.Event) -> None:
+        with connected(flow.database) as connection:
+            while not over.wait(0.002):
+                sums.extend(int(found) for (found,) in connection.execute(f"SELECT {total}").fetchall())
+
+    with beside(read):
+        with beside(write):
+            for number in range(2, 5):
+                time.sleep(0.5)
+                assert flow.with_run(f"run {number}").run()
+        assert flow.with_run("run 9").run()
+    assert flow.differs() == {}
+    assert len(sums) > 50
+    assert set(sums) == {100 * 100 * len(flow.names)}
+
+
+@pytest.mark.parametrize("at", [Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT])
+@pytest.mark.parametrize("what", ["range", "window"])
+def test_a_task_that_is_killed_is_continued(flow: OperatorFlow, tmp_path: Path, what: str, at: Step) -> None:
+    kill_and_continue(flow, tmp_path, what, at)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("at", [step for step in Step if step not in (Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT)])
+@pytest.mark.parametrize("what", ["range", "window"])
+def test_a_task_that_is_killed_at_other_steps_is_continued(
+    flow: OperatorFlow, tmp_path: Path, what: str, at: Step
+) -> None:
+    kill_and_continue(flow, tmp_path, what, at)
+
+
+def kill_and_continue(flow: OperatorFlow, folder: Path, what: str, at: Step) -> None:
+    """Kill the run at a step of a range or a window, do the tasks again, and compare."""
+    points = folder / "failpoints"
+    points.mkdir()
+    if what == "window":
+        assert flow.run()
+        flow = flow.with_run("run 2")
+        with writing(flow, seconds=1.0):
+            time.sleep(1.0)
+    (points / "points").write_text(f"{at.value}=kill@{2 if what == 'range' else 1}")
+    with writing(flow, seconds=1.0):
+        process = flow.process(folder, **{VARIABLE: str(points)})
+        assert process.wait(timeout=500) == -9, (folder / "flow.log").read_text()[-3000:]
+    # A retry of the task that was killed, and not of the one that had planned.
+    flow.hydrate(flow.pushed)
+    flow.verify(flow.pushed)
+    flow.with_run("run 3").run()
+    assert flow.differs() == {}
+    assert len(flow.slots()) == 1
