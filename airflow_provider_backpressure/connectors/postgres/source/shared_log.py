@@ -165,7 +165,8 @@ def join(session: Session, stream: str, table: QualifiedName) -> None:
 
 
 def _leave(connection: Connection, stream: str, table: QualifiedName) -> None:
-    if connection.execute(_MAY_LEAVE, (stream, table.schema, table.name)).fetchone():
+    # A row without columns is an empty tuple.
+    if connection.execute(_MAY_LEAVE, (stream, table.schema, table.name)).fetchone() is not None:
         leave = sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}")
         connection.execute(leave.format(sql.Identifier(stream), sql.SQL(table.sql)))
 
