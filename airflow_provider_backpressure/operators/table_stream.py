@@ -263,6 +263,7 @@ class TableStream:
             words = f"{hydration.source_identity} stays in the publication"
             with nobodys_error(words), open_recorded_source(hydration) as source:
                 open_shared_log(source, self.id).drop()
+                self.tables.task.log.info("%s is followed no more.", hydration.source_identity)
 
 
 def check_member(member: Plan, sink: Sink, stream: tuple[Plan, Stand]) -> None:

@@ -170,9 +170,7 @@ def test_a_log_that_is_lost_is_named_and_begins_again_on_request(flow: OperatorF
     flow.do("UPDATE a SET v = 1")
     with pytest.raises(AirflowFailException, match=r"3 of 3 tables have failed:\n.*The replication slot .* is gone"):
         flow.with_run("run 2").plan()
-    third = flow.with_run("run 3", backpressure="restart")
-    assert third.run()
-    assert third.plan() is None or flow.slots(), "once in a run"
+    assert flow.with_run("run 3", backpressure="restart").run()
     assert flow.differs() == {}
 
 
