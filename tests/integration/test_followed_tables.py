@@ -1,5 +1,6 @@
 """Followed tables of one task group: one slot, one publication, and windows for all of them, by the real tasks."""
 
+import json
 import random
 import threading
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_backpressure.connectors.postgres.source.shared_log import SharedLog
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -157,3 +159,30 @@ def kill_and_continue(flow: OperatorFlow, folder: Path, what: str, at: Step) -> 
     flow.with_run("run 3").run()
     assert flow.differs() == {}
     assert len(flow.slots()) == 1
+
+
+def test_commands_know_the_log_and_its_tables(flow: OperatorFlow, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flow.run()
+    name = f"backpressure_{flow.stream}"
+
+    def call(*words: str) -> str:
+        capsys.readouterr()
+        args = get_parser().parse_args(["backpressure", *words])
+        with flow.airflow():
+            assert not args.func(args)
+        return capsys.readouterr().out
+
+    listed = {row["id"]: row for row in json.loads(call("status", "--output", "json"))}
+    assert len(listed) == 4
+    assert {row["state"] for row in listed.values()} == {"following"}
+    for target in ("raw.a", f"raw.{name}"):
+        assert json.loads(call("verify", target, "--output", "json"))[0]["equal"] is True
+    call("prune", "--older-than", "1d")
+    call("forget", "raw.c")
+    assert flow.published() == [(name, "a"), (name, "b")]
+    with pytest.raises(SystemExit):
+        call("forget", f"raw.{name}")
+    for table in ("raw.a", "raw.b"):
+        call("forget", table)
+    assert flow.slots() == []
+    assert flow.hydrations() == []
