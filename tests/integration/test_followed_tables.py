@@ -6,16 +6,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 from airflow.cli.cli_parser import get_parser
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_backpressure.connectors.postgres.source.shared_log import SharedLog
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.gate.hydration import Phase
+from dev.services import Server
 from tests.support.operator_flow import OperatorFlow, write_at_random
 from tests.support.postgres import connected
 from tests.support.waiting import beside
@@ -72,6 +75,20 @@ def test_a_group_of_followed_tables_has_one_slot_and_one_publication(flow: Opera
     assert len(flow.hydrations()) == len(flow.names) + 1
     rows = flow.do("SELECT target, consistent FROM raw.backpressure_plan ORDER BY 1")
     assert rows == [("raw.a", True), ("raw.b", True), (f"raw.{name}", True), ("raw.c", True)]
+
+
+def test_ranges_and_windows_are_carried_out_by_spark(flow: OperatorFlow, connect: Server) -> None:
+    flow = replace(flow, spark=int(connect.url.rpartition(":")[2].partition("/")[0]))
+    assert flow.run()
+    flow.do("UPDATE a SET v = 7", "DELETE FROM b WHERE id < 9", "INSERT INTO c VALUES (500, 1, 'new')")
+    assert flow.with_run("run 2").run()
+    assert flow.differs() == {}
+    flow.do("ALTER TABLE raw.b ADD CHECK (v < 50)", "UPDATE b SET v = 60 WHERE id = 30", "UPDATE a SET v = 8")
+    third = flow.with_run("run 3")
+    tables = third.plan()
+    with pytest.raises(AirflowFailException, match=r"1 of 3 tables have failed:\n- public\.b: .*check constraint"):
+        third.hydrate(tables)
+    assert flow.differs("a", "c") == {}
 
 
 def test_a_run_in_which_nothing_was_written_has_nothing_to_do(

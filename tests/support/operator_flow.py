@@ -1,6 +1,6 @@
 """The tasks of a group of followed tables, run as Airflow runs them, here or in a process that a test may kill.
 
-Connections, ledger, databases and tasks are the real ones; ranges are carried out in this process instead of Spark.
+Connections, ledger, databases and tasks are the real ones; ranges are carried out in this process, or by Spark.
 """
 
 import json
@@ -47,6 +47,8 @@ class OperatorFlow:
     tables: tuple[str, ...] = ()
     """Tables that are declared; those of ``public`` that are named where it is empty."""
     policy: str = "stop_and_keep"
+    spark: int = 0
+    """Port of a Spark Connect server of this host; 0: ranges are carried out here."""
     sink: dict[str, Any] = field(default_factory=dict)
     """What else the sink is declared with."""
     group: str = "shop"
@@ -86,7 +88,7 @@ class OperatorFlow:
     @contextmanager
     def airflow(self) -> Iterator[None]:
         """Let connections lead to these databases, and ranges be carried out here."""
-        runners = {"spark_connect": lambda request: LocalRunner(logins=request.endpoints)}
+        runners = {} if self.spark else {"spark_connect": lambda request: LocalRunner(logins=request.endpoints)}
         with (
             mock.patch.dict(os.environ, self._environment()),
             mock.patch.dict(spark.RUNNERS, runners),
@@ -215,7 +217,7 @@ class OperatorFlow:
         connections = {
             "source": login,
             "warehouse": login,
-            "spark": {"conn_type": "spark_connect", "host": "spark", "port": 15002},
+            "spark": {"conn_type": "spark_connect", "host": "127.0.0.1", "port": self.spark or 15002},
             "backpressure_default": {"conn_type": "backpressure", "extra": {"path": self.ledger}},
         }
         return {f"AIRFLOW_CONN_{name.upper()}": json.dumps(each) for name, each in connections.items()}
