@@ -1,7 +1,7 @@
 """Change events of Debezium in Avro as columns: those of the row, and which records delete theirs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy
@@ -39,6 +39,8 @@ class AvroEvents(AvroSchema):
 
     flattened: bool
     placeholder: str
+    decoding: Mapping[str, Any]
+    """What the plan has pinned."""
 
     @classmethod
     def load(cls, decoding: Mapping[str, Any], schema_id: int, part: str) -> Self:
@@ -53,7 +55,21 @@ class AvroEvents(AvroSchema):
             names=decoding["names"],
             flattened=settings["flattened"],
             placeholder=settings["placeholder"],
+            decoding=decoding,
         )
+
+    def _read_default(self, column: Column) -> pyarrow.Array:
+        """Return what rows have that were logged before a column was there: its default when it was added, or NULL.
+
+        A default that the source's column got later changes no row that was there.
+        """
+        for schema_id, known in self.decoding["schemas"].items():
+            if "misfit" in known:
+                continue
+            row = find_row(parse_pinned(self.decoding, schema_id), flattened=self.flattened)
+            if any(self.names.get(each.name, each.name) == column.name for each in row.fields):
+                return AvroSchema._read_default(replace(self, reader=row), column)
+        return super()._read_default(column)
 
     def _read(self, messages: Messages, wanted: Mapping[str, Column]) -> Arrays:
         columns = {name: column for name, column in wanted.items() if name != TOMBSTONE}

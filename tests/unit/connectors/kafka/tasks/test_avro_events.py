@@ -214,22 +214,25 @@ def test_a_deleted_row_needs_no_value_that_the_source_did_not_log() -> None:
 
 
 def test_events_of_several_schemas_are_read_by_the_latest_row() -> None:
-    """A column that was added has its default in earlier rows."""
-    later = row(id="long", name="string")
-    later["fields"].append({"name": "kind", "type": "string", "default": "plain"})
-    schemas = [ENVELOPE, envelope(later)]
+    """A column that was added has in earlier rows the default that it was added with, whatever it has got since."""
+    later, latest = row(id="long", name="string"), row(id="long", name="string")
+    added = {"name": "kind", "type": "string", "default": "plain"}
+    bare = {"name": "note", "type": ["null", "string"], "default": None}
+    later["fields"] += [added, bare]
+    latest["fields"] += [{**added, "default": "other"}, {**bare, "type": ["string", "null"], "default": "set"}]
+    schemas = [ENVELOPE, envelope(later), envelope(latest)]
     first = event("c", None, {"id": 1, "name": "a"})
-    second = event("c", None, {"id": 2, "name": "b", "kind": "new"})
+    second = event("c", None, {"id": 2, "name": "b", "kind": "new", "note": None})
     found = read(
         Sent(written(schemas[0], first, 1), keyed(1)),
         Sent(None, keyed(3)),
         Sent(written(schemas[1], second, 2), keyed(2)),
         schemas=schemas,
     )
-    assert rows(found, "id", "name", "kind") == [
-        (1, "a", "plain", False),
-        (3, None, None, True),
-        (2, "b", "new", False),
+    assert rows(found, "id", "name", "kind", "note") == [
+        (1, "a", "plain", None, False),
+        (3, None, None, None, True),
+        (2, "b", "new", None, False),
     ]
 
 
