@@ -1,6 +1,7 @@
 """X6, fault 14: the source's schema changes between ranges, during one, and in steady state."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from airflow_provider_backpressure.core.config import Budget, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.exceptions import BackpressureError, SourceRefused
+from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
 from tests.support import mysql
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
@@ -182,3 +184,28 @@ def test_a_key_that_moves_under_static_is_found_by_verification(composed: Compos
 
 def _interrupt() -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_text_that_is_ordered_otherwise_is_not_read_by_bounds_of_before(
+    kind: str, database: Endpoint, mysql_database: Endpoint
+) -> None:
+    """X6: a migration of collations between two tries of a plan: rows would be in two ranges, or in none."""
+    first, second, kept = ("utf8mb4_0900_bin", "utf8mb4_0900_as_cs", "MODIFY k varchar(9) COLLATE {} NOT NULL")
+    declared: MySQLSource | PostgresSource = MySQLSource(conn_id="m", table="t")
+    place, act = mysql_database, mysql.run
+    if kind == "postgres":
+        first, second, kept = '"C"', '"en-x-icu"', "ALTER k TYPE text COLLATE {}"
+        declared, place, act = PostgresSource(conn_id="p", table="t"), database, run
+    act(place, f"CREATE TABLE t (k varchar(9) COLLATE {first} PRIMARY KEY)", "INSERT INTO t VALUES ('a'), ('B'), ('c')")
+    with closing(declared.open(place)) as source:
+        snapshot = source.snapshot()
+        read = source.read_spec(snapshot)
+        bounds = [planned.bounds for planned in source.ranges(snapshot, rows=1, bytes=2**20)]
+        assert len(bounds) > 1
+        source.slice(read, bounds[1], "1.0")
+    act(place, f"ALTER TABLE t {kept.format(second)}")
+    with closing(declared.open(place)) as source:
+        for ask in (lambda: source.slice(read, bounds[1], "1.0"), lambda: source.cut(read, bounds[1], parts=2)):
+            with pytest.raises(SourceRefused, match="its bounds have other rows now"):
+                ask()

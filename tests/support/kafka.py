@@ -98,7 +98,9 @@ class Topic:
     def producing(self, **config: Any) -> Iterator[Producer]:
         """Give a producer; flushed in the end."""
         settings = {name.replace("_", "."): value for name, value in config.items()}
-        producer = Producer({**self._client, "linger.ms": 5, "queue.buffering.max.messages": 500_000, **settings})
+        # Idempotence: a batch that is tried again must not fall behind later ones.
+        patient = {"linger.ms": 5, "queue.buffering.max.messages": 500_000, "enable.idempotence": True}
+        producer = Producer({**self._client, **patient, **settings})
         yield producer
         assert producer.flush(60) == 0
 

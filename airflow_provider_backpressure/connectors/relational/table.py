@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpe
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.table_selection import TableName, match_tables
-from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.exceptions import RESTART, SourceRefused
 
 
 class _Session(Protocol):
@@ -141,11 +141,11 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
     def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
         if not isinstance(bounds, KeyBounds) or not bounds.columns:
             return [bounds]
-        keyed = self._with_key(bounds.columns, read.window, unique=False)
+        keyed = self._planned_key(bounds.columns, read)
         return self.dialect.cut_range(self._session, keyed, bounds, read.columns, parts=parts)
 
     def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
-        keyed = self._with_key(tuple(columns), read.window, unique=False)
+        keyed = self._planned_key(tuple(columns), read)
         return self.dialect.in_order(self._session, keyed, values)
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
@@ -159,7 +159,7 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
                 names = (bounds.column,)
             case _:
                 names = ()
-        keyed = self._with_key(names, read.window, unique=False)
+        keyed = self._planned_key(names, read)
         return Slice(slice_id=slice_id, query=self._query(keyed, read, bounds), bounds=bounds.to_json())
 
     def log(self, hydration_id: str) -> ChangeLog:
@@ -178,6 +178,19 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
             what = "where" if self._where is not None else "increment_column"
             raise SourceRefused(f"The log shows every change of {self._name}: catch_up goes without {what}.")
         return self._log_keys(table, columns)
+
+    def _planned_key(self, key: tuple[str, ...], read: ReadSpec) -> KeyedT:
+        """Return the table as it was cut; ``SourceRefused`` where text of a key is in another order by now."""
+        for name in (*key, *([read.window.column] if read.window else [])):
+            before = next((column.collation for column in read.columns if column.name == name), None)
+            column = self._known_table().column(name) if before is not None else None
+            if column is not None and column.collation not in (None, before):
+                raise SourceRefused(
+                    f"Text of {self._name.quoting.join_names([name])} in {self._name} is ordered by "
+                    f"{column.collation}, and was by {before} when the plan was made: its bounds have other rows now. What is committed "
+                    f"stays; {RESTART}."
+                )
+        return self._with_key(key, read.window, unique=False)
 
     def _with_key(self, key: tuple[str, ...], window: Window | None, *, unique: bool) -> KeyedT:
         """Return the table as a plan has it, which may be an older one than the catalogue would give today."""
