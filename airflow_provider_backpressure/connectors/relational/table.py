@@ -187,8 +187,8 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
             if column is not None and column.collation not in (None, before):
                 raise SourceRefused(
                     f"Text of {self._name.quoting.join_names([name])} in {self._name} is ordered by "
-                    f"{column.collation}, and was by {before} when the plan was made: its bounds have other rows now. What is committed "
-                    f"stays; {RESTART}."
+                    f"{column.collation}, and was by {before} when the plan was made: its bounds have other rows now. "
+                    f"What is committed stays; {RESTART}."
                 )
         return self._with_key(key, read.window, unique=False)
 
