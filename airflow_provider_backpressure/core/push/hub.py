@@ -213,7 +213,7 @@ class Push:
             news = queue.news() if queue and self._healthy(queue) else None
             if news is not None:
                 return news
-            mark = queue.mirror.mark() if queue else None
+            mark = queue.gate.mark() if queue else None
         state = ledger.gate(hydration_id)
         with self._lock:
             if queue is not None and mark is not None and self._queues.get(hydration_id) is queue:
@@ -231,7 +231,7 @@ class Push:
         """Return the number of the latest change that was heard here; ``None`` while changes are not being heard."""
         with self._lock:
             queue = self._queues.get(hydration_id)
-            return queue.mirror.number if queue is not None and self._healthy(queue) else None
+            return queue.gate.number if queue is not None and self._healthy(queue) else None
 
     # What is heard
 
@@ -272,7 +272,7 @@ class Push:
     # What is done where nothing is heard
 
     def _healthy(self, queue: WaitQueue) -> bool:
-        trusted = queue.subscribed and not queue.mirror.stale and self._clock() >= self._distrusted_until
+        trusted = queue.subscribed and not queue.gate.stale and self._clock() >= self._distrusted_until
         return trusted and self.switches.both and self.channel.healthy
 
     def _pace(self, queue: WaitQueue) -> float:

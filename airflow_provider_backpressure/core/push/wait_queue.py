@@ -10,14 +10,14 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """The position of a mirror when a read of the ledger began."""
+    """The position of a copy when a read of the ledger began."""
 
     losses: int
     number: int
     wanted: int
 
 
-class Mirror:
+class GateCopy:
     """One hydration's gate as this process knows it. Not shared by threads without a lock.
 
     A diff with the next number is applied. Every other one makes the copy **stale**, until the ledger has been read
@@ -110,7 +110,7 @@ class WaitQueue:
     """
 
     def __init__(self) -> None:
-        self.mirror = Mirror()
+        self.gate = GateCopy()
         self.waiters: dict[Waiter, None] = {}
         self.subscribed = False
         self.next_read = 0.0
@@ -153,7 +153,7 @@ class WaitQueue:
 
     def hear(self, diff: Diff) -> bool:
         """Apply a diff, notify the waiters for its range, and return whether it applied cleanly."""
-        clean = self.mirror.hear(diff)
+        clean = self.gate.hear(diff)
         self.wake_next()
         if diff.seq is not None:
             for waiter in [each for each in self._parked if each.seq == diff.seq]:
@@ -163,21 +163,21 @@ class WaitQueue:
 
     def news(self) -> GateState | None:
         """Return the copy where it says that the gate is open, once for each change."""
-        state = self.mirror.state
-        if state is None or not self.mirror.may_open or self._used >= state.number:
+        state = self.gate.state
+        if state is None or not self.gate.may_open or self._used >= state.number:
             return None
         self._used = state.number
         return state
 
     def saw(self, state: GateState, mark: Mark) -> None:
         """Take over what a waiter has read."""
-        self.mirror.saw(state, mark)
-        self._used = self.mirror.number
+        self.gate.saw(state, mark)
+        self._used = self.gate.number
 
     def lose(self, *, subscribed: bool) -> None:
         """Trust the copy no longer: changes may have been missed. ``subscribed``: whether the next ones are heard."""
         self.subscribed = subscribed
-        self.mirror.lose()
+        self.gate.lose()
         self.wake_next()
 
     def wake_next(self) -> None:
@@ -193,7 +193,7 @@ class WaitQueue:
         first = next(iter(self._parked), None)
         if self._turn is not None or first is None or first.tried == self._version:
             return
-        if self._due or self.mirror.may_open:
+        if self._due or self.gate.may_open:
             del self._parked[first]
             self._turn, self._due, first.tried = first, False, self._version
             first.wake()

@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.gate.hydration import GateState
 from airflow_provider_backpressure.core.gate.queue import Change, Shared
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.push.hub import Switch, is_on, turn
-from airflow_provider_backpressure.core.push.wait_queue import Mirror
+from airflow_provider_backpressure.core.push.wait_queue import GateCopy
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.repository import SqlLedger
@@ -36,19 +36,19 @@ class Follower:
 
     def __init__(self) -> None:
         self.diffs: list[Diff] = []
-        self.mirrors: dict[str, Mirror] = {}
+        self.copies: dict[str, GateCopy] = {}
 
     def publish(self, ledger, hydration_id: str, diff: Diff) -> None:
         # Committed: another connection sees it, and whoever tells has no lock left.
         assert ledger.gate(hydration_id).number >= diff.number
         diff = decode(encode(replace(diff, origin="there")))
         self.diffs.append(diff)
-        if hydration_id in self.mirrors:
-            assert self.mirrors[hydration_id].hear(diff)
+        if hydration_id in self.copies:
+            assert self.copies[hydration_id].hear(diff)
 
     def follow(self, ledger, hydration_id: str) -> None:
-        mirror = self.mirrors[hydration_id] = Mirror()
-        mirror.saw(ledger.gate(hydration_id), mirror.mark())
+        gate = self.copies[hydration_id] = GateCopy()
+        gate.saw(ledger.gate(hydration_id), gate.mark())
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def essence(state: GateState | None) -> dict:
 @pytest.mark.statement("P3", "P6")
 @pytest.mark.parametrize("seed", range(3))
 def test_whoever_hears_every_diff_has_the_gate_as_it_is(telling, follower, seed):
-    """P3, P6: after any sequence of steps a mirror that only heard equals what is read."""
+    """P3, P6: after any sequence of steps a gate that only heard equals what is read."""
     dice = random.Random(seed)
     hydration_id, plan_id = planned(telling, 12, credits=3)
     follower.follow(telling, hydration_id)
@@ -122,8 +122,8 @@ def test_whoever_hears_every_diff_has_the_gate_as_it_is(telling, follower, seed)
 
     for _ in range(60):
         dice.choice(steps)()
-        assert essence(telling.gate(hydration_id)) == essence(follower.mirrors[hydration_id].state)
-        assert follower.mirrors[hydration_id].number == telling.gate(hydration_id).number
+        assert essence(telling.gate(hydration_id)) == essence(follower.copies[hydration_id].state)
+        assert follower.copies[hydration_id].number == telling.gate(hydration_id).number
     numbers = [diff.number for diff in follower.diffs]
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) > 20
@@ -138,10 +138,10 @@ def test_plans_and_phases_are_told(telling, follower):
     held = take(telling, hydration_id)
     second = replan(telling, hydration_id, 1)
     assert commit(telling, first, held.seq)
-    assert essence(telling.gate(hydration_id)) == essence(follower.mirrors[hydration_id].state)
+    assert essence(telling.gate(hydration_id)) == essence(follower.copies[hydration_id].state)
     assert commit(telling, second, take(telling, hydration_id).seq)
     telling.finish(hydration_id)
-    assert essence(telling.gate(hydration_id)) == essence(follower.mirrors[hydration_id].state)
+    assert essence(telling.gate(hydration_id)) == essence(follower.copies[hydration_id].state)
     telling.forget(hydration_id)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_backpressure.core.gate.gate_event import Diff
 from airflow_provider_backpressure.core.gate.hydration import GateState, Phase
-from airflow_provider_backpressure.core.push.wait_queue import Mirror
+from airflow_provider_backpressure.core.push.wait_queue import GateCopy
 
 GATE = GateState(
     phase=Phase.HYDRATION,
@@ -31,33 +31,33 @@ def diff(number: int, **values) -> Diff:
     return Diff(**{"hydration_id": "h", "number": number, "moment": 0.0, **values})
 
 
-def seen(state: GateState = GATE) -> Mirror:
-    mirror = Mirror()
-    mirror.saw(state, mirror.mark())
-    return mirror
+def seen(state: GateState = GATE) -> GateCopy:
+    gate = GateCopy()
+    gate.saw(state, gate.mark())
+    return gate
 
 
 def test_nothing_is_known_before_the_first_read():
-    mirror = Mirror()
-    assert mirror.stale
-    assert mirror.may_open
-    assert not mirror.hear(diff(1))
-    mirror.saw(GATE, mirror.mark())
-    assert not mirror.stale
-    assert not mirror.may_open
+    gate = GateCopy()
+    assert gate.stale
+    assert gate.may_open
+    assert not gate.hear(diff(1))
+    gate.saw(GATE, gate.mark())
+    assert not gate.stale
+    assert not gate.may_open
 
 
 @pytest.mark.statement("P6")
 def test_the_next_number_applies():
     """P6: last + 1 goes in."""
-    mirror = seen()
-    assert mirror.hear(diff(6, in_flight=-1))
-    assert mirror.state == replace(GATE, number=6, in_flight=1)
-    assert mirror.may_open
-    assert mirror.hear(diff(7, changes={"paused_by": "ada", "paused_why": "lunch"}))
-    assert not mirror.may_open
-    assert mirror.hear(diff(8, changes={"paused_by": None, "paused_why": None}, in_flight=1))
-    assert not mirror.may_open
+    gate = seen()
+    assert gate.hear(diff(6, in_flight=-1))
+    assert gate.state == replace(GATE, number=6, in_flight=1)
+    assert gate.may_open
+    assert gate.hear(diff(7, changes={"paused_by": "ada", "paused_why": "lunch"}))
+    assert not gate.may_open
+    assert gate.hear(diff(8, changes={"paused_by": None, "paused_why": None}, in_flight=1))
+    assert not gate.may_open
 
 
 @pytest.mark.statement("P6")
@@ -66,66 +66,66 @@ def test_the_next_number_applies():
 )
 def test_anything_else_has_to_be_read(wrong):
     """P6: a gap, a double, an old one, and one that tells no more than its number."""
-    mirror = seen()
-    assert mirror.hear(diff(6))
-    assert not mirror.hear(wrong)
-    assert mirror.stale
-    assert mirror.may_open
-    assert not mirror.hear(diff(7))
-    mirror.saw(replace(GATE, number=8), mirror.mark())
-    assert not mirror.stale
-    assert mirror.hear(diff(9))
+    gate = seen()
+    assert gate.hear(diff(6))
+    assert not gate.hear(wrong)
+    assert gate.stale
+    assert gate.may_open
+    assert not gate.hear(diff(7))
+    gate.saw(replace(GATE, number=8), gate.mark())
+    assert not gate.stale
+    assert gate.hear(diff(9))
 
 
 @pytest.mark.statement("P6")
 def test_what_a_read_has_overtaken_needs_no_other_one():
     """P6: it does not go in cleanly; the ledger was read since."""
-    mirror = seen()
-    mirror.saw(replace(GATE, number=7), mirror.mark())
-    assert not mirror.hear(diff(6))
-    assert not mirror.hear(diff(7))
-    assert not mirror.stale
-    assert mirror.hear(diff(8))
-    assert not mirror.hear(diff(8))
-    assert mirror.stale
+    gate = seen()
+    gate.saw(replace(GATE, number=7), gate.mark())
+    assert not gate.hear(diff(6))
+    assert not gate.hear(diff(7))
+    assert not gate.stale
+    assert gate.hear(diff(8))
+    assert not gate.hear(diff(8))
+    assert gate.stale
 
 
 def test_a_read_that_began_before_a_loss_does_not_heal_it():
-    mirror = seen()
-    mark = mirror.mark()
-    mirror.lose()
-    mirror.saw(replace(GATE, number=6), mark)
-    assert mirror.stale
-    mirror.saw(replace(GATE, number=6), mirror.mark())
-    assert not mirror.stale
+    gate = seen()
+    mark = gate.mark()
+    gate.lose()
+    gate.saw(replace(GATE, number=6), mark)
+    assert gate.stale
+    gate.saw(replace(GATE, number=6), gate.mark())
+    assert not gate.stale
 
 
 def test_what_is_heard_during_a_read_is_not_lost():
-    mirror = seen()
-    mark = mirror.mark()
-    assert mirror.hear(diff(6, in_flight=-1))
-    mirror.saw(GATE, mark)
-    assert mirror.number == 6
-    mirror.lose()
-    mark = mirror.mark()
-    assert not mirror.hear(diff(9))
-    mirror.saw(replace(GATE, number=8), mark)
-    assert mirror.stale
+    gate = seen()
+    mark = gate.mark()
+    assert gate.hear(diff(6, in_flight=-1))
+    gate.saw(GATE, mark)
+    assert gate.number == 6
+    gate.lose()
+    mark = gate.mark()
+    assert not gate.hear(diff(9))
+    gate.saw(replace(GATE, number=8), mark)
+    assert gate.stale
 
 
 def test_a_restored_ledger_is_followed():
     """Its numbers begin lower."""
-    mirror = seen(replace(GATE, number=100))
-    mirror.saw(replace(GATE, number=50), mirror.mark())
-    assert mirror.number == 50
-    assert mirror.hear(diff(51))
+    gate = seen(replace(GATE, number=100))
+    gate.saw(replace(GATE, number=50), gate.mark())
+    assert gate.number == 50
+    assert gate.hear(diff(51))
 
 
 def test_a_number_that_is_a_lie_does_not_stay_in_the_way():
-    mirror = seen()
-    assert not mirror.hear(diff(10**12))
-    mirror.saw(replace(GATE, number=6), mirror.mark())
-    assert not mirror.stale
+    gate = seen()
+    assert not gate.hear(diff(10**12))
+    gate.saw(replace(GATE, number=6), gate.mark())
+    assert not gate.stale
 
 
 @given(seed=st.integers(0, 10_000), loss=st.floats(0, 0.6))
@@ -133,7 +133,7 @@ def test_whatever_happens_on_the_way_a_copy_that_is_not_stale_is_right(seed, los
     """Lost, doubled and late messages, and reads at any moment: a copy that counts as good equals some ledger that was,
     and once everything has come and was read, the ledger as it is.
     """
-    dice, mirror = random.Random(seed), Mirror()
+    dice, gate = random.Random(seed), GateCopy()
     truth, history, wire = GATE, {GATE.number: GATE}, []
     for _ in range(60):
         act = dice.random()
@@ -144,15 +144,15 @@ def test_whatever_happens_on_the_way_a_copy_that_is_not_stale_is_right(seed, los
             message = diff(truth.number, in_flight=step)
             wire += [message] * (0 if dice.random() < loss else dice.choice([1, 1, 2]))
         elif act < 0.8 and wire:
-            mirror.hear(wire.pop(dice.choice([0, 0, len(wire) - 1])))
+            gate.hear(wire.pop(dice.choice([0, 0, len(wire) - 1])))
         elif act < 0.9:
-            mark, state = mirror.mark(), truth
+            mark, state = gate.mark(), truth
             if wire and dice.random() < 0.5:
-                mirror.hear(wire.pop(0))
-            mirror.saw(state, mark)
-        if not mirror.stale:
-            assert mirror.state == history[mirror.number]
+                gate.hear(wire.pop(0))
+            gate.saw(state, mark)
+        if not gate.stale:
+            assert gate.state == history[gate.number]
     while wire:
-        mirror.hear(wire.pop(0))
-    mirror.saw(truth, mirror.mark())
-    assert mirror.state == truth
+        gate.hear(wire.pop(0))
+    gate.saw(truth, gate.mark())
+    assert gate.state == truth
