@@ -1,4 +1,4 @@
-"""What Delta and Iceberg have in common: a commit is decided on one version of the table, and again on a newer one."""
+"""What Delta and Iceberg have in common: a commit is decided on one version, and again where another came."""
 
 import contextlib
 from abc import ABC, abstractmethod
@@ -91,7 +91,7 @@ class VersionedTable(ABC, Generic[V]):
         return name
 
     def _check_base(self, table: V) -> None:
-        """Raise ``SinkRefused`` where no later commit would show that this version lacks some of our own commits."""
+        """Raise ``SinkRefused`` where no later commit would show that this version lacks one of our commits."""
 
     def _is_rewritten(self, settled: Settled | None) -> bool:
         """Whether a merge writes rows into files of its own, and those of the attempt are no longer needed."""

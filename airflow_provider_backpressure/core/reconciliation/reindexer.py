@@ -116,8 +116,7 @@ class Rebuilt:
     def rebuild_all(self, source: Source, snapshot: Snapshot) -> list[RangeRecord]:
         """Return all ranges; those without a marker are planned again, from what the source holds of them now."""
         there = self.list_committed()
-        window = LogWindow.from_window(self.plan.read.window)
-        if window is not None:
+        if (window := LogWindow.from_window(self.plan.read.window)) is not None:
             anew = list(self._of_log(there, window))
         elif snapshot.version:
             anew = list(self._of_files(there, source, snapshot))

@@ -19,10 +19,12 @@ REGISTRIES = {
     "sources/__init__.py",
     "spark/registry.py",
     # Commands that look into a database itself, and those that set up a ledger in one.
-    "cli/definition.py",
+    "cli/arguments.py",
     "cli/doctor.py",
     "cli/maintenance.py",
     "cli/setup.py",
+    # Shows the kind of a target unless it is the usual one.
+    "cli/render/table.py",
     # The ledger's own channel.
     "triggers/shared_ledger.py",
     # Patterns are quoted, and connections kept, as PostgreSQL does it.
