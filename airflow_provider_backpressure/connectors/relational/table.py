@@ -141,11 +141,11 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
     def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
         if not isinstance(bounds, KeyBounds) or not bounds.columns:
             return [bounds]
-        keyed = self._planned_key(bounds.columns, read)
+        keyed = self._find_planned_key(bounds.columns, read)
         return self.dialect.cut_range(self._session, keyed, bounds, read.columns, parts=parts)
 
     def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
-        keyed = self._planned_key(tuple(columns), read)
+        keyed = self._find_planned_key(tuple(columns), read)
         return self.dialect.in_order(self._session, keyed, values)
 
     def slice(self, read: ReadSpec, bounds: Bounds, slice_id: str) -> Slice:
@@ -159,7 +159,7 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
                 names = (bounds.column,)
             case _:
                 names = ()
-        keyed = self._planned_key(names, read)
+        keyed = self._find_planned_key(names, read)
         return Slice(slice_id=slice_id, query=self._query(keyed, read, bounds), bounds=bounds.to_json())
 
     def log(self, hydration_id: str) -> ChangeLog:
@@ -179,7 +179,7 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
             raise SourceRefused(f"The log shows every change of {self._name}: catch_up goes without {what}.")
         return self._log_keys(table, columns)
 
-    def _planned_key(self, key: tuple[str, ...], read: ReadSpec) -> KeyedT:
+    def _find_planned_key(self, key: tuple[str, ...], read: ReadSpec) -> KeyedT:
         """Return the table as it was cut; ``SourceRefused`` where text of a key is in another order by now."""
         for name in (*key, *([read.window.column] if read.window else [])):
             before = next((column.collation for column in read.columns if column.name == name), None)
