@@ -13,6 +13,7 @@ from airflow_provider_backpressure.core.planning.stream_windows import StreamPla
 from airflow_provider_backpressure.exceptions import SourceUnavailable, TablesFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators import plan as planning
+from airflow_provider_backpressure.operators.table_lane import TableLane
 from tests.support.ledgers import new_ledger
 from tests.support.operator_flow import OperatorFlow
 
@@ -94,11 +95,33 @@ def test_a_table_whose_changes_are_refused_is_parked(flow: OperatorFlow) -> None
     assert len(flow.slots()) == 1
 
 
-def test_no_window_leaves_a_table_out_that_a_retry_may_plan(
+def test_no_window_leaves_a_table_out_that_a_retry_may_read(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = flow.plan()
+    before, real = {one.plan.plan_id for one in flow.hydrations() if one.plan.stream}, TableLane._drain
+
+    def fail(self, pair, drain):
+        if pair.table == "public.b":
+            raise SourceUnavailable("The source does not answer.")
+        return real(self, pair, drain)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableLane, "_drain", fail)
+        with pytest.raises(TablesFailed):
+            flow.hydrate(tables, tries=2)
+    flow.hydrate(tables, tries=2)
+    flow.verify(tables)
+    assert flow.differs() == {}
+    assert {one.plan.plan_id for one in flow.hydrations() if one.plan.stream} == before, "none was read again"
+
+
+def test_a_table_that_cannot_be_planned_for_now_is_not_read_again(
     flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert flow.run()
     flow.do(*(f"UPDATE {name} SET v = 1" for name in flow.names))
+    before = {one.plan.plan_id for one in flow.hydrations() if one.plan.stream}
     second, real = flow.with_run("run 2"), planning.PlanSnapshotOperator._plan_table
 
     def fail(self, context, tables, pair, stream):
@@ -115,7 +138,7 @@ def test_no_window_leaves_a_table_out_that_a_retry_may_plan(
     second.hydrate(tables)
     second.verify(tables)
     assert flow.differs() == {}
-    assert {one.plan.total for one in flow.hydrations() if one.plan.stream} == {100}, "none was read again"
+    assert {one.plan.plan_id for one in flow.hydrations() if one.plan.stream} == before
 
 
 def test_a_table_with_a_log_of_its_own_keeps_it_until_it_is_read_again(
