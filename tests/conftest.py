@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from dev.downloads import Downloads, default_folder
 from dev.servers.registry import MISSING, find_java
 from dev.services import Server, Services
 from tests.support import faults
@@ -24,6 +25,7 @@ from tests.support.standby import primary_and_standby
 
 if TYPE_CHECKING:
     from tests.support.composed import Composed
+    from tests.support.lakes import Cluster
 
 # Most of what a JVM does in a short test is to compile itself; its first compiler takes half as long over it.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -153,6 +155,37 @@ def registry(services: Services) -> Server:
 def connect(services: Services) -> Server:
     """A real Spark Connect server."""
     return services.up("connect")["connect"]
+
+
+@pytest.fixture(scope="session")
+def lake_cluster(services: Services) -> "Cluster":
+    """A real Spark Connect server with the connectors of Delta and Iceberg."""
+    from tests.support.lakes import Cluster
+
+    folder = services.guest("lakes")
+    (folder / "iceberg" / "raw").mkdir(parents=True, exist_ok=True)
+    extensions = (
+        "io.delta.sql.DeltaSparkSessionExtension",
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    )
+    conf = {
+        "spark.sql.extensions": ",".join(extensions),
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": str(folder / "iceberg"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        # Two cores: what Delta reads of its own log is small.
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+    # As jars of the session they would be copied, 60 MB of them, before the server answers.
+    downloads = Downloads(folder=default_folder())
+    jars = [str(file) for group in ("jars-delta", "jars-iceberg") for file in downloads.group(group)]
+    conf["spark.driver.extraClassPath"] = ":".join(jars)
+    name = "connect:lakes"
+    server = services.up(name, jars=(), driver_memory="1500m", spark_conf=conf)[name]
+    return Cluster(url=server.url, ui_url=server.ui_url, folder=folder)
 
 
 def endpoint_of(server: Server, database: str, **changes: Any) -> Endpoint:

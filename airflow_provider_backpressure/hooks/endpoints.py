@@ -160,6 +160,13 @@ def from_iceberg(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
     return _without_address(found, {CATALOG: found.host})
 
 
+def from_spark_connect(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
+    """Build the endpoint of a Spark Connect server: its password is the whole address, which may hold a token."""
+    from airflow_provider_backpressure.hooks.spark import remote
+
+    return replace(NOWHERE, conn_id=found.conn_id, host=found.host or "", password=remote(found, extra))
+
+
 REGISTRY_TLS = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 """Extras that are read; files are those of the host that plans."""
 
@@ -314,5 +321,6 @@ BUILDERS: dict[str, Callable[[Connection, Mapping[str, Any]], Endpoint]] = {
     "mysql": mysql_endpoint,
     "postgres": from_connection,
     "iceberg": from_iceberg,
+    "spark_connect": from_spark_connect,
 }
 """How to read a connection, by its type."""

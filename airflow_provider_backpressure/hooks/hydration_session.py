@@ -30,7 +30,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verifier
-from airflow_provider_backpressure.exceptions import LedgerRefused, PlanOutdated, SnapshotLost
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, PlanOutdated, SnapshotLost
 from airflow_provider_backpressure.hooks import metrics
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook
 from airflow_provider_backpressure.hooks.endpoints import endpoint, with_related
@@ -148,6 +148,7 @@ class SharedPorts:
 
         ``make``: makes the session, where it is another one than a table's.
         """
+        check_same_cluster(declared)
         with ExitStack() as stack:
             upstream = with_related(endpoint_of(self.endpoints, declared.source.conn_id), declared.source)
             source = stack.enter_context(closing(declared.source.open(upstream)))
@@ -165,6 +166,16 @@ class SharedPorts:
             )
             stack.callback(opened.health.close_and_wait)
             yield opened
+
+
+def check_same_cluster(declared: Declaration) -> None:
+    """Raise ``InvalidDeclaration`` where a sink is a table of another cluster than the one that the ranges run on."""
+    named = getattr(declared.sink, "spark_conn_id", declared.spark_conn_id)
+    if named != declared.spark_conn_id:
+        raise InvalidDeclaration(
+            f"{declared.sink.table} is a table of the cluster {named!r}, and the hydration runs on "
+            f"{declared.spark_conn_id!r}: give both the same spark_conn_id."
+        )
 
 
 OPENED = frozenset({"source", "sink", "budget", "run"})

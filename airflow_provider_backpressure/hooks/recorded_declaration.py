@@ -179,11 +179,19 @@ def _iceberg_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     return IcebergSink(conn_id=write.conn_id, quarantine=write.most_bad or None, **json.loads(write.plan_table))
 
 
+def _spark_table_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
+    from airflow_provider_backpressure.sinks import SparkTableSink
+
+    format_ = json.loads(write.plan_table)["format"]
+    return SparkTableSink(table=write.target, spark_conn_id=write.conn_id, format=format_, tasks=write.tasks)
+
+
 SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {
     "postgres": _postgres_sink,
     "parquet": _parquet_sink,
     "delta": _delta_sink,
     "iceberg": _iceberg_sink,
+    "spark_table": _spark_table_sink,
 }
 SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {
     "kafka": _kafka_source,

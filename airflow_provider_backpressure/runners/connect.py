@@ -197,8 +197,7 @@ class ConnectRunner:
         self._set_zone(session, spec.transform)
         with tag_jobs(session, spec.tag):
             profile = self._find_profile(spec.task_cpus)
-            rows = job.range_job(session, spec, self._endpoints, self._transform, profile).collect()
-        result: RangeResult = job.range_result(spec, rows)
+            result: RangeResult = job.run_range(session, spec, self._endpoints, self._transform, profile)
         return result
 
     def _run_together(self, ranges: Sequence[SharedRange]) -> Sequence[RangeResult | BaseException]:
@@ -240,9 +239,7 @@ class ConnectRunner:
     def _checksums(self, specs: Sequence[ChecksumSpec]) -> Sequence[SliceResult]:
         def work(session: SparkSession) -> Sequence[SliceResult]:
             job = module(JOB)
-            results: tuple[SliceResult, ...] = job.slice_results(
-                job.checksum_job(session, specs, self._endpoints).collect()
-            )
+            results: tuple[SliceResult, ...] = job.run_checksums(session, specs, self._endpoints)
             return results
 
         return self._on_session(work, [spec.read for spec in specs if spec.read is not None])

@@ -22,6 +22,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.kinds import CHECKED_JSON
 from airflow_provider_backpressure.core.snapshot.messages import (
     Column,
+    RangeResult,
     RangeSpec,
     ReadSpec,
     Slice,
@@ -32,7 +33,7 @@ from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.spark.change_rows import log_reader
-from airflow_provider_backpressure.spark.registry import reader, task_module, writer
+from airflow_provider_backpressure.spark.registry import SPARK_WRITTEN, reader, task_module, writer
 from airflow_provider_backpressure.spark.stream_end import END, append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import RESULT, map_batches, measure, outcome, report_errors
 from airflow_provider_backpressure.spark.types import carrier, postgres_type
@@ -146,6 +147,38 @@ def _straight(
             yield outcome(lambda: measure(task))
 
     return map_batches(session.range(0, 1, 1, 1), run, RESULT, profile)
+
+
+def run_on_frame(
+    session: "SparkSession",
+    spec: RangeSpec,
+    source: Endpoint,
+    function: Function | None,
+    profile: "ResourceProfile | None",
+) -> RangeResult:
+    """Run a range whose rows Spark's own connector writes: its tasks only read. Returns when it is committed."""
+    run_range = task_module(spec.write.kind, SPARK_WRITTEN).run_range
+    pieces = spec.pieces or spec.slices
+    if spec.transform is not None:
+
+        def transform() -> "DataFrame":
+            read = _source(session, spec.read, pieces, source, spec, profile)
+            return apply_transform(session, read, spec.transform, function)
+
+        transformed: RangeResult = run_range(session, spec, transform, profile)
+        return transformed
+    make_tasks = partial(session.range, 0, len(pieces), 1, len(pieces))
+    result: RangeResult = run_range(session, spec, make_tasks, profile, partial(_read_pieces, spec, pieces, source))
+    return result
+
+
+def _read_pieces(
+    spec: RangeSpec, pieces: Sequence[Slice], source: Endpoint, batches: Iterable[pyarrow.RecordBatch]
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the rows of the pieces whose numbers arrive."""
+    for batch in batches:
+        for index in batch.column(0).to_pylist():
+            yield from _read(spec, pieces[index], source)
 
 
 def _target_looks(spec: RangeSpec) -> bool:

@@ -28,8 +28,8 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
 )
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, RangeFailed, from_text
-from airflow_provider_backpressure.spark.frame_path import Function, describe_columns, frame_job
-from airflow_provider_backpressure.spark.registry import task_module
+from airflow_provider_backpressure.spark.frame_path import Function, describe_columns, frame_job, run_on_frame
+from airflow_provider_backpressure.spark.registry import SPARK_WRITTEN, task_module
 from airflow_provider_backpressure.spark.task import (
     ERROR,
     RESULT,
@@ -63,6 +63,33 @@ def range_job(
     if spec.path == FRAME:
         return frame_job(session, spec, source, sink, function, profile)
     raise InvalidDeclaration(f"The path {spec.path!r} cannot be taken by range {spec.seq}.")
+
+
+def run_range(
+    session: "SparkSession",
+    spec: RangeSpec,
+    endpoints: Mapping[str, Endpoint],
+    function: Function | None = None,
+    profile: "ResourceProfile | None" = None,
+) -> RangeResult:
+    """Run a range in a session that stays, and return its result. Arguments as for :func:`range_job`."""
+    if spec.write.kind == SPARK_WRITTEN:
+        return run_on_frame(session, spec, endpoint_of(endpoints, spec.read.conn_id), function, profile)
+    return range_result(spec, range_job(session, spec, endpoints, function, profile).collect())
+
+
+def run_checksums(
+    session: "SparkSession", specs: Sequence[ChecksumSpec], endpoints: Mapping[str, Endpoint]
+) -> tuple[SliceResult, ...]:
+    """Run checksums, and return their results in the same order. Those of Spark's own tables take a job each."""
+    by_task = [spec for spec in specs if not _is_spark_table(spec)]
+    found = iter(slice_results(checksum_job(session, by_task, endpoints).collect()) if by_task else ())
+    run_checksum = task_module(SPARK_WRITTEN, SPARK_WRITTEN).run_checksum
+    return tuple(run_checksum(session, spec) if _is_spark_table(spec) else next(found) for spec in specs)
+
+
+def _is_spark_table(spec: ChecksumSpec) -> bool:
+    return spec.kind == SPARK_WRITTEN and spec.read is None
 
 
 def joint_job(

@@ -20,9 +20,13 @@ CONNECTORS = {
     "mysql": "mysql",
     "parquet": "lake",
     "postgres": "postgres",
+    "spark_table": "lake",
 }
 """Folder in ``connectors`` of each kind. Its ``tasks`` have a module for each thing that it can do: ``read`` is a
 :class:`Reader`, ``write`` a :class:`Writer`, ``changes`` a :class:`..spark.change_rows.LogReader`."""
+
+SPARK_WRITTEN = "spark_table"
+"""Kind of a target that no task writes: Spark's own connector does. Also the name of the module that lets it."""
 
 
 class Reader(Protocol):

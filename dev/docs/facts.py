@@ -46,6 +46,7 @@ DECLARED = (
     sinks.ParquetSink,
     sinks.DeltaSink,
     sinks.IcebergSink,
+    sinks.SparkTableSink,
 )
 WATCHING = {
     "`HydrationQueueSensor`": Watch.QUEUE,

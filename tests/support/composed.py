@@ -149,7 +149,12 @@ class Composed:
     def _sink(self, at: Endpoint) -> Sink:
         if not self.into:
             return PostgresSink(conn_id="sink", table=self.target, quarantine=self.quarantine).open(at)
-        return lakes.declared(**self.into).open(at if self.into.get("conn_id") else NOWHERE)
+        if self.into["kind"] == lakes.SPARK_TABLE:
+            at = replace(NOWHERE, password=self.remote)
+        elif not self.into.get("conn_id"):
+            at = NOWHERE
+        sink: Sink = lakes.declared(**self.into).open(at)
+        return sink
 
     def plan(self) -> Planned:
         """Plan, or resume."""

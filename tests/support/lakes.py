@@ -1,6 +1,7 @@
 """Tables of files by their kind, declared by the product and read by nothing of it."""
 
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,39 @@ import pyarrow
 import pyarrow.dataset
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import StaticTable
 
-from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
+from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, SparkTableSink
 
 KINDS = ("delta", "iceberg", "parquet")
+SPARK_TABLE = "spark_table"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A Spark Connect server with the connectors of Delta and Iceberg, and a catalog of each."""
+
+    url: str
+    ui_url: str
+    folder: Path
+
+    def place(self, format_: str, name: str, **more: Any) -> dict[str, Any]:
+        """Return what a table that this cluster writes is declared with."""
+        schema = {"delta": "spark_catalog.default", "iceberg": "lake.raw"}[format_]
+        named = {"kind": SPARK_TABLE, "table": f"{schema}.{name}", "spark_conn_id": "spark", "format": format_}
+        return {**named, **more}
+
+    def read(self, place: dict[str, Any]) -> pyarrow.Table:
+        """Return all rows of such a table, read without Spark."""
+        name = place["table"].rpartition(".")[2]
+        if place["format"] == "delta":
+            return DeltaTable(self.folder / "warehouse" / name).to_pyarrow_table()
+        return StaticTable.from_metadata(f"file://{self.folder}/iceberg/raw/{name}").scan().to_arrow()
+
+    def rows(self, place: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Return all rows as Python's values, ordered by the first column."""
+        columns = (column.to_pylist() for column in self.read(place).columns)
+        return sorted(zip(*columns, strict=True), key=lambda row: row[0])
 
 
 def place(kind: str, folder: Path) -> dict[str, Any]:
@@ -26,9 +56,12 @@ def place(kind: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def declared(kind: str, **fields: Any) -> DeltaSink | IcebergSink | ParquetSink:
+SINKS = {"delta": DeltaSink, "iceberg": IcebergSink, "parquet": ParquetSink, SPARK_TABLE: SparkTableSink}
+
+
+def declared(kind: str, **fields: Any) -> Any:
     """Return the declaration."""
-    return {"delta": DeltaSink, "iceberg": IcebergSink, "parquet": ParquetSink}[kind](**fields)
+    return SINKS[kind](**fields)
 
 
 def table(kind: str, *, quarantine: int | None = None, **fields: Any) -> pyarrow.Table:

@@ -37,7 +37,7 @@ OBJECTS = (
 FACES = {
     operators: "HydrateOperator ListTablesOperator PlanSnapshotOperator SubmitRangeOperator VerifyHydrationOperator",
     sensors: "ExecutorMemorySensor HydrationQueueSensor SinkCommitSensor",
-    sinks: "DeltaSink IcebergSink ParquetSink PostgresSink",
+    sinks: "DeltaSink IcebergSink ParquetSink PostgresSink SparkTableSink",
     sources: "KafkaSource LandedSource MySQLSource PostgresSource",
     task_groups: "hydrate",
     testing: "MemoryHealth MemoryLedger MemoryRunner MemoryScratch MemorySink MemorySource",

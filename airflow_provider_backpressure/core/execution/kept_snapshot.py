@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.planning.preconditions import tell_submitted
 from airflow_provider_backpressure.core.ports import Keeper, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import MirrorTarget, Sink
@@ -39,6 +40,7 @@ def fence_earlier_snapshots(plan: Plan, *, hydration_id: str, ledger: Ledger, si
     """
     if plan.consistency is not Consistency.SNAPSHOT or not ledger.counts(plan.plan_id).open:
         return plan
+    tell_submitted(sink, ledger, plan.plan_id)
     epoch = sink.renew(plan.plan_id)
     if epoch is None:
         raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {plan.write.target}.")

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.planning.change_windows import find_rele
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
-from airflow_provider_backpressure.core.snapshot.messages import LastWrite, RangeSpec
+from airflow_provider_backpressure.core.snapshot.messages import LastWrite, RangeSpec, Slice
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import BackpressureError, OutOfMemory, SourceUnavailable, WorkerLost
@@ -98,6 +98,7 @@ def spec_for(
         read=replace(plan.read, snapshot=snapshot, marks_tombstones=ordered, row_key=plan.write.key if ordered else ()),
         write=replace(plan.write, key=plan.rewrite_key) if corrects else plan.write,
         slices=(source.slice(plan.read, record.bounds, record.slice_id),),
+        pieces=_cut_pieces(plan, record, source),
         transform=plan.transform,
         last_write=last_write,
         since=plan.snapshot_epoch if plan.survives else 0,
@@ -105,6 +106,14 @@ def spec_for(
         task_cpus=task_cpus,
         small=record.planned_rows <= SMALL_ROWS and record.planned_bytes <= SMALL_BYTES,
     )
+
+
+def _cut_pieces(plan: Plan, record: RangeRecord, source: Source) -> tuple[Slice, ...]:
+    """Return what the range's tasks read, where several do."""
+    if plan.write.tasks < 2:
+        return ()
+    cut = source.cut(plan.read, record.bounds, parts=plan.write.tasks)
+    return tuple(source.slice(plan.read, bounds, f"{record.slice_id}.{number}") for number, bounds in enumerate(cut))
 
 
 def find_last_write(writes: LastWrites, record: RangeRecord, runner: Runner) -> LastWrite | None:

@@ -1,10 +1,10 @@
 """Ports of a sink: its target, its plans' fence and its commit markers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_backpressure.core.config import Log, Mode
 from airflow_provider_backpressure.core.health_signals import Watched
@@ -294,6 +294,19 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Give connections back; idempotent."""
+        ...
+
+
+@runtime_checkable
+class FencesSlices(Protocol):
+    """A sink that refuses late attempts slice by slice, so that it matters which were ever submitted."""
+
+    def tell_submitted(self, plan_id: str, submitted: Callable[[], Sequence[str]]) -> None:
+        """Take what returns the slices of a plan that were ever submitted and are not known to be committed.
+
+        It is asked when the plan's attempts have been refused by a newer epoch. Without it, every slice that is not
+        committed counts as submitted.
+        """
         ...
 
 

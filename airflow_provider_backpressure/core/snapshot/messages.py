@@ -158,6 +158,8 @@ class WriteSpec:
     """Whether later rows win over earlier ones: ranges go in one after another, and a tombstone deletes."""
     most_deleted: int | None = None
     """Most rows of the target that the plan may delete under ``mirror``; ``None``: any number."""
+    tasks: int = 1
+    """Tasks that read a range side by side, where the target takes the rows of several at once."""
 
 
 ZONE = "UTC"
@@ -237,6 +239,8 @@ class RangeSpec:
     """Markers of older epochs than this are of an earlier snapshot; 0: every marker counts."""
     tables: tuple[StreamTable, ...] = ()
     """Tables that share the log of a window, all of them written in one transaction; none: the one that is written."""
+    pieces: tuple[Slice, ...] = ()
+    """What its tasks read, where several do: together the rows of its slices."""
 
     @property
     def replaces(self) -> int:

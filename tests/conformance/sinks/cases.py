@@ -1,8 +1,10 @@
 """Each kind of sink as the suite meets it: its port, its writer, and a reader that is none of ours."""
 
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from shutil import copy
 from typing import Any, ClassVar, Protocol
@@ -14,13 +16,18 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable, Table
 
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import to_pyiceberg_properties
+from airflow_provider_backpressure.connectors.lake.tasks import spark_table
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
-from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
+from airflow_provider_backpressure.runners.code_shipping import cargo
+from airflow_provider_backpressure.runners.connect_session import Address, active
+from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink, SparkTableSink
+from airflow_provider_backpressure.spark.code_loading import carry_code
 from airflow_provider_backpressure.spark.registry import writer
 from airflow_provider_backpressure.spark.stream_end import complete
 from airflow_provider_backpressure.testing import MemorySink
+from tests.support.lakes import Cluster
 from tests.support.postgres import run
 
 COLUMNS = (Column(name="id", type="bigint", nullable=False), Column(name="name", type="text"))
@@ -257,6 +264,69 @@ CASES = {
     "iceberg": iceberg,
     "hadoop": hadoop,
 }
+
+
+@dataclass(kw_only=True)
+class SparkTableCase(RealCase):
+    """A table that Spark's own connector writes, read by the format's own library."""
+
+    upserts: ClassVar[bool] = False
+    cluster: Cluster
+    place: dict[str, Any]
+
+    def write(self, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult:
+        session = spark_session(self.cluster.url)
+
+        def make_frame() -> Any:
+            table = pyarrow.Table.from_batches(list(complete(batches)))
+            if not table.num_rows:
+                return session.sql("SELECT CAST(NULL AS BIGINT) AS id, CAST(NULL AS STRING) AS name WHERE false")
+            return session.createDataFrame(table)
+
+        with active(session), carry_code(*cargo(), []):
+            return spark_table.run_range(session, spec, make_frame).slices[0]
+
+    def checksum(self, write: WriteSpec, query: str) -> SliceResult:
+        session = spark_session(self.cluster.url)
+        with active(session), carry_code(*cargo(), []):
+            spec = ChecksumSpec(kind=write.kind, conn_id=write.conn_id, query=query)
+            return spark_table.run_checksum(session, spec)
+
+    def rows(self) -> list[Row]:
+        return _sorted(self.cluster.read(self.place))
+
+    def spoil(self) -> None:
+        raise NotImplementedError
+
+    def add_foreign(self) -> None:
+        table = self.place["table"]
+        spark_session(self.cluster.url).sql(f"INSERT INTO {table} SELECT * FROM {table} LIMIT 3").collect()
+
+
+@cache
+def spark_session(url: str) -> Any:
+    """Return a session of a lane, for all cases of a process: the server ends it with itself."""
+    return Address(url).begin(str(uuid.uuid4()))
+
+
+def spark_table_case(format_: str, request: Any) -> Iterator[Case]:
+    cluster: Cluster = request.getfixturevalue("lake_cluster")
+    place = cluster.place(format_, f"t_{uuid.uuid4().hex[:8]}")
+    fields = {name: value for name, value in place.items() if name != "kind"}
+    at = replace(NOWHERE, conn_id="spark", password=cluster.url)
+    yield SparkTableCase(declared=SparkTableSink(**fields), endpoint=at, cluster=cluster, place=place)
+
+
+def spark_delta(tmp_path: Path, request: Any) -> Iterator[Case]:
+    yield from spark_table_case("delta", request)
+
+
+def spark_iceberg(tmp_path: Path, request: Any) -> Iterator[Case]:
+    yield from spark_table_case("iceberg", request)
+
+
+SPARK_CASES = {"spark_delta": spark_delta, "spark_iceberg": spark_iceberg}
+"""Kinds that need a Spark server for each step: the tests that run over them are chosen."""
 
 
 @contextmanager

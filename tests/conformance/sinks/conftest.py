@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.sinks.cases import CASES, Case
+from tests.conformance.sinks.cases import CASES, SPARK_CASES, Case
 
 
 @pytest.fixture(params=sorted(CASES))
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     """A kind of sink with a fresh target."""
-    yield from CASES[request.param](tmp_path, request)
+    yield from (CASES | SPARK_CASES)[request.param](tmp_path, request)

@@ -1,6 +1,6 @@
 """What a task does with its session before it moves rows."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,8 +10,16 @@ from airflow_provider_backpressure.core.config import Budget, Consistency, Mode,
 from airflow_provider_backpressure.core.health_signals import Retention, Watched
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.snapshot.messages import Transform
-from airflow_provider_backpressure.exceptions import SinkRefused
-from airflow_provider_backpressure.hooks.hydration_session import OPENED, PLANNED_OPTIONS, Declaration, HydrationSession
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
+from airflow_provider_backpressure.hooks.hydration_session import (
+    OPENED,
+    PLANNED_OPTIONS,
+    Declaration,
+    HydrationSession,
+    SharedPorts,
+    check_same_cluster,
+)
+from airflow_provider_backpressure.sinks import PostgresSink, SparkTableSink
 from airflow_provider_backpressure.sources import KafkaSource
 
 
@@ -51,6 +59,20 @@ def test_every_option_that_a_planner_knows_reaches_it_as_declared() -> None:
     planner = session.planner()
     assert {name: getattr(planner, name) for name in options} == options
     assert (planner.key, planner.budget.credits, planner.cluster) == (("id",), 7, "spark")
+
+
+def test_a_sink_of_another_cluster_is_refused_before_anything_is_opened() -> None:
+    """Its table would be looked at on one cluster and written on another one."""
+    sink = SparkTableSink(table="lake.raw.t", spark_conn_id="lake_spark")
+    declared = Declaration(source=Mock(), sink=sink, spark_conn_id="other_spark", owner="orders")
+    check_same_cluster(replace(declared, spark_conn_id="lake_spark"))
+    check_same_cluster(replace(declared, sink=PostgresSink(conn_id="c", table="t")))
+    with pytest.raises(InvalidDeclaration) as refused, SharedPorts.open(Mock(), declared):
+        pass
+    assert str(refused.value) == (
+        "lake.raw.t is a table of the cluster 'lake_spark', and the hydration runs on 'other_spark': give both the "
+        "same spark_conn_id."
+    )
 
 
 def test_a_topic_s_retention_is_watched_unless_a_person_says_how() -> None:

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.hooks.recorded_declaration import (
     text,
     to_json,
 )
-from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
+from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink, SparkTableSink
 from airflow_provider_backpressure.sources import Debezium, KafkaSource, LandedSource, MySQLSource, PostgresSource
 from tests.support.world import MemoryTable
 
@@ -77,6 +77,7 @@ def test_every_field_comes_back():
         {"sink": IcebergSink(conn_id="catalog", table="raw.orders")},
         {"source": PostgresSource(conn_id="c", tables=("a", "b"), wal_limit=7).declare_stream("1f", ("a", "b"))},
         {"sink": PostgresSink(conn_id="c", table='"Odd".t', quarantine=3).declare_stream("1f")},
+        {"sink": SparkTableSink(spark_conn_id="spark", table="lake.raw.orders", format="iceberg", tasks=4)},
     ],
     ids=lambda side: type(next(iter(side.values()))).__name__,
 )

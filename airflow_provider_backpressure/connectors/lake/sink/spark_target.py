@@ -1,0 +1,369 @@
+"""A table of the cluster's catalog as a sink, opened: Spark's own connector writes it."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_provider_backpressure.connectors.lake.markers import Holder
+from airflow_provider_backpressure.connectors.lake.spark.notes import (
+    MARKS,
+    LogState,
+    Note,
+    list_slices,
+    note_of_fence,
+    note_of_plan,
+    note_of_settling,
+    pack_state,
+)
+from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
+from airflow_provider_backpressure.connectors.lake.spark.table import (
+    FORMATS,
+    SparkTable,
+    check_columns,
+    open_table,
+    translate_errors,
+)
+from airflow_provider_backpressure.connectors.lake.tasks.spark_table import describe_query
+from airflow_provider_backpressure.core.config import Log, Mode
+from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.ports import Health
+from airflow_provider_backpressure.core.ports.sink import Activity, Marker, MirrorTarget, PlanRow, ScratchSink
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused
+
+log = logging.getLogger(__name__)
+
+KIND = "spark_table"
+Submitted = Callable[[], Sequence[str]]
+
+
+class SparkTableTarget:
+    """Implements :class:`..core.ports.Sink`.
+
+    The table accepts one commit for each token, which names plan, slice and epoch. A newer epoch takes the tokens of
+    what was submitted under the epochs before it, so that no late attempt can commit: ``tell_submitted`` says which
+    slices these are; without it every slice of the plan that has no mark is fenced.
+    """
+
+    modules: tuple[str, ...] = ()
+    modes: tuple[Mode, ...] = (Mode.APPEND,)
+
+    def __init__(self, session: SqlSession, name: str, *, conn_id: str, format_: str | None, tasks: int) -> None:
+        """Connect to nothing yet. ``format_``: ``None`` where the table must be there already."""
+        self._session = session
+        self._name = name
+        self._conn_id = conn_id
+        self._wanted = format_
+        self._tasks = tasks
+        self._opened: SparkTable | None = None
+        self._submitted: dict[str, Submitted] = {}
+        self.identity = f"spark://{session.address.removeprefix('sc://')}/{name}"
+
+    def tell_submitted(self, plan_id: str, submitted: Submitted) -> None:
+        """Take what returns the slices of a plan that were ever submitted and are not known to be committed."""
+        self._submitted[plan_id] = submitted
+
+    def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], log: Log | None = None) -> WriteSpec:
+        """See :meth:`..core.ports.Sink.fit`. The cluster is asked for the connector first."""
+        if Mode(mode) is not Mode.APPEND:
+            raise SinkRefused(
+                f"{self._name} takes append only for now, not {mode}: use DeltaSink or IcebergSink for upsert, and "
+                "PostgresSink for a target that is replaced at once or mirrored."
+            )
+        with self._errors():
+            self._table.check()
+            check_columns(self._table, self._table.schema(), columns)
+        return WriteSpec(
+            kind=KIND,
+            conn_id=self._conn_id,
+            target=self._name,
+            columns=tuple(columns),
+            mode=mode,
+            key=(),
+            plan_table=json.dumps({"format": self._table.format}),
+            commit_table="",
+            fence=self._name,
+            tasks=self._tasks,
+        )
+
+    def widen(self, columns: Sequence[Column]) -> None:
+        """See :meth:`..core.ports.Sink.widen`."""
+        names = ", ".join(column.name for column in columns)
+        raise SinkRefused(
+            f"{self._name} is not given the column {names}: add it by ALTER TABLE, or leave it out with columns= on "
+            "the source."
+        )
+
+    def prepare(self, write: WriteSpec) -> None:
+        with self._errors():
+            self._table.create(write.columns)
+
+    def holds_rows(self) -> bool:
+        with self._errors():
+            if self._table.schema() is None:
+                return False
+            return bool(self._session.get().table(self._table.quoted).take(1))
+
+    def begin(self, plan: Plan, *, clear: str | None = None) -> int:
+        """See :meth:`..core.ports.Sink.begin`. What was not settled when a planner was killed is settled now."""
+        with self._errors():
+            before = self._table.state()
+            Holder.check_turn(_holder_of(before), plan)
+            clears = clear or ""
+            if before.holder is not None and before.holder.plan_id == plan.plan_id:
+                # Its ranges may be in by now, unless the planner was killed before anything was removed.
+                clears = _find_pending_clear(before)
+            elif clears:
+                self._check_alone(before, clears)
+            state = self._take(Holder.create(plan, _next_epoch(before), clears=clears), before)
+            holder = state.holder
+            if holder is None or holder.plan_id != plan.plan_id:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}: another plan took it.")
+            self._settle(state, holder)
+            return holder.epoch
+
+    def renew(self, plan_id: str) -> int | None:
+        with self._errors():
+            before = self._table.state()
+            if before.holder is None or before.holder.plan_id != plan_id:
+                return None
+            about = {**before.holder.about, "clears": _find_pending_clear(before)}
+            state = self._take(replace(before.holder, epoch=_next_epoch(before), about=about), before)
+            holder = state.holder
+            if holder is None or holder.plan_id != plan_id:
+                return None
+            self._settle(state, holder)
+            return holder.epoch
+
+    def epoch(self, plan_id: str) -> int | None:
+        holder = _holder_of(self._state())
+        return holder.epoch if holder is not None and holder.plan_id == plan_id else None
+
+    def held(self) -> PlanRow | None:
+        state = self._state()
+        holder = _holder_of(state)
+        return None if holder is None else holder.row(committed=len(state.marks_of(holder.plan_id)))
+
+    def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
+        state = self._state()
+        found = {key: mark.marker() for key, mark in state.marks_of(plan_id).items()}
+        for key, about in state.list_revoked(plan_id).items():
+            found.setdefault(key, _make_revoked_marker(about))
+        return found if slice_ids is None else {key: found[key] for key in slice_ids if key in found}
+
+    def end_attempts(self, plan_id: str, slice_id: str) -> int:
+        """See :meth:`..core.ports.Sink.end_attempts`: an attempt ends with its Spark job."""
+        return 0
+
+    def rows_in_flight(self, plan_id: str) -> dict[str, int]:
+        """See :meth:`..core.ports.Sink.rows_in_flight`: not known of files that grow."""
+        return {}
+
+    def activities(self, plan_id: str) -> dict[str, Activity]:
+        """See :meth:`..core.ports.Sink.activities`: not known of files that grow."""
+        return {}
+
+    def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
+        """See :meth:`..core.ports.Sink.slice_query`. ``SinkRefused`` for bounds: the table is compared as a whole."""
+        if bounds is not None:
+            raise SinkRefused(f"Rows of {self._name} are not found by the ranges that they came in.")
+        lacking = window is not None and window.column not in {column.name for column in write.columns}
+        if window is not None and lacking:
+            raise SinkRefused(
+                f"{self._name} has no column {window.column}, by which rows of this plan are found beside those of "
+                "earlier ones: keep it, or use verify='none'."
+            )
+        return describe_query(json.loads(write.plan_table)["format"], self._name, write, window)
+
+    def scan_queries(self, write: WriteSpec, bounds: Bounds, window: Window | None, *, parts: int) -> tuple[str, ...]:
+        return ()
+
+    def find_surplus(self, plan: Plan) -> str:
+        """See :meth:`..core.ports.Sink.find_surplus`: the table is compared as a whole, which finds every row."""
+        return ""
+
+    def read_quarantine(self, plan: Plan, slice_id: str) -> tuple[str, ...]:
+        """See :meth:`..core.ports.Sink.read_quarantine`: there is none."""
+        return ()
+
+    def check_history(self) -> None:
+        """See :meth:`..core.ports.Sink.check_history`: what is no longer part of the table has no mark."""
+        self._state()
+
+    def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
+        """See :meth:`..core.ports.Sink.discard`: rows of a slice look like any others."""
+        if self.epoch(plan.plan_id) is None:
+            raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}.")
+        if slice_id not in self._state().marks_of(plan.plan_id):
+            return 0
+        raise SinkRefused(f"The rows of one range cannot be found in {self._name}, so none are removed; {RESTART}.")
+
+    def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
+        with self._errors():
+            state = self._table.state()
+            if state.holder is None or state.holder.plan_id != plan.plan_id:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}.")
+            self._table.publish(note_of_fence(plan.plan_id, slice_id, state.holder.epoch, bounds.to_json()))
+            return self._table.state().find(plan.plan_id, slice_id) is None
+
+    def prune(self, plan: Plan, plan_ids: Sequence[str]) -> int:
+        """See :meth:`..core.ports.Sink.prune`. What the table's own log keeps of a slice stays there."""
+        gone = [each for each in plan_ids if each not in (plan.plan_id, plan.held_by)]
+        with self._errors():
+            state = self._table.state()
+            if state.holder is None or state.holder.plan_id != plan.plan_id:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}.")
+            kept = self._table.properties()
+            names = [name for each in gone if (name := f"{MARKS}{each}") in kept]
+            self._table.forget(names)
+            return sum(len(state.marks_of(name.removeprefix(MARKS))) for name in names)
+
+    def complete(self, plan: Plan) -> None:
+        """See :meth:`..core.ports.Sink.complete`. The marks outlive the log's retention from then on."""
+        with self._errors():
+            state = self._table.state()
+            if state.holder is None or state.holder.plan_id != plan.plan_id:
+                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}.")
+            wanted, kept = pack_state(state, plan.plan_id), self._table.properties()
+            if any(kept.get(name) != value for name, value in wanted.items()):
+                self._table.keep(wanted)
+
+    def publish(self, plan: Plan) -> None:
+        """See :meth:`..core.ports.Sink.publish`: there is no ``replace`` here."""
+
+    def scratch(self, digits: str, *, indexes: bool = True) -> ScratchSink:
+        raise SinkRefused(f"{self._name} has no target beside it that a probe could write: probe a task-written sink.")
+
+    def mirror(self, write: WriteSpec | None = None) -> MirrorTarget:
+        raise SinkRefused(f"{self._name} cannot be mirrored yet.")
+
+    def traces(self) -> tuple[str, ...]:
+        """See :meth:`..core.ports.Sink.traces`. What is in the table's own log goes with its retention."""
+        with self._errors():
+            return tuple(sorted(self._table.properties())) if self._table.schema() is not None else ()
+
+    def erase(self) -> None:
+        """See :meth:`..core.ports.Sink.erase`. The plan in the table's log is followed by one that holds nothing."""
+        with self._errors():
+            if self._table.schema() is None:
+                return
+            state = self._table.state()
+            if state.holder is not None and state.holder.plan_id:
+                nobody = Holder(plan_id="", epoch=_next_epoch(state))
+                state = self._take(nobody, state)
+                self._settle(state, nobody)
+            self._table.forget(sorted(self._table.properties()))
+
+    def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
+        """Raise ``SinkRefused``: files have no server."""
+        raise SinkRefused(
+            f"A table of files has no server whose {watched[0].kind} could be watched: leave {watched[0].name} out, or "
+            "watch a database by its conn_id."
+        )
+
+    def close(self) -> None:
+        self._session.close()
+
+    @property
+    def _table(self) -> SparkTable:
+        if self._opened is None:
+            format_ = self._wanted or self._find_format()
+            self._opened = open_table(self._session.get(), format_, self._name)
+        return self._opened
+
+    def _find_format(self) -> str:
+        session = self._session.get()
+        table = open_table(session, next(iter(FORMATS)), self._name)
+        if table.schema() is None:
+            raise SinkRefused(f"There is no table {self._name}: name the format it is to have, as format='iceberg'.")
+        rows = session.sql(f"DESCRIBE TABLE EXTENDED {table.quoted}").collect()
+        found = next((row["data_type"] for row in rows if row["col_name"] == "Provider"), "unknown").lower()
+        if found not in FORMATS:
+            raise SinkRefused(f"{self._name} is of the format {found}: only {' and '.join(FORMATS)} are written.")
+        return str(found)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        with translate_errors(self._name):
+            yield
+
+    def _state(self) -> LogState:
+        with self._errors():
+            return self._table.state()
+
+    def _take(self, holder: Holder, before: LogState) -> LogState:
+        """Let a plan take the table under an epoch that nobody has; return what the table says then."""
+        self._table.publish(note_of_plan(holder, settled=before.holder is None))
+        return self._table.state()
+
+    def _settle(self, state: LogState, holder: Holder) -> None:
+        """Fence every attempt of an earlier epoch, and remove what the plan that was closed has written."""
+        if state.settled >= holder.epoch:
+            return
+        for earlier in state.unsettled:
+            submitted = self._submitted.get(earlier.plan_id)
+            for slice_id in list_slices(earlier, submitted() if submitted is not None else None):
+                if state.find(earlier.plan_id, slice_id) is None:
+                    self._publish_fence(note_of_fence(earlier.plan_id, slice_id, earlier.epoch), state)
+        closed = holder.about.get("clears")
+        if closed and not state.marks_of(holder.plan_id):
+            self._remove(state, closed)
+        self._table.publish(note_of_settling(holder))
+
+    def _remove(self, state: LogState, closed: str) -> None:
+        """Delete the rows of a closed plan, which began in an empty table: all of them, unless others wrote too."""
+        if self._check_alone(state, closed):
+            self._table.clear()
+
+    def _check_alone(self, state: LogState, closed: str) -> int:
+        """Return how many rows there are; ``SinkRefused`` where they are not those of a closed plan, or none."""
+        found = self._session.get().table(self._table.quoted).count()
+        ours = sum(mark.rows for mark in state.marks_of(closed).values())
+        if found not in (0, ours):
+            raise SinkRefused(
+                f"{self._name} cannot be cleared: it holds {found:,} rows, and the closed plan {closed} wrote "
+                f"{ours:,}. Empty the table, and {RESTART}."
+            )
+        return found
+
+    def _publish_fence(self, note: Note, state: LogState) -> None:
+        if note.token not in state.fences:
+            log.info("Late attempts are refused from now on: %s.", note.token)
+            self._table.publish(note)
+
+
+def _next_epoch(state: LogState) -> int:
+    return state.holder.epoch + 1 if state.holder is not None else 1
+
+
+def _find_pending_clear(state: LogState) -> str:
+    """Return the closed plan whose rows the present holder has still to remove; empty where it has settled."""
+    pending = state.holder is not None and state.settled < state.holder.epoch
+    return str(state.holder.about.get("clears", "")) if pending and state.holder is not None else ""
+
+
+def _holder_of(state: LogState) -> Holder | None:
+    """Return the plan that holds the table; ``None`` where what we kept of it was erased."""
+    return state.holder if state.holder is not None and state.holder.plan_id else None
+
+
+def _make_revoked_marker(about: Mapping[str, Any]) -> Marker:
+    """Return the marker of a slice that no attempt may commit any more."""
+    return Marker(
+        plan_id=about["plan_id"],
+        slice_id=about["slice_id"],
+        epoch=about["epoch"],
+        attempt=0,
+        bounds=about["bounds"],
+        rows=0,
+        bytes=0,
+        checksum="",
+        committed_at=datetime.fromtimestamp(0, UTC),
+        revoked=True,
+    )

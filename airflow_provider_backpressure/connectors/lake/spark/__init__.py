@@ -1,0 +1,1 @@
+"""Tables that the cluster's own connectors write, reached by SQL over Spark Connect."""

@@ -1,0 +1,68 @@
+"""Declaration of a table that Spark's own connector writes."""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.declarations import Declared
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+
+if TYPE_CHECKING:
+    from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
+
+FORMATS = ("delta", "iceberg")
+_NAME = re.compile(r"[\w-]+(\.[\w-]+){2,}")
+MOST_TASKS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkTableSink(Declared):
+    """A table of a catalog that the Spark cluster knows, written by the cluster's own Iceberg or Delta connector.
+
+    ``append`` only for now, over Spark Connect. Raises :class:`InvalidDeclaration`.
+    """
+
+    conn_types: ClassVar[tuple[str, ...]] = ("spark_connect",)
+    """Type that the Airflow connection must be of: spark-submit is not supported for this sink yet."""
+    modes: ClassVar[tuple[Mode, ...]] = (Mode.APPEND,)
+    """How rows may enter it."""
+    templated: ClassVar[tuple[str, ...]] = ("table", "spark_conn_id")
+    """Fields whose text may be a template."""
+    key: ClassVar[tuple[str, ...] | None] = None
+    """Appended rows have none."""
+    quarantine: ClassVar[int | None] = None
+    """No row is kept aside: one that the table cannot take fails its range."""
+
+    table: str
+    """``catalog.schema.table``, as the cluster names it."""
+    spark_conn_id: str
+    """Airflow connection to Spark Connect, the same that the hydration runs on."""
+    format: str | None = None
+    """``iceberg`` or ``delta``, for a table that is to be created; ``None`` where it is there already."""
+    tasks: int = 1
+    """Tasks that read one range side by side, each over a connection of its own."""
+
+    def __post_init__(self) -> None:
+        """Refuse another format, and a number of tasks that cannot be meant."""
+        if self.format is not None and self.format not in FORMATS and "{{" not in self.format:
+            raise InvalidDeclaration(f"SparkTableSink.format must be {' or '.join(FORMATS)}, not {self.format!r}.")
+        if not 1 <= self.tasks <= MOST_TASKS:
+            raise InvalidDeclaration(f"SparkTableSink.tasks must be from 1 to {MOST_TASKS}, not {self.tasks}.")
+
+    @property
+    def conn_id(self) -> str:
+        """The connection to Spark: the table's login is the cluster's."""
+        return self.spark_conn_id
+
+    def open(self, endpoint: Endpoint) -> "SparkTableTarget":
+        """Return the sink; it connects at the first question. The name is checked here."""
+        from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
+        from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
+
+        if not _NAME.fullmatch(self.table):
+            raise InvalidDeclaration(f"SparkTableSink.table must be catalog.schema.table, not {self.table!r}.")
+        return SparkTableTarget(
+            SqlSession(endpoint), self.table, conn_id=self.spark_conn_id, format_=self.format, tasks=self.tasks
+        )

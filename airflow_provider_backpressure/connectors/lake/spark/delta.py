@@ -1,0 +1,95 @@
+"""Delta: the token of a note is an app transaction. Delta skips a commit whose token the table has already."""
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, Kind, LogState, Note
+from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
+from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ATTEMPT, FENCE = 1, 2
+"""Versions of a token's app transaction: a fence is newer than every attempt, so it also stops one that is running."""
+RETENTION = "delta.setTransactionRetentionDuration"
+_OURS = f'{{"{KEY}"'
+
+
+class DeltaTable(SparkTable):
+    """Implements :class:`SparkTable`."""
+
+    format = "delta"
+
+    def __init__(self, session: "SparkSession", name: str) -> None:
+        """See :class:`SparkTable`."""
+        super().__init__(session, name)
+        self._seen, self._notes = -1, list[Note]()
+        self._state = LogState()
+
+    def check(self) -> None:
+        """See :meth:`SparkTable.check`."""
+        if self.schema() is None:
+            check_format(self.session, self.format, self.name)
+            return
+        try:
+            (detail,) = self.sql(f"DESCRIBE DETAIL {self.quoted}")
+        except PySparkException as error:
+            raise SinkRefused(f"{self.name} is no Delta table for this cluster: {first_line(error)}") from None
+        if detail["format"] != self.format:
+            raise SinkRefused(f"{self.name} is a table of the format {detail['format']}, not {self.format}.")
+        if RETENTION in detail["properties"]:
+            raise SinkRefused(
+                f"{self.name} forgets app transactions after {detail['properties'][RETENTION]}, and a late attempt "
+                f"could then commit twice: remove the property {RETENTION}."
+            )
+
+    def read_state(self) -> LogState:
+        """See :meth:`SparkTable.read_state`. What was committed before a RESTORE does not count as committed.
+
+        Properties are changed by commits too, so that nothing else is read while the table's version stays.
+        """
+        newest = self._history(1)[0]["version"]
+        if newest < self._seen:
+            self._seen, self._notes = -1, []
+        if newest > self._seen:
+            rows = self._history(newest - self._seen)
+            for row in sorted(rows, key=lambda each: int(each["version"])):
+                self._take(row)
+            self._state = LogState.read(self._notes, self.properties())
+            self._seen = newest
+        return self._state
+
+    def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
+        """See :meth:`SparkTable.publish`. Only an append takes a token by its options, so an empty one is a fence."""
+        version = FENCE if note.kind is Kind.FENCE else ATTEMPT
+        frame = self.empty() if rows is None else rows
+        frame.writeTo(self.quoted).option("txnAppId", note.token).option("txnVersion", str(version)).option(
+            "userMetadata", note.to_json()
+        ).append()
+
+    def _history(self, most: int) -> list[Any]:
+        history = self.session.sql(f"DESCRIBE HISTORY {self.quoted} LIMIT {most}")
+        return history.select("version", "operation", "userMetadata").collect()
+
+    def _take(self, row: Any) -> None:
+        if row["operation"] == "RESTORE":
+            self._notes = [note for note in self._notes if note.kind is not Kind.MARK]
+        text = row["userMetadata"] or ""
+        note = Note.from_json(text) if text.startswith(_OURS) else None
+        if note is not None:
+            self._notes.append(note)
+
+
+def check_format(session: "SparkSession", format_: str, name: str) -> None:
+    """Raise ``SinkRefused`` where the cluster has no connector for a format."""
+    try:
+        _ = session.read.format(format_).load("/backpressure/probe/of/the/connector").schema
+    except PySparkException as error:
+        text = str(error)
+        if any(sign in text for sign in ("DATA_SOURCE_NOT_FOUND", "ClassNotFound", "NoSuchMethod", "NoClassDef")):
+            raise SinkRefused(
+                f"{name} cannot be made: Spark {session.version} has no working connector for {format_}. Add its jar "
+                f"to the Spark Connect server, or use a task-written sink; {RESTART}."
+            ) from None

@@ -1,0 +1,142 @@
+"""Iceberg: the token of a note is a WAP id. A table publishes one snapshot for each id.
+
+Rows go to a branch of their own, which no reader sees. The snapshot of the branch is then cherry-picked: a commit of
+metadata that is repeated where another commit came first, and refused where the id was published before.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql.types import DataType
+
+from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
+from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, LogState, Note
+from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
+from airflow_provider_backpressure.core.clock import PollPolicy
+from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+WAP, PUBLISHED, SOURCE = "wap.id", "published-wap-id", "source-snapshot-id"
+HEAD = "current-snapshot-id"
+"""Property in which the connector shows the snapshot that readers see."""
+EXTENSIONS = "IcebergSparkSessionExtensions"
+TRIES = 12
+"""Times that a commit of metadata is repeated where others come before it, beside the table's own retries."""
+_OVERTAKEN = ("CommitFailedException", "CommitStateUnknownException")
+
+
+class IcebergTable(SparkTable):
+    """Implements :class:`SparkTable`."""
+
+    format = "iceberg"
+
+    def __init__(self, session: "SparkSession", name: str) -> None:
+        """See :class:`SparkTable`."""
+        super().__init__(session, name)
+        self._seen, self._notes = "", list[Note]()
+
+    _creation = " TBLPROPERTIES ('commit.retry.num-retries' = '20')"
+
+    def check(self) -> None:
+        """See :meth:`SparkTable.check`."""
+        if self.schema() is None:
+            check_format(self.session, self.format, self.name)
+        else:
+            rows = self.sql(f"DESCRIBE TABLE EXTENDED {self.quoted}")
+            provider = next((row["data_type"] for row in rows if row["col_name"] == "Provider"), "")
+            if provider != self.format:
+                raise SinkRefused(f"{self.name} is a table of the format {provider or 'unknown'}, not {self.format}.")
+        if EXTENSIONS not in (self.session.conf.get("spark.sql.extensions", "") or ""):
+            raise SinkRefused(
+                f"{self.name} needs Iceberg's SQL extensions: set spark.sql.extensions of the Spark Connect server to "
+                f"org.apache.iceberg.spark.extensions.{EXTENSIONS}."
+            )
+
+    def takes(self, there: DataType, arriving: DataType) -> bool:
+        """See :meth:`SparkTable.takes`. Iceberg has no smallint."""
+        return there == arriving or is_widened(there, arriving)
+
+    def read_state(self) -> LogState:
+        """See :meth:`SparkTable.read_state`. A snapshot that was published on top of another one names its origin."""
+        self.refresh()
+        properties = self.all_properties()
+        head = properties.get(HEAD, "none")
+        if head != self._seen:
+            ours = f"SELECT snapshot_id, parent_id, summary FROM {self.quoted}.snapshots"  # noqa: S608
+            snapshots = {str(row["snapshot_id"]): row for row in self.sql(ours)}
+            summaries = [summary for summary in _list_ancestors(head, snapshots) if _is_ours(summary)]
+            found = [(summary, _find_note(summary, snapshots)) for summary in summaries]
+            self.lost = tuple(summary[PUBLISHED] for summary, note in found if note is None)
+            self._notes = [note for _, note in found if note is not None]
+            self._seen = head
+        return LogState.read(self._notes, properties)
+
+    def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
+        """See :meth:`SparkTable.publish`."""
+        branch = f"{KEY}_{note.nonce:013x}"
+        self.refresh()
+        self._commit(f"ALTER TABLE {self.quoted} CREATE BRANCH IF NOT EXISTS `{branch}`")
+        frame = self.empty() if rows is None else rows
+        frame.writeTo(f"{self.quoted}.`branch_{branch}`").option(f"snapshot-property.{WAP}", note.token).option(
+            f"snapshot-property.{KEY}", note.to_json()
+        ).append()
+        self._publish_branch(branch, note)
+        self._commit(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS `{branch}`")
+
+    def refresh(self) -> None:
+        """Let the session forget what its catalog has cached of the table."""
+        self.sql(f"REFRESH TABLE {self.quoted}")
+
+    def _publish_branch(self, branch: str, note: Note) -> None:
+        catalog, _, rest = self.name.partition(".")
+        found = self.sql(f"SELECT snapshot_id, name FROM {self.quoted}.refs WHERE name = '{branch}'")  # noqa: S608
+        if not found:
+            raise SinkRefused(f"The branch {branch} of {self.name} was removed while it was written; {RESTART}.")
+        call = f"CALL `{catalog}`.system.cherrypick_snapshot('{rest}', {found[0]['snapshot_id']})"
+        try:
+            self._commit(call)
+        except PySparkException as error:
+            # The id was published before: the commit that did it, and its note, decide. An empty snapshot on top of
+            # main becomes main itself, so that a repeated call finds it there already.
+            if not any(sign in str(error) for sign in ("DuplicateWAPCommit", "already an ancestor")):
+                raise
+            log.info("%s has %s already: %s", self.name, note.token, first_line(error))
+
+    def _commit(self, statement: str) -> None:
+        """Run a statement that commits metadata, again where other commits came first."""
+        for number, pause in enumerate(PollPolicy().waits(), start=1):
+            try:
+                self.sql(statement)
+            except PySparkException as error:
+                if number == TRIES or not any(sign in str(error) for sign in _OVERTAKEN):
+                    raise
+                log.info("%s was committed to by others, trying again: %s", self.name, first_line(error))
+                time.sleep(pause)
+            else:
+                return
+
+
+def _list_ancestors(head: str, snapshots: Mapping[str, Any]) -> list[Any]:
+    """Return the summaries of a snapshot and those before it, the oldest first."""
+    found = []
+    while head in snapshots:
+        found.append(snapshots[head]["summary"])
+        head = str(snapshots[head]["parent_id"])
+    return found[::-1]
+
+
+def _is_ours(summary: Mapping[str, str]) -> bool:
+    return (summary.get(PUBLISHED) or summary.get(WAP) or "").startswith(f"{KEY}:")
+
+
+def _find_note(summary: Mapping[str, str], snapshots: Mapping[str, Any]) -> Note | None:
+    """Return the note of a published snapshot; ``None`` where its origin has been expired."""
+    origin = snapshots.get(summary.get(SOURCE, ""))
+    return Note.from_json(summary.get(KEY) or (origin["summary"].get(KEY) if origin else "") or "")

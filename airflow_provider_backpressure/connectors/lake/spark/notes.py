@@ -1,0 +1,195 @@
+"""What a table's own log keeps of plans and slices, where Spark writes it: a note in each of our commits."""
+
+import json
+import secrets
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
+from airflow_provider_backpressure.core.json_codec import from_dict
+
+KEY = "backpressure"
+"""Name of a note in the commit that carries it, and beginning of our table properties."""
+PLAN, MARKS = f"{KEY}.plan", f"{KEY}.marks."
+"""Properties with what outlives the log's own retention: the plan that holds the table, and the marks by plan."""
+
+
+class Kind(StrEnum):
+    """What our commit is."""
+
+    MARK = "mark"
+    """The rows of a slice."""
+    FENCE = "fence"
+    """No rows: it takes the token of a slice, so that no attempt with that token can commit any more."""
+    PLAN = "plan"
+    """No rows: a plan takes the table under a new epoch."""
+    SETTLED = "settled"
+    """No rows: every attempt of an earlier epoch is fenced, and what had to be removed is removed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """One of our commits. The table accepts one commit for each token."""
+
+    kind: Kind
+    token: str
+    about: Mapping[str, Any]
+    nonce: int = field(default_factory=lambda: secrets.randbelow(2**52) + 1)
+    """Distinguishes two executions that ask for the same token."""
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps({KEY: asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Note | None":
+        """Read what :meth:`to_json` wrote; ``None`` for another writer's text."""
+        try:
+            value = json.loads(text)[KEY]
+        except (ValueError, KeyError, TypeError):
+            return None
+        return cls(**{**value, "kind": Kind(value["kind"])})
+
+
+def make_token(plan_id: str, slice_id: str, epoch: int) -> str:
+    """Return what every attempt at a slice under one epoch commits by."""
+    return f"{KEY}:{plan_id}:{slice_id}:{epoch}"
+
+
+def note_of_mark(mark: Mark) -> Note:
+    """Return the note of a slice's rows."""
+    token = make_token(mark.plan_id, mark.slice_id, mark.epoch)
+    return Note(kind=Kind.MARK, token=token, about=asdict(mark), nonce=mark.nonce)
+
+
+def note_of_fence(plan_id: str, slice_id: str, epoch: int, bounds: Mapping[str, Any] | None = None) -> Note:
+    """Return the note that takes a slice's token. ``bounds``: of a slice that is revoked for good."""
+    about = {"plan_id": plan_id, "slice_id": slice_id, "epoch": epoch, "bounds": bounds}
+    return Note(kind=Kind.FENCE, token=make_token(plan_id, slice_id, epoch), about=about)
+
+
+def note_of_plan(holder: Holder, *, settled: bool) -> Note:
+    """Return the note of a plan's epoch. ``settled``: whether there is no attempt of before that could still commit."""
+    about = {**asdict(holder), "settled": settled}
+    return Note(kind=Kind.PLAN, token=f"{KEY}:plan:{holder.epoch}", about=about)
+
+
+def note_of_settling(holder: Holder) -> Note:
+    """Return the note that says that a plan's epoch has been settled."""
+    about = {"plan_id": holder.plan_id, "epoch": holder.epoch}
+    return Note(kind=Kind.SETTLED, token=f"{KEY}:settled:{holder.epoch}", about=about)
+
+
+def pack(value: Any) -> str:
+    """Return a value as the text of a table property: hexadecimal digits, so that SQL quotes it as it is.
+
+    In base64 Spark would show some values as redacted: those that spell "url" by chance (seen on 4.1.3).
+    """
+    return zlib.compress(json.dumps(value).encode(), 9).hex()
+
+
+def unpack(text: str) -> Any:
+    """Read what :func:`pack` wrote."""
+    return json.loads(zlib.decompress(bytes.fromhex(text)))
+
+
+@dataclass(kw_only=True)
+class LogState:
+    """What the notes of a table say together with its properties."""
+
+    holders: list[Holder] = field(default_factory=list)
+    """Each epoch's, rising."""
+    settled: int = 0
+    """The latest epoch before which no attempt can commit."""
+    marks: dict[tuple[str, str], Mark] = field(default_factory=dict)
+    """By plan and slice."""
+    fences: dict[str, Note] = field(default_factory=dict)
+    """By token."""
+
+    @classmethod
+    def read(cls, notes: Iterable[Note], properties: Mapping[str, str]) -> "LogState":
+        """Put notes, in the log's order, and properties together."""
+        state = cls()
+        if PLAN in properties:
+            state._add_holder(from_dict(Holder, unpack(properties[PLAN])), settled=True)
+        for name, text in properties.items():
+            if name.startswith(MARKS):
+                state._add_marks(from_dict(Mark, each) for each in unpack(text))
+        for note in notes:
+            state._add(note)
+        state.holders.sort(key=lambda each: each.epoch)
+        return state
+
+    @property
+    def holder(self) -> Holder | None:
+        """The plan that holds the table."""
+        return self.holders[-1] if self.holders else None
+
+    @property
+    def unsettled(self) -> list[Holder]:
+        """Holders before the present one whose attempts may still commit; none once its own epoch is settled."""
+        before = self.holders[:-1]
+        if self.holder is None or self.settled >= self.holder.epoch:
+            return []
+        return [each for each in before if each.epoch >= self.settled]
+
+    def find(self, plan_id: str, slice_id: str) -> Mark | None:
+        """Return the mark of a slice, of whatever epoch."""
+        return self.marks.get((plan_id, slice_id))
+
+    def marks_of(self, plan_id: str) -> dict[str, Mark]:
+        """Return a plan's marks by slice id."""
+        return {slice_id: mark for (plan, slice_id), mark in self.marks.items() if plan == plan_id}
+
+    def list_revoked(self, plan_id: str) -> dict[str, Mapping[str, Any]]:
+        """Return the slices of a plan that are revoked for good, as their fences have them."""
+        abouts = [note.about for note in self.fences.values()]
+        return {each["slice_id"]: each for each in abouts if each["plan_id"] == plan_id and each["bounds"] is not None}
+
+    def explains(self, token: str) -> bool:
+        """Whether a commit without its note changes nothing: only the rows of a slice have to be accounted for."""
+        parts = token.split(":")
+        return len(parts) != len(("key", "plan", "slice", "epoch")) or (parts[1], parts[2]) in self.marks
+
+    def is_fenced(self, attempt: Attempt) -> bool:
+        """Whether the attempt's token is taken by a fence."""
+        return make_token(attempt.plan_id, attempt.slice_id, attempt.epoch) in self.fences
+
+    def _add(self, note: Note) -> None:
+        if note.kind is Kind.MARK:
+            self._add_marks([from_dict(Mark, dict(note.about))])
+        elif note.kind is Kind.FENCE:
+            self.fences[note.token] = note
+        elif note.kind is Kind.SETTLED:
+            self.settled = max(self.settled, int(note.about["epoch"]))
+        else:
+            about = dict(note.about)
+            settled = bool(about.pop("settled"))
+            self._add_holder(from_dict(Holder, about), settled=settled)
+
+    def _add_marks(self, marks: Iterable[Mark]) -> None:
+        for mark in marks:
+            self.marks.setdefault((mark.plan_id, mark.slice_id), mark)
+
+    def _add_holder(self, holder: Holder, *, settled: bool) -> None:
+        if all(each.epoch != holder.epoch for each in self.holders):
+            self.holders.append(holder)
+        if settled:
+            self.settled = max(self.settled, holder.epoch)
+
+
+def pack_state(state: LogState, plan_id: str) -> dict[str, str]:
+    """Return the properties that keep the plan that holds the table, and a plan's marks."""
+    kept = {f"{MARKS}{plan_id}": pack([asdict(mark) for mark in state.marks_of(plan_id).values()])}
+    return kept if state.holder is None else {**kept, PLAN: pack(asdict(state.holder))}
+
+
+def list_slices(holder: Holder, submitted: Sequence[str] | None) -> list[str]:
+    """Return the slices of a plan that may have been submitted; ``submitted``: ``None`` where nobody knows."""
+    if submitted is not None:
+        return list(submitted)
+    plan = holder.row(committed=0).plan
+    return [f"{seq}.0" for seq in range((plan.ranges or 0) if plan is not None else 0)]

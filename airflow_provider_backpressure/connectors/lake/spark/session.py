@@ -1,0 +1,80 @@
+"""The planning side's own session of Spark Connect: it runs SQL only, and no task."""
+
+import atexit
+import socket
+import threading
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.session import SparkSession
+
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkUnavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession as AnySession
+
+CONNECT_SECONDS = 5.0
+_RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
+_AT_EXIT = ("_cleanup_ml", "_cleanup_ml_cache", "_on_exit")
+
+
+class _Session(SparkSession):
+    def __del__(self) -> None:
+        """Close nothing: its owner closes it. PySpark's own may wait for itself for ever."""
+
+
+class SqlSession:
+    """Opens at the first use. May be shared by threads. ``endpoint``: its password is the whole address."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Open nothing yet."""
+        self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+
+    @property
+    def address(self) -> str:
+        """Scheme, host and port, fit for a sentence."""
+        return self._endpoint.password.partition(";")[0].rstrip("/")
+
+    def get(self) -> "AnySession":
+        """Return the session; ``SinkUnavailable`` where nothing listens."""
+        with self._lock:
+            if self._session is None:
+                self._session = self._open()
+            return cast("AnySession", self._session)
+
+    def close(self) -> None:
+        """End it on the server; idempotent."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            # Where it does not answer, the server ends it by itself an hour later.
+            with suppress(PySparkException):
+                session.client.release_session()
+            session.client._channel.close()
+
+    def _open(self) -> SparkSession:
+        try:
+            channel = DefaultChannelBuilder(self._endpoint.password)
+            host, _, port = str(channel.endpoint).rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise SinkUnavailable(f"Spark Connect at {self.address} cannot be reached: {reason}.") from error
+        except (PySparkException, ValueError):
+            # Their errors quote the address with its token, so the cause is not kept.
+            raise InvalidDeclaration(f"{self.address} is not the address of a Spark Connect server.") from None
+        channel.set(channel.PARAM_SESSION_ID, str(uuid.uuid4()))
+        channel.set(channel.PARAM_USER_ID, channel.userId or "backpressure")
+        session = _Session(channel)
+        for name in _AT_EXIT:
+            if hasattr(session.client, name):
+                atexit.unregister(getattr(session.client, name))
+        session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
+        return session

@@ -1,0 +1,210 @@
+"""A table of the cluster's catalog, through the connector that the cluster has for its format."""
+
+import re
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql.types import DataType, ShortType, StructField, StructType
+
+from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, LogState, Note
+from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable, strip_frames
+from airflow_provider_backpressure.spark.types import carrier
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = {"delta": "DeltaTable", "iceberg": "IcebergTable"}
+"""Class of each format, in the module of the format's name."""
+MISSING = (
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "DELTA_TABLE_NOT_FOUND",
+    "DELTA_MISSING",
+    "SCHEMA_NOT_FOUND",
+    "NoSuchTableException",
+)
+_LOST = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INVALID_HANDLE", "SESSION_", "Channel closed", "RETRIES_EXCEEDED")
+_FIRST_LINE = 400
+
+
+class SparkTable(ABC):
+    """One table. The log of it is read again at each question, from where it was read before."""
+
+    format: str
+    """As ``USING`` names it."""
+
+    def __init__(self, session: "SparkSession", name: str) -> None:
+        """Read nothing yet. ``name``: ``catalog.schema.table``."""
+        self.session = session
+        self.name = name
+        self._reading = threading.Lock()
+        self.lost: tuple[str, ...] = ()
+        """Tokens of commits whose notes the log has lost."""
+
+    @property
+    def quoted(self) -> str:
+        """The name as SQL takes it."""
+        return ".".join(f"`{part}`" for part in self.name.split("."))
+
+    def sql(self, text: str) -> list[Any]:
+        """Run a statement and return its rows."""
+        return self.session.sql(text).collect()
+
+    def schema(self) -> StructType | None:
+        """Return the columns; ``None`` where there is no table."""
+        try:
+            return self.session.table(self.quoted).schema
+        except PySparkException as error:
+            if is_missing(error):
+                return None
+            raise
+
+    def create(self, columns: Sequence[Column]) -> None:
+        """Create it where it is not there. Idempotent."""
+        fields = ", ".join(f"`{each.name}` {carrier(each.type)[1].simpleString()}" for each in columns)
+        self.sql(f"CREATE TABLE IF NOT EXISTS {self.quoted} ({fields}) USING {self.format}{self._creation}")
+
+    _creation = ""
+    """What follows the format in the statement that creates a table."""
+
+    def takes(self, there: DataType, arriving: DataType) -> bool:
+        """Whether a column of one type holds every value of another."""
+        return there == arriving
+
+    def properties(self) -> dict[str, str]:
+        """Return our table properties."""
+        return {name: value for name, value in self.all_properties().items() if name.startswith(f"{KEY}.")}
+
+    def all_properties(self) -> dict[str, str]:
+        """Return every table property."""
+        return {row["key"]: row["value"] for row in self.sql(f"SHOW TBLPROPERTIES {self.quoted}")}
+
+    def keep(self, properties: Mapping[str, str]) -> None:
+        """Set table properties; their values need no quotes, see :func:`.notes.pack`."""
+        pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        self.sql(f"ALTER TABLE {self.quoted} SET TBLPROPERTIES ({pairs})")
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Remove table properties."""
+        if names:
+            listed = ", ".join(f"'{name}'" for name in names)
+            self.sql(f"ALTER TABLE {self.quoted} UNSET TBLPROPERTIES IF EXISTS ({listed})")
+
+    def state(self) -> LogState:
+        """Return what the table's log and its properties say of our plans and slices; of a missing table nothing."""
+        with self._reading:
+            try:
+                state = self.read_state()
+            except PySparkException as error:
+                if is_missing(error):
+                    return LogState()
+                raise
+            gone = [token for token in self.lost if not state.explains(token)]
+        if gone:
+            raise SinkRefused(
+                f"{self.name} no longer has what was published as {gone[0]}: its snapshots were expired while a plan "
+                f"was written. Expire older ones only, and {RESTART}."
+            )
+        return state
+
+    def empty(self) -> "DataFrame":
+        """Return no row of this table."""
+        return self.session.table(self.quoted).where("false")
+
+    def clear(self) -> None:
+        """Delete every row in one commit."""
+        self.sql(f"DELETE FROM {self.quoted}")  # noqa: S608
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ``SinkRefused`` where the cluster lacks what the format needs, or the table has another format."""
+        ...
+
+    @abstractmethod
+    def read_state(self) -> LogState:
+        """Return what notes and properties say: the notes of commits that the table's present rows come from."""
+        ...
+
+    @abstractmethod
+    def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
+        """Commit rows, or none, with the note, unless the note's token is taken. :meth:`state` says what was done."""
+        ...
+
+
+_known: "weakref.WeakKeyDictionary[SparkSession, dict[tuple[str, str], SparkTable]]" = weakref.WeakKeyDictionary()
+_opening = threading.Lock()
+
+
+def open_table(session: "SparkSession", format_: str, name: str) -> SparkTable:
+    """Return a table, the same for all ranges of a session: what was read of its log is not read again."""
+    with _opening:
+        tables = _known.setdefault(session, {})
+        if (format_, name) not in tables:
+            module = import_module(f"airflow_provider_backpressure.connectors.lake.spark.{format_}")
+            tables[format_, name] = cast("SparkTable", getattr(module, FORMATS[format_])(session, name))
+        return tables[format_, name]
+
+
+def check_columns(table: SparkTable, there: StructType | None, columns: Sequence[Column]) -> None:
+    """Raise ``SinkRefused`` unless an existing table has exactly the columns that arrive. It names all at once."""
+    names = [column.name for column in columns]
+    if len({name.lower() for name in names}) < len(names):
+        raise SinkRefused(f"{table.name} cannot have columns whose names differ by case alone: rename one of them.")
+    odd = [name for name in names if "`" in name]
+    if odd:
+        raise SinkRefused(f"{table.name} cannot have a column {odd[0]!r}: leave the backtick out of its name.")
+    if there is None:
+        return
+    fields = {field.name: field for field in there.fields}
+    against = [f"it has no column {name}" for name in names if name not in fields]
+    against += [f"{name} there does not arrive" for name in fields if name not in names]
+    against += [text for column in columns if (text := _mismatch(table, fields.get(column.name), column))]
+    if against:
+        raise SinkRefused(f"Rows cannot go into {table.name}: {'; '.join(against)}.")
+
+
+def _mismatch(table: SparkTable, field: StructField | None, column: Column) -> str:
+    if field is None:
+        return ""
+    arriving = carrier(column.type)[1]
+    if not table.takes(field.dataType, arriving):
+        return f"column {column.name} is {arriving.simpleString()} here and {field.dataType.simpleString()} there"
+    if not field.nullable:
+        return f"column {column.name} is NOT NULL there, which is not supported yet: drop the constraint"
+    return ""
+
+
+def is_widened(there: DataType, arriving: DataType) -> bool:
+    """Whether a table has an integer where a smallint arrives: a format without smallint makes one of it."""
+    return isinstance(arriving, ShortType) and there.simpleString() == "int"
+
+
+def is_missing(error: PySparkException) -> bool:
+    """Whether the error says that there is no such table."""
+    return any(sign in str(error) for sign in MISSING)
+
+
+def first_line(error: Exception) -> str:
+    """Return what the server says, without its trace."""
+    text = str(error).split("JVM stacktrace:")[0].strip()
+    return re.sub(r"\s+", " ", text)[:_FIRST_LINE]
+
+
+@contextmanager
+def translate_errors(name: str) -> Iterator[None]:
+    """Raise Spark's errors as ours, in a sentence that names the table."""
+    try:
+        yield
+    except PySparkException as error:
+        text = first_line(error)
+        if any(sign in str(error) for sign in _LOST):
+            raise SinkUnavailable(f"Spark does not answer for {name}: {text}") from strip_frames(error)
+        if "Conflict" in text or "CONCURRENT" in text or "Concurrent" in text or "CommitFailed" in text:
+            raise SinkUnavailable(f"Another commit came before ours in {name}: {text}") from strip_frames(error)
+        raise SinkRefused(f"Spark refuses a statement on {name}: {text}") from strip_frames(error)

@@ -1,0 +1,216 @@
+"""A range into a table that Spark's own connector writes: the tasks read, Spark writes, and one commit has both.
+
+The rows of all tasks are materialised first. So they are read from the source once, however often the connector reads
+them or tries to commit; and their number and hash are known before the commit, which carries them.
+"""
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from airflow_provider_backpressure.connectors.lake.last_write import within
+from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
+from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_mark
+from airflow_provider_backpressure.connectors.lake.spark.table import (
+    SparkTable,
+    first_line,
+    open_table,
+    translate_errors,
+)
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
+from airflow_provider_backpressure.core.failpoints import Step, reach
+from airflow_provider_backpressure.core.snapshot.bounds import check_marked
+from airflow_provider_backpressure.core.snapshot.messages import (
+    ChecksumSpec,
+    RangeResult,
+    RangeSpec,
+    SliceResult,
+    Window,
+    WriteSpec,
+    columns_from_json,
+)
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
+from airflow_provider_backpressure.spark.stream_end import check_names, to_one_slice
+from airflow_provider_backpressure.spark.task import Batches, map_batches, report_errors
+from airflow_provider_backpressure.spark.types import arrow_schema, carrier
+from airflow_provider_backpressure.spark.value_hash import BatchSum
+
+if TYPE_CHECKING:
+    from pyspark.resource import ResourceProfile
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+RUN, END = "backpressure_run", "backpressure_end"
+"""Last columns of the materialised rows: which execution of a task has made a row, and what it says behind its last."""
+
+
+def run_range(
+    session: "SparkSession",
+    spec: RangeSpec,
+    make_frame: "Callable[[], DataFrame]",
+    profile: "ResourceProfile | None" = None,
+    read: Batches | None = None,
+) -> RangeResult:
+    """Write the rows of a frame exactly once, as the range's first slice. Runs where the lane does.
+
+    The frame is made only where the range is not committed yet. ``read``: makes the rows of what the frame has, in the
+    same tasks.
+    """
+    table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
+    attempt = Attempt.create(spec, to_one_slice(spec))
+    with translate_errors(table.name):
+        found = _find_mark(table, attempt)
+    if found is None:
+        stamped = _add_stamps(make_frame(), spec.write, attempt.tag, profile, read)
+        rows, mark = _stage(stamped, spec.write, attempt)
+        reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
+        with translate_errors(table.name):
+            found = _find_mark(table, attempt) or _publish(table, attempt, mark, rows)
+        reach(Step.AFTER_SINK_COMMIT, attempt.tag)
+    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(_result(found, attempt),))
+
+
+def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
+    """Count and hash the rows of a table, in as many tasks as Spark reads it by."""
+    query = json.loads(spec.query)
+    table = open_table(session, query["format"], query["table"])
+    columns = columns_from_json(query["columns"])
+    schema = arrow_schema(columns)
+    window = Window(**query["window"]) if query["window"] else None
+    names = [column.name for column in columns]
+
+    def hash_rows(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        total = BatchSum()
+        for batch in batches:
+            total.update(cast(within(batch.rename_columns(names), window), schema))
+        yield pyarrow.record_batch([pyarrow.array([_say(total)])], names=[END])
+
+    with translate_errors(table.name):
+        rows = session.table(table.quoted).select(*(_column(name).alias(f"_{n}") for n, name in enumerate(names)))
+        said = map_batches(rows, hash_rows, f"{END} string").collect()
+    count, size, checksum = _add_up(row[0] for row in said)
+    return SliceResult(slice_id="", rows=count, bytes=size, checksum=checksum)
+
+
+def _publish(table: SparkTable, attempt: Attempt, mark: Mark, rows: "DataFrame") -> Mark:
+    """Commit the rows, and return the slice's mark: this attempt's, or that of one which came before it."""
+    try:
+        table.publish(note_of_mark(mark), rows)
+    except PySparkException as error:
+        found = _find_mark(table, attempt)
+        if found is None:
+            raise
+        log.info("The commit of %s ended in an error, and its range is committed: %s", attempt.tag, first_line(error))
+        return found
+    found = _find_mark(table, attempt)
+    if found is None:
+        raise RangeFailed(f"The log of {table.name} has no commit of the attempt {attempt.tag}.")
+    return found
+
+
+def _find_mark(table: SparkTable, attempt: Attempt) -> Mark | None:
+    """Return the slice's mark; ``PlanSuperseded`` where there is none and the attempt may not commit any more."""
+    state = table.state()
+    found = state.find(attempt.plan_id, attempt.slice_id)
+    if found is None:
+        attempt.check(state.holder, table.name)
+        if state.is_fenced(attempt):
+            raise PlanSuperseded(f"{table.name} refuses the attempt {attempt.tag}: its range was revoked.")
+    return found
+
+
+def _stage(stamped: "DataFrame", write: WriteSpec, attempt: Attempt) -> tuple["DataFrame", Mark]:
+    """Materialise the rows, and return them with the mark of what they are.
+
+    A lost block fails the job: Spark does not read the source a second time for it. Where a task ran twice, its blocks
+    may be of either run; a row of another run than the one that was counted fails the write.
+    """
+    staged = stamped.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+    ends = staged.where(functions.col(END).isNotNull()).select(RUN, END).collect()
+    count, size, checksum = _add_up(row[END] for row in ends)
+    mark = Mark.made(attempt, rows=count, bytes=size, checksum=checksum, files=())
+    return _select_counted(staged, write, [row[RUN] for row in ends]), mark
+
+
+def _add_stamps(
+    frame: "DataFrame", write: WriteSpec, tag: str, profile: "ResourceProfile | None", read: Batches | None
+) -> "DataFrame":
+    """Return the rows with :data:`RUN`, and behind those of each task a row with :data:`END`."""
+    planned = arrow_schema(write.columns)
+    # Columns are numbered on their way: PySpark reads a dot in a name as a field of something.
+    fields = [StructField(f"_{n}", carrier(column.type)[1]) for n, column in enumerate(write.columns)]
+    schema = StructType([*fields, StructField(RUN, LongType()), StructField(END, StringType())])
+
+    def stamp(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        with report_errors():
+            for batch in _stamp(batches if read is None else read(batches), planned, schema.names):
+                yield batch
+                reach(Step.IN_COPY, tag)
+
+    if read is None:
+        check_names(pyarrow.record_batch([pyarrow.nulls(0)] * len(frame.columns), names=frame.columns), write)
+        frame = frame.toDF(*schema.names[: len(fields)])
+    return map_batches(frame, stamp, schema, profile)
+
+
+def _stamp(
+    batches: Iterable[pyarrow.RecordBatch], planned: pyarrow.Schema, names: Sequence[str]
+) -> Iterator[pyarrow.RecordBatch]:
+    total, run = BatchSum(), pyarrow.scalar(secrets.randbits(62), pyarrow.int64())
+    for batch in batches:
+        rows = cast(batch.rename_columns(planned.names), planned)
+        total.update(rows)
+        more = [pyarrow.repeat(run, rows.num_rows), pyarrow.nulls(rows.num_rows, pyarrow.string())]
+        yield pyarrow.record_batch([*rows.columns, *more], names=names)
+    nothing = [pyarrow.nulls(1, field.type) for field in planned]
+    end = pyarrow.array([_say(total)], pyarrow.string())
+    yield pyarrow.record_batch([*nothing, pyarrow.repeat(run, 1), end], names=names)
+
+
+def _select_counted(staged: "DataFrame", write: WriteSpec, runs: Sequence[int]) -> "DataFrame":
+    """Return the rows under their names, each of which must be of a run that was counted."""
+    other = functions.raise_error(functions.lit("A task ran twice, and its rows are not those that were counted."))
+    known = functions.when(functions.col(RUN).isin(list(runs)), functions.lit(True)).otherwise(other)
+    rows = staged.where(functions.col(END).isNull() & known)
+    return rows.select(*(functions.col(f"_{n}").alias(column.name) for n, column in enumerate(write.columns)))
+
+
+def _column(name: str) -> "Column":
+    return functions.col(f"`{name}`")
+
+
+def _say(total: BatchSum) -> str:
+    return json.dumps([total.rows, total.bytes, str(total)])
+
+
+def _add_up(said: Iterable[str]) -> tuple[int, int, str]:
+    """Return rows, bytes and checksum of all parts together: hashes are added modulo 2^64."""
+    whole = BatchSum()
+    rows = size = number = 0
+    for count, bytes_, checksum in map(json.loads, said):
+        rows, size, number = rows + count, size + bytes_, number + int(checksum.rpartition(":")[2], 16)
+    return rows, size, f"{str(whole).rpartition(':')[0]}:{number % 2**64:016x}"
+
+
+def _result(mark: Mark, attempt: Attempt) -> SliceResult:
+    """Return what the slice's mark says, whichever attempt has made it; ``LedgerRefused`` for one of other bounds."""
+    check_marked(mark.bounds, attempt.bounds, slice_id=attempt.slice_id, plan_id=attempt.plan_id)
+    return SliceResult(slice_id=mark.slice_id, rows=mark.rows, bytes=mark.bytes, checksum=mark.checksum)
+
+
+def describe_query(format_: str, name: str, write: WriteSpec, window: Window | None) -> str:
+    """Return what :func:`run_checksum` reads."""
+    columns: list[dict[str, Any]] = [asdict(column) for column in write.columns]
+    return json.dumps(
+        {"format": format_, "table": name, "columns": columns, "window": asdict(window) if window else None}
+    )

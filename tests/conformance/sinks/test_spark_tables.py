@@ -1,0 +1,152 @@
+"""The suite over tables that Spark's own connectors write, and what is so of them alone."""
+
+from collections.abc import Iterator
+
+import pyarrow
+import pytest
+
+from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_fence
+from airflow_provider_backpressure.connectors.lake.spark.table import open_table
+from airflow_provider_backpressure.connectors.lake.tasks import spark_table
+from airflow_provider_backpressure.core.failpoints import Step
+from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
+from tests.conformance.sinks.cases import Case, SparkTableCase, opened, spark_session
+from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
+from tests.conformance.sinks.test_commits import (  # noqa: F401
+    test_a_closed_plan_is_cleared,
+    test_a_marker_with_other_bounds_is_not_taken_for_the_range,
+    test_a_plan_that_holds_the_target_already_clears_nothing,
+    test_a_second_attempt_changes_nothing,
+    test_a_zombie_of_an_older_plan_is_refused,
+    test_an_empty_range_has_a_marker,
+    test_an_older_epoch_of_the_same_plan_is_refused,
+    test_half_a_range_is_never_seen,
+    test_markers_are_found_by_slice,
+    test_ranges_that_commit_at_once_all_come_in,
+    test_rows_and_marker_appear_together,
+    test_what_a_sink_cannot_do_is_refused_at_once,
+)
+from tests.conformance.sinks.test_plan_rows import (  # noqa: F401
+    test_a_newer_plan_has_the_row,
+    test_a_plan_takes_the_target_only_from_the_one_that_it_was_made_to_follow,
+    test_markers_hold_the_bounds_of_their_ranges,
+    test_the_plan_comes_back_whole,
+    test_without_a_plan_there_is_no_row,
+)
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.long,
+    pytest.mark.statement("K1"),
+    pytest.mark.parametrize("case", ["spark_delta", "spark_iceberg"], indirect=True),
+]
+
+
+def write_late(case: Case, begun: Begun, monkeypatch: pytest.MonkeyPatch, *, step: str) -> list[Begun]:
+    """Write a range whose lane is frozen at a step until a newer plan has the target; return that plan.
+
+    The newer plan knows what was submitted only by the number of the older one's ranges.
+    """
+    newer: list[Begun] = []
+    publish = spark_table._publish
+
+    def freeze(*arguments: object) -> object:
+        if not newer:
+            newer.append(begin(case))
+        return publish(*arguments)  # type: ignore[arg-type]
+
+    def reached(at: Step, tag: str) -> None:
+        if at is Step.BEFORE_SINK_COMMIT and not newer:
+            newer.append(begin(case))
+
+    if step == "before the last look":
+        monkeypatch.setattr(spark_table, "reach", reached)
+    else:
+        monkeypatch.setattr(spark_table, "_publish", freeze)
+    with pytest.raises(PlanSuperseded):
+        case.write(begun.spec(0), batches(case, ids(0)))
+    return newer
+
+
+@pytest.mark.statement("K1", "X1")
+@pytest.mark.parametrize("step", ["before the last look", "behind the last look"])
+def test_a_late_attempt_is_refused_whenever_its_lane_was_frozen(
+    case: Case, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """K1, X1: also where it has asked who holds the table for the last time: its token is taken by then."""
+    begun = begin(case, ranges=2)
+    (newer,) = write_late(case, begun, monkeypatch, step=step)
+    assert case.rows() == []
+    monkeypatch.undo()
+    newer.write(0, word="new")
+    assert case.rows() == expected(case, 0, word="new")
+
+
+@pytest.mark.statement("K1", "X1")
+def test_what_is_fenced_is_what_was_submitted(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K1, X1: the ledger says what was submitted; a plan of a million ranges does not cost a million commits."""
+    begun = begin(case, ranges=1_000_000)
+    with opened(case) as sink:
+        sink.tell_submitted(begun.plan.plan_id, lambda: ["0.0", "7.0"])  # type: ignore[attr-defined]
+        assert sink.renew(begun.plan.plan_id) == begun.plan.epoch + 1
+    assert isinstance(case, SparkTableCase)
+    table = open_table(spark_session(case.cluster.url), case.place["format"], case.place["table"])
+    tokens = {note_of_fence(begun.plan.plan_id, each, begun.plan.epoch).token for each in ("0.0", "7.0")}
+    assert set(table.state().fences) == tokens
+
+
+@pytest.mark.statement("X1")
+def test_of_racing_attempts_exactly_one_is_in(case: Case) -> None:
+    """X1: two attempts at one slice with different rows, each published without a look in between."""
+    begun = begin(case)
+
+    def slow() -> Iterator[pyarrow.RecordBatch]:
+        yield from batches(case, ids(0), word="slow")
+        begun.write(0, attempt=2, word="fast")
+
+    assert case.write(begun.spec(0), slow()).checksum == begun.markers()["0.0"].checksum
+    assert case.rows() == expected(case, 0, word="fast")
+
+
+def test_a_revoked_range_refuses_every_attempt(case: Case) -> None:
+    """A range that was cut or skipped: nothing of it comes in any more, and a committed one is not revoked."""
+    begun = begin(case)
+    begun.write(0)
+    with opened(case) as sink:
+        assert not sink.revoke(begun.plan, "0.0", bounds(0))
+        assert sink.revoke(begun.plan, "1.0", bounds(1))
+    assert {key: mark.revoked for key, mark in begun.markers().items()} == {"0.0": False, "1.0": True}
+    with pytest.raises(PlanSuperseded, match="its range was revoked"):
+        begun.write(1)
+    assert case.rows() == expected(case, 0)
+
+
+@pytest.mark.statement("X3")
+def test_the_table_is_compared_as_a_whole_and_rows_of_others_are_found(case: Case) -> None:
+    """X3: the sum of the markers is that of the table, until somebody adds rows."""
+    begun = begin(case)
+    begun.write(0)
+    found, marker = begun.read_back(None), begun.markers()["0.0"]
+    assert (found.rows, found.checksum) == (marker.rows, marker.checksum)
+    with pytest.raises(SinkRefused, match="not found by the ranges"):
+        begun.read_back(0)
+    case.add_foreign()
+    assert begun.read_back(None).rows == 13
+    with pytest.raises(SinkRefused, match=r"cannot be cleared: it holds 13 rows, and the closed plan .* wrote 10"):
+        begin(case, clear=begun.plan.plan_id)
+
+
+@pytest.mark.statement("K4")
+def test_partitioned_tables_are_written_and_others_refused_by_name(case: Case) -> None:
+    """K4: a table that is there keeps its partitions; one that does not fit is refused before anything is written."""
+    assert isinstance(case, SparkTableCase)
+    session, table, format_ = spark_session(case.cluster.url), case.place["table"], case.place["format"]
+    parts = {"delta": "name", "iceberg": "bucket(4, id), truncate(2, name)"}[format_]
+    session.sql(f"CREATE TABLE {table} (id BIGINT, name STRING) USING {format_} PARTITIONED BY ({parts})").collect()
+    begun = begin(case)
+    begun.write(0)
+    assert case.rows() == expected(case, 0)
+    other = {"delta": "iceberg", "iceberg": "delta"}[format_]
+    case.declared = type(case.declared)(table=table, spark_conn_id="spark", format=other)
+    with opened(case) as sink, pytest.raises(BackpressureError, match=rf"{table} is "):
+        sink.fit(case.columns, mode="append", key=())

@@ -1,0 +1,108 @@
+"""What the notes in a table's log say together: who holds it, what is committed, what must still be fenced."""
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
+from airflow_provider_backpressure.connectors.lake.spark.notes import (
+    MARKS,
+    PLAN,
+    LogState,
+    Note,
+    list_slices,
+    note_of_fence,
+    note_of_mark,
+    note_of_plan,
+    note_of_settling,
+    pack_state,
+)
+
+
+def holder(plan_id: str, epoch: int) -> Holder:
+    return Holder(plan_id=plan_id, epoch=epoch)
+
+
+def attempt(slice_id: str = "0.0", *, plan_id: str = "p1", epoch: int = 1, number: int = 1) -> Attempt:
+    return Attempt(plan_id=plan_id, epoch=epoch, slice_id=slice_id, attempt=number, bounds={"kind": "key"})
+
+
+def mark(slice_id: str = "0.0", **values: Any) -> Mark:
+    return Mark.made(attempt(slice_id, **values), rows=10, bytes=80, checksum="values-xxh3:0", files=())
+
+
+def test_a_note_is_read_back_and_another_writer_s_text_is_none() -> None:
+    """Other writers put texts of their own into the same place of a commit."""
+    written = mark()
+    note = Note.from_json(note_of_mark(written).to_json())
+    assert note is not None
+    assert LogState.read([note], {}).find("p1", "0.0") == written
+    assert [Note.from_json(text) for text in ("", "nightly", "[1]", '{"job": 7}')] == [None] * 4
+
+
+@pytest.mark.statement("X1")
+def test_attempts_at_a_slice_share_a_token_within_an_epoch_and_with_its_fence() -> None:
+    """X1: the table takes one commit for each token, so either one attempt is in, or the fence, and never two."""
+    first, second = mark(number=1), mark(number=2)
+    assert first.nonce != second.nonce
+    assert note_of_mark(first).token == note_of_mark(second).token == note_of_fence("p1", "0.0", 1).token
+    others = [mark(epoch=2), mark("1.0"), mark(plan_id="p2")]
+    assert note_of_mark(first).token not in {note_of_mark(each).token for each in others}
+
+
+def test_the_latest_epoch_holds_the_table_in_whatever_order_notes_are_found() -> None:
+    """A property may be newer or older than what the log still has."""
+    notes = [note_of_plan(holder("p2", 2), settled=False), note_of_plan(holder("p1", 1), settled=True)]
+    assert LogState.read(notes, {}).holder == holder("p2", 2)
+    kept = pack_state(LogState.read([note_of_plan(holder("p3", 3), settled=True)], {}), "p3")
+    assert LogState.read(notes, kept).holder == holder("p3", 3)
+
+
+def test_every_epoch_since_the_last_settled_one_is_fenced() -> None:
+    """A planner may be killed between taking the table and fencing: the next one finds what it has left undone."""
+    one, two, three = holder("p1", 1), holder("p2", 2), holder("p3", 3)
+    notes = [note_of_plan(one, settled=True), note_of_plan(two, settled=False), note_of_plan(three, settled=False)]
+    assert LogState.read(notes, {}).unsettled == [one, two]
+    assert LogState.read([*notes, note_of_settling(three)], {}).unsettled == []
+    later = [*notes[:2], note_of_settling(two), notes[2]]
+    assert LogState.read(later, {}).unsettled == [two], "what was settled with the second epoch needs no second fence"
+
+
+def test_a_plan_renewed_fences_its_own_earlier_epoch() -> None:
+    """The attempts of a lane's earlier life read in another snapshot."""
+    notes = [note_of_plan(holder("p1", 1), settled=True), note_of_plan(holder("p1", 2), settled=False)]
+    assert LogState.read(notes, {}).unsettled == [holder("p1", 1)]
+
+
+def test_a_slice_is_committed_by_an_attempt_of_any_epoch() -> None:
+    """An epoch is renewed while ranges are committed; they are not read again."""
+    state = LogState.read([note_of_mark(mark(epoch=1)), note_of_mark(mark("1.0", epoch=2))], {})
+    assert {key: each.epoch for key, each in state.marks_of("p1").items()} == {"0.0": 1, "1.0": 2}
+    assert state.find("p1", "2.0") is None
+
+
+def test_only_a_fence_with_bounds_revokes_its_slice() -> None:
+    """One without refuses late attempts of an epoch; the plan's next epoch writes the slice."""
+    state = LogState.read([note_of_fence("p1", "0.0", 1), note_of_fence("p1", "1.0", 1, {"kind": "key"})], {})
+    assert state.is_fenced(attempt("0.0"))
+    assert not state.is_fenced(attempt("0.0", epoch=2))
+    assert list(state.list_revoked("p1")) == ["1.0"]
+
+
+@pytest.mark.statement("X3")
+def test_marks_outlive_the_log_in_properties() -> None:
+    """X3: Delta forgets entries and Iceberg expires snapshots; SQL quotes a property as it is, and Spark shows it."""
+    state = LogState.read([note_of_plan(holder("p1", 1), settled=True), note_of_mark(mark())], {})
+    kept = pack_state(state, "p1")
+    assert set(kept) == {PLAN, f"{MARKS}p1"}
+    assert all(set(value) <= set("0123456789abcdef") for value in kept.values()), "no word that Spark redacts"
+    again = LogState.read([], kept)
+    assert (again.holder, again.marks_of("p1")) == (state.holder, state.marks_of("p1"))
+    assert again.explains(note_of_mark(mark()).token)
+    assert not again.explains(note_of_mark(mark("7.0")).token)
+
+
+def test_without_a_ledger_every_slice_of_a_plan_may_have_been_submitted() -> None:
+    """Where nobody says what was submitted, as many slices are fenced as the plan has."""
+    assert list_slices(holder("p1", 1), ["3.0"]) == ["3.0"]
+    assert list_slices(holder("p1", 1), None) == []

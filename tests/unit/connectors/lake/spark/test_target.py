@@ -1,0 +1,92 @@
+"""A plan that takes a table: what it fences, and what it removes, over a table that is a list of notes."""
+
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+
+from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
+from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
+from airflow_provider_backpressure.connectors.lake.spark.notes import Kind, LogState, Note, note_of_mark
+
+CLOSED, PLAN = "closed", "plan"
+
+
+class ListedTable:
+    """Takes a commit for each token, as a table does."""
+
+    name = quoted = "lake.raw.t"
+
+    def __init__(self) -> None:
+        self.notes: list[Note] = []
+        self.cleared = 0
+
+    def state(self) -> LogState:
+        return LogState.read(self.notes, {})
+
+    def publish(self, note: Note) -> None:
+        if all(each.token != note.token for each in self.notes):
+            self.notes.append(note)
+
+    def clear(self) -> None:
+        self.cleared += 1
+
+
+def target_of(table: ListedTable, rows: int) -> SparkTableTarget:
+    session = Mock(address="sc://h:1")
+    session.get().table().count.return_value = rows
+    target = SparkTableTarget(session, table.name, conn_id="spark", format_="delta", tasks=1)
+    target._opened = cast("Any", table)
+    return target
+
+
+def plan_of(plan_id: str) -> Any:
+    plan = Mock(plan_id=plan_id, frontier={})
+    plan.consistency.value = plan.mode.value = "x"
+    return plan
+
+
+def write(table: ListedTable, plan_id: str, epoch: int) -> None:
+    attempt = Attempt(plan_id=plan_id, epoch=epoch, slice_id="0.0", attempt=1, bounds={})
+    table.publish(note_of_mark(Mark.made(attempt, rows=10, bytes=1, checksum="c", files=())))
+
+
+def make_holder(plan: Any, epoch: int, **about: Any) -> Holder:
+    return Holder(plan_id=plan.plan_id, epoch=epoch, about=about)
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> ListedTable:
+    """A table with ten rows of a plan that is closed."""
+    monkeypatch.setattr(Holder, "create", make_holder)
+    table = ListedTable()
+    target_of(table, 0).begin(plan_of(CLOSED))
+    write(table, CLOSED, 1)
+    return table
+
+
+@pytest.mark.statement("X1", "X2")
+def test_rows_of_a_closed_plan_are_removed_once(table: ListedTable) -> None:
+    """X1, X2: not when the plan takes the table again or renews its epoch, with as many rows of its own by then."""
+    target = target_of(table, 10)
+    epoch = target.begin(plan_of(PLAN), clear=CLOSED)
+    assert table.cleared == 1
+    write(table, PLAN, epoch)
+    assert target.begin(plan_of(PLAN), clear=CLOSED) == epoch + 1
+    assert target.renew(PLAN) == epoch + 2
+    assert table.cleared == 1
+
+
+@pytest.mark.statement("X2")
+def test_a_killed_planner_leaves_the_removal_to_the_next_one(
+    table: ListedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X2: it had taken the table, and neither fenced nor removed anything."""
+    killed = target_of(table, 10)
+    monkeypatch.setattr(killed, "_settle", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        killed.begin(plan_of(PLAN), clear=CLOSED)
+    assert table.cleared == 0
+    target_of(table, 10).begin(plan_of(PLAN), clear=CLOSED)
+    assert table.cleared == 1
+    assert table.notes[-1].kind is Kind.SETTLED
