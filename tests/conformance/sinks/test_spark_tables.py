@@ -8,7 +8,6 @@ import pytest
 from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_fence
 from airflow_provider_backpressure.connectors.lake.spark.table import open_table
 from airflow_provider_backpressure.connectors.lake.tasks import spark_table
-from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
 from tests.conformance.sinks.cases import Case, SparkTableCase, opened, spark_session
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
@@ -42,8 +41,8 @@ pytestmark = [
 ]
 
 
-def write_late(case: Case, begun: Begun, monkeypatch: pytest.MonkeyPatch, *, step: str) -> list[Begun]:
-    """Write a range whose lane is frozen at a step until a newer plan has the target; return that plan.
+def write_late(case: Case, begun: Begun, monkeypatch: pytest.MonkeyPatch) -> list[Begun]:
+    """Write a range whose lane is frozen before it publishes until a newer plan has the target; return that plan.
 
     The newer plan knows what was submitted only by the number of the older one's ranges.
     """
@@ -55,27 +54,17 @@ def write_late(case: Case, begun: Begun, monkeypatch: pytest.MonkeyPatch, *, ste
             newer.append(begin(case))
         return publish(*arguments)  # type: ignore[arg-type]
 
-    def reached(at: Step, tag: str) -> None:
-        if at is Step.BEFORE_SINK_COMMIT and not newer:
-            newer.append(begin(case))
-
-    if step == "before the last look":
-        monkeypatch.setattr(spark_table, "reach", reached)
-    else:
-        monkeypatch.setattr(spark_table, "_publish", freeze)
+    monkeypatch.setattr(spark_table, "_publish", freeze)
     with pytest.raises(PlanSuperseded):
         case.write(begun.spec(0), batches(case, ids(0)))
     return newer
 
 
 @pytest.mark.statement("K1", "X1")
-@pytest.mark.parametrize("step", ["before the last look", "behind the last look"])
-def test_a_late_attempt_is_refused_whenever_its_lane_was_frozen(
-    case: Case, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_late_attempt_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """K1, X1: also where it has asked who holds the table for the last time: its token is taken by then."""
     begun = begin(case, ranges=2)
-    (newer,) = write_late(case, begun, monkeypatch, step=step)
+    (newer,) = write_late(case, begun, monkeypatch)
     assert case.rows() == []
     monkeypatch.undo()
     newer.write(0, word="new")
