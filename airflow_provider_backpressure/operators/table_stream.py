@@ -116,14 +116,12 @@ class TableStream:
         """Open the tables that are read as a whole, and can be in a window."""
         known = self.find_members()
         counts = self.tables.shared.ledger.counts
-        with ExitStack() as stack:
-            members = {}
-            for pair, hydration in known.items():
-                plan = hydration.plan
-                if pair in self.parked or plan is None or not plan.epoch or counts(plan.plan_id).open:
-                    continue
-                opened = stack.enter_context(self.tables.shared.open(self.tables.declare(pair)))
-                members[pair] = Member(hydration=hydration, source=opened.source, sink=opened.sink)
+        whole = {
+            pair: one
+            for pair, one in known.items()
+            if pair not in self.parked and one.plan is not None and one.plan.epoch and not counts(one.plan.plan_id).open
+        }
+        with self._open_all(whole) as members:
             yield members
 
     def find_members(self) -> dict[TablePair, Hydration]:

@@ -117,16 +117,16 @@ class Rebuilt:
         """Return all ranges; those without a marker are planned again, from what the source holds of them now."""
         there = self.list_committed()
         if (window := LogWindow.from_window(self.plan.read.window)) is not None:
-            anew = list(self._of_log(there, window))
+            missing = list(self._of_log(there, window))
         elif snapshot.version:
-            anew = list(self._of_files(there, source, snapshot))
+            missing = list(self._of_files(there, source, snapshot))
         else:
             columns = self._check_key(there, snapshot.split)
             # Rows without a key are a range of their own.
             nulls = () if snapshot.unique else columns
-            anew = [*self._of_key(there, source, columns), *self._of_nulls(there, nulls)]
+            missing = [*self._of_key(there, source, columns), *self._of_nulls(there, nulls)]
         first = self._first_new()
-        return [*there, *(self._plan_range(seq, bounds, there) for seq, bounds in enumerate(anew, first))]
+        return [*there, *(self._plan_range(seq, bounds, there) for seq, bounds in enumerate(missing, first))]
 
     def _first_new(self) -> int:
         last = max((seq_of(name) for name in self.markers), default=-1)

@@ -206,19 +206,15 @@ class SparkTableTarget:
 
     def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
         with self._errors():
-            state = self._table.state()
-            if state.holder is None or state.holder.plan_id != plan.plan_id:
-                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}.")
-            self._table.publish(note_of_fence(plan.plan_id, slice_id, state.holder.epoch, bounds.to_json()))
+            _, holder = self._find_held(plan)
+            self._table.publish(note_of_fence(plan.plan_id, slice_id, holder.epoch, bounds.to_json()))
             return self._table.state().find(plan.plan_id, slice_id) is None
 
     def prune(self, plan: Plan, plan_ids: Sequence[str]) -> int:
         """See :meth:`..core.ports.Sink.prune`. What the table's own log keeps of a slice stays there."""
         gone = [each for each in plan_ids if each not in (plan.plan_id, plan.held_by)]
         with self._errors():
-            state = self._table.state()
-            if state.holder is None or state.holder.plan_id != plan.plan_id:
-                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}.")
+            state, _ = self._find_held(plan)
             kept = self._table.properties()
             names = [name for each in gone if (name := f"{MARKS}{each}") in kept]
             self._table.forget(names)
@@ -227,9 +223,7 @@ class SparkTableTarget:
     def complete(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.complete`. The marks outlive the log's retention from then on."""
         with self._errors():
-            state = self._table.state()
-            if state.holder is None or state.holder.plan_id != plan.plan_id:
-                raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}.")
+            state, _ = self._find_held(plan)
             wanted, kept = pack_state(state, plan.plan_id), self._table.properties()
             if any(kept.get(name) != value for name, value in wanted.items()):
                 self._table.keep(wanted)
@@ -292,6 +286,13 @@ class SparkTableTarget:
     def _errors(self) -> Iterator[None]:
         with translate_errors(self._name):
             yield
+
+    def _find_held(self, plan: Plan) -> tuple[LogState, Holder]:
+        """Return the state of the table and its holder; ``PlanSuperseded`` where that is another plan."""
+        state = self._table.state()
+        if state.holder is None or state.holder.plan_id != plan.plan_id:
+            raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}.")
+        return state, state.holder
 
     def _state(self) -> LogState:
         with self._errors():
