@@ -35,7 +35,7 @@ test: check ## All suites, against real services that the run starts and stops i
 	@$(PYTEST) -m "not long" $(WORKERS)
 
 test-long: $(READY) ## What takes long: a thousand ranges under kills, workers that come and go, Airflow's gestures, benchmarks
-	@$(PYTEST) -m long tests/system tests/integration
+	@$(PYTEST) -m "long and not fault" tests
 
 check: $(READY) ## Format, lint, types, import contracts, names and words
 	@$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ import platform
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from dev.servers.registry import MISSING, find_java
 from dev.services import Server, Services
 from tests.support import faults
 from tests.support import mysql as on_mysql
+from tests.support.marks import without_spark
 from tests.support.page import PageServer, page_server
 from tests.support.postgres import run
 from tests.support.standby import primary_and_standby
@@ -266,11 +268,15 @@ def _url(endpoint: Endpoint) -> str:
 
 
 @pytest.fixture
-def hydration(database: Endpoint, ledger_url: str, connect: Server) -> "Composed":
+def hydration(database: Endpoint, ledger_url: str, request: pytest.FixtureRequest) -> "Composed":
     """``public.t`` of a fresh database into ``raw.t`` beside it; a test replaces what it has otherwise."""
-    from tests.support.composed import Composed
+    from tests.support.composed import IN_PROCESS, Composed
 
-    return Composed(source=database, sink=database, ledger_url=ledger_url, remote=connect.url, ui_url=connect.ui_url)
+    here = Composed(source=database, sink=database, ledger_url=ledger_url, remote=IN_PROCESS)
+    if without_spark(request.node):
+        return here
+    connect = request.getfixturevalue("connect")
+    return replace(here, remote=connect.url, ui_url=connect.ui_url)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from dev.airflow import Airflow, AirflowError
 DAGS = Path(__file__).parent / "dags"
 MANAGER = "airflow_provider_backpressure.ledger.db_manager.BackpressureDBManager"
 FLOWS = ("copy", "sql", "python", "kafka", "parquet")
-SECONDS = 480.0
+SECONDS = 900.0
 """How long a hydration may take."""
 
 

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.support.browser import log_in, opened_browser, picture_folder
 from tests.support.page import PageServer
+
+Contexts = dict[str, BrowserContext]
 
 
 @pytest.fixture(scope="module")
@@ -17,24 +19,37 @@ def browser() -> Iterator[Browser]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def contexts(browser: Browser) -> Contexts:
+    """Return who is logged in. Their tabs share Airflow's scripts, which a new context would load again."""
+    return {}
+
+
 @pytest.fixture
-def login(browser: Browser, page: PageServer) -> Iterator[Callable[[str], Page]]:
-    """Log in as a user and return the tab. It fails where the page asks another host, or a script has a fault."""
+def login(browser: Browser, page: PageServer, contexts: Contexts) -> Iterator[Callable[[str], Page]]:
+    """Give a new tab of a user. It fails where the page asks another host, or a script has a fault."""
     opened: list[Page] = []
     faults: list[str] = []
 
     def enter(user: str) -> Page:
-        tab = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        known = contexts.get(user)
+        tab = (known or browser.new_context(viewport={"width": 1440, "height": 900})).new_page()
+        tab.set_default_timeout(60_000)
         tab.on("pageerror", lambda error: faults.append(str(error)))
         tab.on("console", lambda said: "Content Security Policy" in said.text and faults.append(said.text))
         tab.on("request", lambda request: _inside(request.url, page.airflow.url, faults))
-        log_in(tab, page.airflow, user)
         opened.append(tab)
+        if known is None:
+            log_in(tab, page.airflow, user)
+            contexts[user] = tab.context
+        else:
+            tab.goto(page.airflow.url, wait_until="commit")
         return tab
 
     yield enter
     for tab in opened:
-        tab.context.close()
+        tab.evaluate("localStorage.clear()")
+        tab.close()
     assert faults == []
 
 

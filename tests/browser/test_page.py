@@ -353,7 +353,7 @@ def test_names_are_shown_as_text(login: Login, page: PageServer):
         page.ledger.forget(made)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_it_can_be_heard_and_read_and_used_without_a_mouse(login: Login, page: PageServer, theme: str):
     """Names for whatever is not text, headings in order, contrast, focus that is kept, a dialog that gives it back."""
     fresh(page)

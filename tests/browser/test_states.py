@@ -37,7 +37,7 @@ def visit(tab: Page, page: PageServer, theme: str, path: str = "") -> None:
     expect(tab.locator("html")).to_have_attribute("data-theme", theme)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_each_state_is_shown_with_its_words(
     login: Login, page: PageServer, states: dict[str, str], pictures: Path, theme: str
 ):
@@ -122,6 +122,7 @@ def seconds_until(tab: Page, address: str, shown: Locator) -> float:
     return time.monotonic() - begun
 
 
+@pytest.mark.long
 def test_a_thousand_hydrations_are_searched_filtered_sorted_and_grouped(login: Login, page: PageServer, pictures: Path):
     """The first rows are there within a second of the request for the page; the others follow."""
     made, _ = many(page.ledger, hydrations=1_000, ranges=10)

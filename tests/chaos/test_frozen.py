@@ -18,6 +18,7 @@ from tests.chaos.stage import Stage
 @pytest.mark.statement("X1", "X2")
 @pytest.mark.timeout(300)
 @pytest.mark.fault(13)
+@pytest.mark.long
 def test_a_frozen_task_does_not_hold_the_next_life(stage: Stage, folder: Path) -> None:
     """X1, X2: neither its lock nor its place in Spark; and what is left of it gets nothing in once it is thawed."""
     case = Case(victim=Victim.LANE, step=Step.BEFORE_SINK_COMMIT, seed=0)

@@ -81,6 +81,7 @@ def test_an_executor_of_a_cluster_is_killed(
 @pytest.mark.long
 @pytest.mark.statement("X1", "X2")
 @pytest.mark.fault(5)
+@pytest.mark.long
 def test_an_executor_is_killed_whose_task_has_a_twin(cluster: Stage, folder: Path) -> None:
     """X1, X2: Spark speculates: the same attempt runs on two machines at once, and the range is there once."""
     case = Case(victim=Victim.EXECUTOR, step=Step.BEFORE_SINK_COMMIT, seed=0)

@@ -27,7 +27,8 @@ def ends(record: RangeRecord) -> tuple[Values | None, Values | None]:
 
 
 @pytest.mark.statement("X2")
-@pytest.mark.parametrize("way", [pytest.param("narrow", marks=pytest.mark.long), "killed"])
+@pytest.mark.parametrize("way", ["narrow", "killed"])
+@pytest.mark.long
 def test_a_range_that_is_too_large_is_cut_until_it_fits(
     database: Endpoint, ledger_url: str, session: Session, hydration: Composed, way: str
 ) -> None:

@@ -11,6 +11,7 @@ from tests.chaos.lives import living
 from tests.chaos.matrix import Case, Victim
 from tests.chaos.stage import Stage
 from tests.chaos.test_kills import strike
+from tests.support.marks import mark_long
 from tests.support.postgres import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -22,7 +23,7 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", mark_long(CASES, quick=CASES[:1]), ids=str)
 def test_a_mirror_that_is_killed_ends_equal(stage: Stage, case: Case, folder: Path) -> None:
     """Before, the target holds changed, surplus and missing rows; afterwards it is the source, each range once."""
     composed = replace(stage.hydration(case.draw), mode="mirror")

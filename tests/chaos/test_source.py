@@ -100,6 +100,7 @@ def test_ranges_of_a_table_of_mysql_are_read_again(hydration: Composed, services
 
 
 @pytest.mark.statement("X2", "X6")
+@pytest.mark.long
 def test_ranges_of_a_topic_are_read_again(hydration: Composed, services: Services, session: Session) -> None:
     """X2, X6: also where the broker goes while records come; each offset is there once."""
     name = "kafka:origin"

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import PostgresSource
-from dev.services import Server
+from tests.support.local_runner import LocalRunner
+from tests.support.marks import without_spark
 from tests.support.reading import Open
 
 
@@ -21,8 +22,13 @@ def logins() -> dict[str, Endpoint]:
 
 
 @pytest.fixture(scope="module")
-def runner(connect: Server, logins: dict[str, Endpoint]) -> Iterator[ConnectRunner]:
+def runner(request: pytest.FixtureRequest, logins: dict[str, Endpoint]) -> Iterator[Runner]:
     """One session for all tests of a module, as a lane has one for all ranges."""
+    if without_spark(request.node):
+        with closing(LocalRunner(logins=logins)) as here:
+            yield here
+        return
+    connect = request.getfixturevalue("connect")
     with closing(ConnectRunner(connect.url, logins, ui_url=connect.ui_url)) as runner:
         yield runner
 

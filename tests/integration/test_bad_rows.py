@@ -20,7 +20,7 @@ from tests.support import mysql as on_mysql
 from tests.support.composed import Composed
 from tests.support.postgres import run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.in_process]
 
 COLUMNS = (
     Column(name="id", type="bigint", nullable=False),
@@ -111,6 +111,7 @@ def test_rows_without_fault_need_no_second_look(database: Endpoint):
 
 
 @pytest.mark.statement("X3")
+@pytest.mark.long
 def test_a_full_verification_counts_rows_in_quarantine_apart(
     mysql_database: Endpoint, database: Endpoint, hydration: Composed
 ):

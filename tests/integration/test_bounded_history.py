@@ -19,6 +19,7 @@ from airflow_provider_backpressure.ledger.models import metadata
 from airflow_provider_backpressure.ledger.tables.hydration import MOST_PHASES
 from tests.support.composed import Composed, Ports, difference
 from tests.support.local_runner import LocalRunner, carry_out
+from tests.support.marks import mark_long
 from tests.support.postgres import connected, run
 
 pytestmark = pytest.mark.integration
@@ -67,7 +68,7 @@ def count_rows(target: Endpoint, ledger_url: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("runs", [10, pytest.param(1000, marks=pytest.mark.long)])
-@pytest.mark.parametrize("mode", sorted(CHANGE))
+@pytest.mark.parametrize("mode", mark_long(sorted(CHANGE), quick=["mirror"]))
 def test_the_bookkeeping_of_many_runs_stays_bounded(mode: str, runs: int, database: Endpoint, ledger_url: str) -> None:
     """L5: increments and copies that are made again; a writer of a plan that was removed is refused by the target."""
     run(

@@ -20,6 +20,7 @@ from airflow_provider_backpressure.core.execution.lane_result import Outcome
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
@@ -31,18 +32,18 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     SourceUnavailable,
 )
-from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests.support.catching_up import FILL, TABLE, Followed, Watch, Writer, check_added_column, follow
 from tests.support.composed import Composed
+from tests.support.marks import mark_long
 from tests.support.postgres import connected, new_role
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.in_process]
 ROWS = int(os.environ.get("BACKPRESSURE_FIRE_ROWS", "2000000"))
 """Of the large test under fire."""
 
 
 @pytest.fixture
-def followed(hydration: Composed, runner: ConnectRunner, logins: dict[str, Endpoint]) -> Followed:
+def followed(hydration: Composed, runner: Runner, logins: dict[str, Endpoint]) -> Followed:
     """``public.t`` into ``raw.t``."""
     return follow(hydration, runner, logins)
 
@@ -151,7 +152,7 @@ def killed_at(followed: Followed, folder: Path, step: Step) -> None:
 
 
 @pytest.mark.statement("T9", "X2")
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phase", mark_long(Phase, quick=[Phase.STEADY_STATE]))
 def test_a_killed_lane_goes_on_in_its_phase(followed: Followed, tmp_path: Path, phase: Phase) -> None:
     """T9, X2: in the middle of any of the three, what is committed stays and no other phase begins."""
     followed.source(TABLE, FILL.format(10_000), "ANALYZE t")

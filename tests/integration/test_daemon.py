@@ -27,9 +27,10 @@ def loaded(services: Services) -> Iterator[Server]:
     services.down("connect:loaded")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "transform",
-    [pytest.param(None, id="copy", marks=pytest.mark.long), pytest.param("SELECT * FROM source", id="frame")],
+    [pytest.param(None, id="copy"), pytest.param("SELECT * FROM source", id="frame")],
 )
 def test_a_hydration_goes_through_workers_that_import_nothing(
     loaded: Server, hydration: Composed, transform: str | None

@@ -18,7 +18,7 @@ from dev.services import Server, Services
 from tests.conformance.ledger.support import make_plan
 from tests.support.kafka import Topic, endpoint_of, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.statement("X6"), pytest.mark.fault(17)]
+pytestmark = [pytest.mark.integration, pytest.mark.in_process, pytest.mark.statement("X6"), pytest.mark.fault(17)]
 
 NAME = "kafka:restored"
 
@@ -64,6 +64,7 @@ def made(server: Server, partitions: int = 1, **config: str) -> Reader:
     return Reader(server=server, topic=Topic(servers=server.url).create(partitions, **config))
 
 
+@pytest.mark.long
 def test_a_restored_log_that_has_grown_past_its_old_end_is_another_one(
     services: Services, broker: Server, tmp_path: Path
 ) -> None:

@@ -3,10 +3,10 @@
 import json
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,10 @@ from tests.conftest import fresh_database
 from tests.support import type_page
 from tests.support.composed import Ports
 from tests.support.kafka import PASSWORD, ComposedKafka, Topic, endpoint_of, login_of, until
+from tests.support.local_runner import LocalRunner
 from tests.support.postgres import run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.in_process]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,9 @@ class Stage:
     kafka: Server
     database: Endpoint
     runner: Runner
+    """Threads; what needs Spark has a runner of its own."""
+    spark: Callable[[], Runner]
+    """Gives one session for all tests."""
     logins: dict[str, Endpoint]
     ledger_url: str
 
@@ -86,14 +90,18 @@ class Run:
     composed: ComposedKafka
     stage: Stage
 
+    def open(self) -> AbstractContextManager[Ports]:
+        """Open the ports; only a transform needs Spark."""
+        return self.composed.open(self.stage.spark() if self.composed.transform else self.stage.runner)
+
     def plan(self, *, restart: bool = False) -> Planned:
         """Plan the next run."""
-        with self.composed.open(self.stage.runner) as ports:
+        with self.open() as ports:
             return ports.planner().plan(restart=restart)
 
     def drain(self, on_commit: Callable[[Ports], None] | None = None) -> Progress:
         """Drain the planned ranges and end the hydration; return what the ledger says of it."""
-        with self.composed.open(self.stage.runner) as ports:
+        with self.open() as ports:
             lane = ports.hydrator()
             if on_commit is not None:
                 lane.on_commit = partial(on_commit, ports)
@@ -109,7 +117,7 @@ class Run:
 
     def verify(self, how: Verify = Verify.TARGET) -> Report:
         """Verify the current plan."""
-        with self.composed.open(self.stage.runner) as ports:
+        with self.open() as ports:
             return ports.verifier().verify(ports.ledger.ranges(ports.plan.plan_id), how)
 
     def rows(self, columns: str = '"partition", "offset", value::text') -> list[tuple[Any, ...]]:
@@ -122,14 +130,21 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def stage(kafka: Server, postgres: Server, connect: Server) -> Iterator[Stage]:
+def stage(kafka: Server, postgres: Server, request: pytest.FixtureRequest) -> Iterator[Stage]:
     """Everything that the module's tests share; topics and tables are their own."""
     logins: dict[str, Endpoint] = {}
-    with fresh_database(postgres) as database, closing(ConnectRunner(connect.url, logins)) as runner:
+    with ExitStack() as stack:
+        database = stack.enter_context(fresh_database(postgres))
+        runner = stack.enter_context(closing(LocalRunner(logins=logins)))
+
+        @cache
+        def spark() -> Runner:
+            return stack.enter_context(closing(ConnectRunner(request.getfixturevalue("connect").url, logins)))
+
         logins["sink"] = replace(database, conn_id="sink")
         url = f"postgresql+psycopg://{database.user}:{database.password}@{database.address}"
         migrate(url)
-        yield Stage(kafka=kafka, database=database, runner=runner, logins=logins, ledger_url=url)
+        yield Stage(kafka=kafka, database=database, runner=runner, spark=spark, logins=logins, ledger_url=url)
 
 
 def stored(topic: Topic) -> list[tuple[int, int, str | None]]:
@@ -342,7 +357,7 @@ def test_a_range_is_not_removed_whose_records_retention_took(stage: Stage) -> No
     hydration.go()
     rows = hydration.rows()
     topic.cut(0, 15)
-    with hydration.composed.open(stage.runner) as ports:
+    with hydration.open() as ports:
         records = ports.ledger.ranges(ports.plan.plan_id)
         for seq, lost in ((0, (0, 10)), (1, (10, 15))):
             with pytest.raises(SourceRefused, match=r"Offsets \[{}, {}\) of partition 0 .* are gone".format(*lost)):
@@ -377,7 +392,7 @@ def test_a_topic_made_again_in_the_middle_of_a_plan_is_not_mixed(stage: Stage, m
     topic.send(0, *[{"made": "first"}] * 3000, key=b"k")
     hydration = stage.hydration(topic, range_rows=1000, mode=mode)
     hydration.plan()
-    with hydration.composed.open(stage.runner) as ports:
+    with hydration.open() as ports:
         lane = ports.hydrator()
         lane.share, lane.on_commit = 1, _stop
         with pytest.raises(KeyboardInterrupt):
@@ -670,7 +685,7 @@ def test_a_bad_record_stops_by_its_place(stage: Stage) -> None:
     assert "secret" not in str(refused.value)
     assert hydration.rows() == []
     # PostgreSQL has refused the first attempt, since nobody had looked at the values before.
-    with hydration.composed.open(stage.runner) as ports:
+    with hydration.open() as ports:
         assert [each.attempt for each in ports.ledger.ranges(ports.plan.plan_id)] == [2]
 
 
@@ -818,7 +833,7 @@ def test_ranges_are_cut_by_offsets_where_a_person_wants_smaller_ones(stage: Stag
     hydration = stage.hydration(topic, range_rows=200)
     planned = hydration.plan()
     seen: list[dict[int, int]] = []
-    with hydration.composed.open(stage.runner) as ports:
+    with hydration.open() as ports:
         hydrator = ports.hydrator()
 
         def committed() -> None:
@@ -919,7 +934,7 @@ def test_a_range_before_its_turn_is_refused_by_the_target(stage: Stage) -> None:
         topic.send(0, number, key=b"k")
     hydration = stage.hydration(topic, mode="upsert", range_rows=5)
     planned = hydration.plan()
-    with hydration.composed.open(stage.runner) as ports:
+    with hydration.open() as ports:
         plan, hydration_id = ports.plan, planned.hydration.id
         assert ports.ledger.admit(hydration_id, lane="lane", session_id="s", lease_seconds=60, seq=1) is None
         first = ports.ledger.admit(hydration_id, lane="lane", session_id="s", lease_seconds=60)

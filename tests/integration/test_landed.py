@@ -20,9 +20,10 @@ from tests.conftest import endpoint_of, fresh_database
 from tests.support import lakes
 from tests.support.composed import Composed, difference
 from tests.support.ledgers import new_ledger
+from tests.support.marks import mark_long
 from tests.support.postgres import run
 
-pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
+pytestmark = [pytest.mark.integration, pytest.mark.in_process, pytest.mark.statement("T9")]
 
 ROWS = 5_000
 COLUMNS = "id, code, ref, price, seen, tags"
@@ -90,7 +91,7 @@ def sessions(postgres: Server, upstream: Endpoint) -> int:
 
 
 @pytest.mark.statement("T8")
-@pytest.mark.parametrize("kind", lakes.KINDS)
+@pytest.mark.parametrize("kind", mark_long(lakes.KINDS, quick=["delta"]))
 def test_a_target_is_rebuilt_without_its_upstream(
     landing: Composed, upstream: Endpoint, closed: Any, postgres: Server, tmp_path: Path, kind: str
 ):
@@ -124,7 +125,7 @@ def change_lake(landing: Composed, place: dict[str, Any], upstream: Endpoint) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "kept"), [("delta", True), pytest.param("iceberg", True, marks=pytest.mark.long), ("iceberg", False)]
+    ("kind", "kept"), mark_long([("delta", True), ("iceberg", True), ("iceberg", False)], quick=[("delta", True)])
 )
 def test_a_lake_that_changed_and_kept_its_number_of_rows_is_named(
     landing: Composed, upstream: Endpoint, tmp_path: Path, kind: str, kept: bool, monkeypatch: pytest.MonkeyPatch

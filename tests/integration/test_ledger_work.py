@@ -30,6 +30,7 @@ from benchmarks import million
 from benchmarks.million import mark_committed
 from tests.conformance.ledger.support import address, make_plan, register
 from tests.support import mysql
+from tests.support.marks import mark_long
 
 pytestmark = pytest.mark.integration
 
@@ -173,7 +174,7 @@ def work(engine: sa.Engine, ledger: SqlLedger, hydration_id: str) -> dict[str, l
 
 
 @pytest.mark.statement("X8")
-@pytest.mark.parametrize("kind", COSTS)
+@pytest.mark.parametrize("kind", mark_long(COSTS, quick=["postgresql"]))
 def test_work_per_range_is_constant(
     kind: str,
     request: pytest.FixtureRequest,
@@ -213,7 +214,7 @@ def test_work_per_range_is_constant_on_sqlite(tmp_path: Path, open_engine: Calla
             assert all("seq" in line for line in by_key) or "LIMIT" in text, (name, text, plan)
 
 
-@pytest.mark.parametrize("kind", COSTS)
+@pytest.mark.parametrize("kind", mark_long(COSTS, quick=["postgresql"]))
 def test_an_overview_reads_only_the_last_minutes(
     kind: str, request: pytest.FixtureRequest, open_engine: Callable[[Any], sa.Engine]
 ):
@@ -238,7 +239,7 @@ def test_an_overview_reads_only_the_last_minutes(
 
 
 @pytest.mark.statement("X8")
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mysql"])
+@pytest.mark.parametrize("kind", mark_long(["sqlite", "postgresql", "mysql"], quick=["postgresql"]))
 def test_ranges_are_stored_as_they_come(kind, request: pytest.FixtureRequest, tmp_path: Path):
     """X8: a million ranges are streamed into the ledger; only a batch of them is ever held."""
     if kind == "mysql":

@@ -18,7 +18,7 @@ from tests.support.composed import Composed
 from tests.support.mysql import batches
 from tests.support.postgres import run
 
-pytestmark = [pytest.mark.integration, pytest.mark.statement("V5")]
+pytestmark = [pytest.mark.integration, pytest.mark.in_process, pytest.mark.statement("V5")]
 
 
 @pytest.fixture

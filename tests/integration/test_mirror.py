@@ -17,11 +17,13 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import BackpressureError, SinkRefused, SinkUnavailable, SourceRefused
 from tests.support import mysql as on_mysql
 from tests.support.composed import Composed, difference
+from tests.support.marks import mark_long
 from tests.support.postgres import run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.in_process]
 
 ROWS = 3000
+EXCHANGES = ("TRUNCATE raw.t", "VACUUM FULL raw.t", "ALTER TABLE raw.t DROP COLUMN price, ADD COLUMN price numeric")
 CHANGES = (
     "UPDATE t SET code = 'changed' WHERE id % 7 = 0 AND id <= 1000",
     "DELETE FROM t WHERE id <= 50",
@@ -75,7 +77,7 @@ def written(database: Endpoint) -> tuple[int, ...]:
     return tuple(found)
 
 
-@pytest.mark.parametrize("consistency", ["static", "snapshot"])
+@pytest.mark.parametrize("consistency", mark_long(["static", "snapshot"], quick=["snapshot"]))
 def test_each_run_writes_only_the_ranges_that_differ(consistency: str, database: Endpoint, composed: Composed) -> None:
     """The second of three ranges never has a marker again, and the target's own counters do not move for it."""
     composed = replace(composed, consistency=consistency)
@@ -147,9 +149,7 @@ def test_rows_behind_the_last_bounds_are_cut_into_new_ranges(database: Endpoint,
     assert mirror(composed, "third").markers == {}
 
 
-@pytest.mark.parametrize(
-    "how", ["TRUNCATE raw.t", "VACUUM FULL raw.t", "ALTER TABLE raw.t DROP COLUMN price, ADD COLUMN price numeric"]
-)
+@pytest.mark.parametrize("how", mark_long(EXCHANGES, quick=["VACUUM FULL raw.t"]))
 def test_a_target_whose_files_were_exchanged_is_staged_as_a_whole(
     how: str, database: Endpoint, composed: Composed
 ) -> None:
@@ -303,6 +303,7 @@ def test_a_target_that_cannot_be_mirrored_is_refused_at_plan(
         composed.plan()
 
 
+@pytest.mark.on_spark
 def test_rows_of_one_key_are_refused_and_not_merged(database: Endpoint, composed: Composed) -> None:
     mirror(composed, "first")
     doubled = "SELECT * FROM source UNION ALL SELECT id, 'again', price FROM source WHERE id = 5"
@@ -359,6 +360,7 @@ def test_rows_that_were_all_exchanged_stop_the_range_that_passes_the_limit(
     assert difference(database, "t", database, "raw.t") == (0, 0)
 
 
+@pytest.mark.on_spark
 def test_a_transform_may_filter_and_not_move_the_key(database: Endpoint, composed: Composed) -> None:
     kept = replace(composed, transform="SELECT id, code, price FROM source WHERE id % 2 = 0")
     mirror(kept, "first")

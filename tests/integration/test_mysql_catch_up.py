@@ -9,23 +9,23 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.exceptions import LedgerRefused, LogLost, SourceRefused
-from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests import types_mysql as typed
 from tests.support.catching_up import check_added_column
 from tests.support.composed import Composed
 from tests.support.mysql_catching_up import FILL, TABLE, FollowedMySQL, MySQLWriter
 from tests.support.postgres import run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.in_process]
 
 
 @pytest.fixture
 def followed(
     mysql_database: Endpoint,
     database: Endpoint,
-    runner: ConnectRunner,
+    runner: Runner,
     logins: dict[str, Endpoint],
     hydration: Composed,
 ) -> FollowedMySQL:
@@ -75,6 +75,7 @@ def test_a_table_that_changes_while_it_is_read_has_caught_up_in_the_end(followed
     assert followed.plan().verdict is Verdict.UNCHANGED
 
 
+@pytest.mark.long
 def test_a_writer_at_random_and_the_target_is_the_source_when_it_pauses(followed: FollowedMySQL) -> None:
     """Inserts, updates, deletes, other keys, long transactions and rollbacks, all the time."""
     followed.source(TABLE, FILL.format(20_000), "ANALYZE TABLE t")

@@ -31,7 +31,7 @@ from tests.support.composed import Composed
 from tests.support.mysql import new_role, run
 from tests.support.postgres import run as run_postgres
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.in_process]
 
 Open = Callable[..., Source]
 MANY_BYTES = 2**40

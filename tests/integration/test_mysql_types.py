@@ -15,7 +15,7 @@ from tests.support.composed import Composed
 from tests.support.mysql import batches
 from tests.support.postgres import run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.in_process]
 
 REFUSED = r'^Column odd \([^\n]*zero_dates="null"[^\n]*as_text=\("odd",\)'
 ZERO = ("0000-00-00", "2024-00-10", "2024-02-00", "0000-05-05")

@@ -123,6 +123,7 @@ def left_behind(ports: Ports) -> list[object]:
     return [*found, *(one.owner for one in ports.ledger.hydrations() if one.id != ports.hydration.id)]
 
 
+@pytest.mark.long
 def test_a_target_that_takes_so_much_and_no_more_is_the_bound(ports: Ports):
     """One writer or two fill it; the probe says so, keeps the curve, and leaves nothing."""
     run(ports.composed.sink, BRAKE)

@@ -13,7 +13,7 @@ from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support.composed import Composed, difference
 from tests.support.postgres import numbered_rows, run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.in_process]
 
 CHANGES = (
     "INSERT INTO t SELECT i, 'new' FROM generate_series(1001, 1100) i",

@@ -9,16 +9,16 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
+from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import LogLost
-from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests.support.catching_up import FILL, TABLE, Followed, follow
 from tests.support.composed import Composed
 
-pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
+pytestmark = [pytest.mark.integration, pytest.mark.in_process, pytest.mark.statement("T9")]
 
 
 @pytest.fixture
-def followed(hydration: Composed, runner: ConnectRunner, logins: dict[str, Endpoint]) -> Followed:
+def followed(hydration: Composed, runner: Runner, logins: dict[str, Endpoint]) -> Followed:
     """``public.t`` into ``raw.t``, by windows of at most a mebibyte."""
     return follow(hydration, runner, logins, Budget(credits=2, range_rows=1000, range_bytes=2**20))
 

@@ -16,9 +16,10 @@ from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSupersed
 from tests.support import lakes, mysql
 from tests.support.composed import Composed, difference
 from tests.support.ledgers import new_ledger
+from tests.support.marks import mark_long
 from tests.support.postgres import run
 
-pytestmark = [pytest.mark.integration, pytest.mark.statement("T9")]
+pytestmark = [pytest.mark.integration, pytest.mark.in_process, pytest.mark.statement("T9")]
 
 ROWS = 10_000
 
@@ -60,7 +61,7 @@ def scanned(database: Endpoint) -> tuple[int, ...]:
     return scans, rows
 
 
-@pytest.mark.parametrize("kind", ["postgres", "parquet", "delta", "iceberg"])
+@pytest.mark.parametrize("kind", mark_long(["postgres", "parquet", "delta", "iceberg"], quick=["postgres", "delta"]))
 def test_a_complete_target_gives_the_ledger_back(composed: Composed, database: Endpoint, tmp_path: Path, kind: str):
     """T9: not one scan of the source's table, over every kind of sink; the phases say what it was."""
     if kind != "postgres":
@@ -187,7 +188,7 @@ def test_a_mysql_key_is_cut_where_no_marker_is(composed: Composed, mysql_databas
 
 
 @pytest.mark.parametrize("plans", [pytest.param(1, marks=pytest.mark.long), 2])
-@pytest.mark.parametrize("kind", ["postgres", "parquet", "delta", "iceberg"])
+@pytest.mark.parametrize("kind", mark_long(["postgres", "parquet", "delta", "iceberg"], quick=["postgres"]))
 def test_a_copy_of_the_ledger_of_before_the_target_knew_its_plan(
     composed: Composed, database: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, plans: int
 ):

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSupersed
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import numbered_rows, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.statement("X3")]
+pytestmark = [pytest.mark.integration, pytest.mark.in_process, pytest.mark.statement("X3")]
 
 ROWS = 3000
 

@@ -15,7 +15,7 @@ from tests.support.composed import Composed, difference
 from tests.support.postgres import connected, numbered_rows, run
 from tests.support.waiting import beside, until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.in_process]
 
 ROWS = 3000
 

@@ -444,6 +444,7 @@ def test_kept_log_is_seen_by_its_signals_and_orphaned_slots_by_doctor(make: Make
         list(postgres_slots(table.database, set()))
 
 
+@pytest.mark.long
 def test_a_window_is_streamed_and_never_held(make: Make) -> None:
     """One transaction of 60 MB, whose rows differ, takes a few of this process's."""
     table = make()

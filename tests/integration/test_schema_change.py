@@ -16,7 +16,7 @@ from tests.support import mysql
 from tests.support.composed import Composed, difference
 from tests.support.postgres import run
 
-pytestmark = [pytest.mark.integration, pytest.mark.statement("X6")]
+pytestmark = [pytest.mark.integration, pytest.mark.in_process, pytest.mark.statement("X6")]
 
 ROWS = 2_000
 

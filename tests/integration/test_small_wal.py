@@ -19,19 +19,20 @@ from airflow_provider_backpressure.core.config import Budget, SlotLag
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.monitoring.new_data import Unread
 from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import LogLost, SnapshotLost, SourceRefused
-from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import PostgresSource
 from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance, as_callbacks
 from dev.proxy import Proxy
 from dev.services import Server, Services
 from tests.conftest import fresh_database
 from tests.support.catching_up import FILL, TABLE, Followed, follow
-from tests.support.composed import Composed
+from tests.support.composed import IN_PROCESS, Composed
+from tests.support.marks import mark_long
 from tests.support.postgres import connected
 from tests.support.waiting import beside, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.in_process, pytest.mark.timeout(600)]
 
 SMALL = "postgres:small"
 MIB = 2**20
@@ -64,15 +65,14 @@ def followed(
     small: Server,
     database: Endpoint,
     proxy: Proxy,
-    connect: Server,
     ledger_url: str,
-    runner: ConnectRunner,
+    runner: Runner,
     logins: dict[str, Endpoint],
 ) -> Iterator[Followed]:
     """``public.t`` of the small server into ``raw.t`` of another one."""
     with fresh_database(small) as source:
         sink = replace(database, host="127.0.0.1", port=proxy.port)
-        composed = Composed(source=source, sink=sink, ledger_url=ledger_url, remote=connect.url, ui_url=connect.ui_url)
+        composed = Composed(source=source, sink=sink, ledger_url=ledger_url, remote=IN_PROCESS)
         yield follow(composed, runner, logins)
 
 
@@ -246,7 +246,7 @@ async def hear(*, context: dict[str, Any]) -> None:
     TOLD.append(context["backpressure_event"])
 
 
-@pytest.mark.parametrize("policy", ["stop_and_keep", "drop_slot_and_restart"])
+@pytest.mark.parametrize("policy", mark_long(["stop_and_keep", "drop_slot_and_restart"], quick=["stop_and_keep"]))
 def test_between_runs_the_triggerer_lets_the_policy_act_and_tells(
     followed: Followed, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
@@ -344,6 +344,7 @@ def test_what_an_idle_server_logs_leaves_no_token(followed: Followed) -> None:
 
 
 @pytest.mark.statement("X3")
+@pytest.mark.long
 def test_a_source_that_was_restored_and_written_past_its_log_is_noticed(
     followed: Followed, services: Services, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from tests.support.composed import Composed, compare_with_snapshot, difference, 
 from tests.support.postgres import connected, run
 from tests.support.waiting import beside, until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.in_process]
 
 KEYED = "CREATE TABLE t (id int PRIMARY KEY, v int, pad text)"
 KEYLESS = "CREATE TABLE t (id int, v int, pad text)"
@@ -98,6 +98,7 @@ def test_the_total_is_that_of_the_snapshot_and_what_is_short_of_it_does_not_end(
     composed.finish()
 
 
+@pytest.mark.on_spark
 def test_the_frame_path_reads_in_the_snapshot_too(composed: Composed, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(composed.source, KEYLESS)
     composed = replace(composed, transform="SELECT * FROM source")
@@ -144,6 +145,7 @@ def ended(endpoint: Endpoint) -> None:
 
 @pytest.mark.statement("X2")
 @pytest.mark.fault(3)
+@pytest.mark.long
 def test_a_lane_that_is_killed_costs_the_plan_of_a_table_without_a_key(
     composed: Composed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +269,7 @@ def test_a_server_that_ends_idle_transactions_leaves_the_keeper_alone(composed: 
 
 
 @pytest.mark.statement("T10", "X1")
+@pytest.mark.long
 def test_increments_add_up_to_the_source(composed: Composed) -> None:
     """T10: the first run brings the table, each later one its window; the target equals the source after each."""
     composed = replace(composed, reading={"increment_column": "id"}, consistency="static")

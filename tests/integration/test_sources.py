@@ -42,6 +42,7 @@ def emptied(mysql: Endpoint, kafka: Server) -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("emptied")
+@pytest.mark.long
 def test_the_sources_are_filled_once(postgres: Server, mysql: Endpoint, kafka: Server) -> None:
     """By connections in the environment alone; a second run leaves everything as it is."""
     login = {"host": postgres.host, "port": postgres.port, "login": postgres.user, "password": postgres.password}

@@ -15,7 +15,7 @@ from tests.support.postgres import run
 from tests.support.standby import wait_for_replay
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.statement("V5")]
+pytestmark = [pytest.mark.integration, pytest.mark.in_process, pytest.mark.statement("V5")]
 
 
 @pytest.fixture

@@ -156,6 +156,7 @@ def test_snapshots_may_be_lost_several_times(composed: Composed, monkeypatch: py
     assert compare_with_snapshot(composed) == (0, 0)
 
 
+@pytest.mark.long
 def test_a_target_that_the_product_creates_has_an_index_as_long_as_it_is_corrected(
     composed: Composed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -308,6 +309,7 @@ def test_committed_ranges_that_did_not_change_write_nothing(
 
 
 @pytest.mark.fault(7)
+@pytest.mark.long
 def test_a_frozen_attempt_of_the_first_snapshot_is_refused_when_it_is_thawed(
     composed: Composed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,7 +352,7 @@ def test_a_frozen_attempt_of_the_first_snapshot_is_refused_when_it_is_thawed(
 
 
 @pytest.mark.statement("X3")
-@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=LONG), "mirror"])
+@pytest.mark.parametrize("mode", [*(pytest.param(mode, marks=LONG) for mode in ("append", "upsert")), "mirror"])
 def test_a_wrong_range_is_repaired_in_a_new_snapshot(
     composed: Composed, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +379,7 @@ def test_a_wrong_range_is_repaired_in_a_new_snapshot(
     ]
 
 
+@pytest.mark.long
 def test_rows_of_others_are_left_alone(composed: Composed, monkeypatch: pytest.MonkeyPatch) -> None:
     """A range that changed, and in which somebody else has written, is not corrected: the plan is closed as before."""
     with opened(composed, monkeypatch) as ports:
@@ -394,7 +397,7 @@ def test_rows_of_others_are_left_alone(composed: Composed, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("side", "statement"),
     [
-        ("source", "VACUUM FULL t"),
+        pytest.param("source", "VACUUM FULL t", marks=LONG),
         ("sink", "VACUUM FULL raw.t"),
     ],
 )

@@ -16,17 +16,18 @@ from airflow_provider_backpressure.core.config import Budget, Consistency, NewCo
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_storage import check_kept, find_exchanged
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import PostgresSource
 from tests.support.catching_up import Followed, follow
 from tests.support.composed import Composed, difference
+from tests.support.marks import mark_long
 from tests.support.postgres import connected, new_role, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.statement("X6")]
+pytestmark = [pytest.mark.integration, pytest.mark.in_process, pytest.mark.statement("X6")]
 
 PLAIN = ("CREATE TABLE t (id int PRIMARY KEY, v int, doc text)",)
 KEYLESS = ("CREATE TABLE t (id int, v int, doc text)",)
@@ -294,7 +295,7 @@ def test_a_table_that_stays_locked_is_tried_again(database: Endpoint, monkeypatc
             source.read_spec(snapshot)
 
 
-@pytest.mark.parametrize("mode", ["append", "replace"])
+@pytest.mark.parametrize("mode", mark_long(["append", "replace"], quick=["replace"]))
 def test_rows_that_a_rewrite_hid_are_read_again(hydration: Composed, mode: str) -> None:
     """X6: truncated and filled again between two ranges; what is published is the table at one moment."""
     run(hydration.source, *PLAIN, FILL)
@@ -328,7 +329,7 @@ def test_a_table_that_is_rewritten_before_the_first_range_is_planned_again(hydra
 
 
 @pytest.fixture
-def followed(hydration: Composed, runner: ConnectRunner, logins: dict[str, Endpoint]) -> Followed:
+def followed(hydration: Composed, runner: Runner, logins: dict[str, Endpoint]) -> Followed:
     """``public.t`` of 1,000 rows, which ``raw.t`` follows."""
     run(hydration.source, *PLAIN, FILL)
     made = follow(hydration, runner, logins)

@@ -20,7 +20,6 @@ from airflow_provider_backpressure.core.planning.change_windows import check_cau
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import SourceRefused
-from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests.support.composed import Composed, Ports, difference
 from tests.support.ledgers import new_ledger
 from tests.support.postgres import connected, run
@@ -116,9 +115,7 @@ class Followed:
         )
 
 
-def follow(
-    hydration: Composed, runner: ConnectRunner, logins: dict[str, Endpoint], budget: Budget | None = None
-) -> Followed:
+def follow(hydration: Composed, runner: Runner, logins: dict[str, Endpoint], budget: Budget | None = None) -> Followed:
     """Let a hydration follow its source, run by a session that logs in by these."""
     logins.update({name: replace(getattr(hydration, name), conn_id=name) for name in ("source", "sink")})
     budget = budget or Budget(credits=2, range_rows=2000)

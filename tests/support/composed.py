@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, LandedSource, MySQLSource, PostgresSource
 from tests.support import lakes
+from tests.support.local_runner import LocalRunner
 from tests.support.postgres import connected, run
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ _idle: dict[str, list[tuple[ConnectRunner, dict[str, Endpoint], float]]] = {}
 """Runners that nobody uses, with their logins and when they were used last, by the address of their server."""
 IDLE_SECONDS = 1_800.0
 """After which a runner is not used again: Spark ends a session of which it has heard nothing for an hour."""
+
+
+IN_PROCESS = "in-process"
+"""In place of the address of a Spark Connect server: threads carry the ranges out by the code of Spark's tasks."""
 
 
 @contextmanager
@@ -123,9 +128,15 @@ class Composed:
             sink = stack.enter_context(closing(self._sink(sink_at)))
             if runner is None:
                 logins = {"source": source_at, "sink": sink_at}
-                own = ConnectRunner(self.remote, logins, ui_url=self.ui_url, shares=True) if self.shares else None
-                runner = stack.enter_context(closing(own) if own else warm_runner(self.remote, self.ui_url, logins))
+                runner = stack.enter_context(self._runner(logins))
             yield Ports(composed=self, ledger=ledger, source=source, sink=sink, runner=runner)
+
+    def _runner(self, logins: dict[str, Endpoint]) -> AbstractContextManager[Runner]:
+        if self.remote == IN_PROCESS:
+            return closing(LocalRunner(logins=logins))
+        if self.shares:
+            return closing(ConnectRunner(self.remote, logins, ui_url=self.ui_url, shares=True))
+        return warm_runner(self.remote, self.ui_url, logins)
 
     def declared(self) -> "SourceDeclaration":
         """Return the source's declaration."""

@@ -1,6 +1,7 @@
 """Which versions count as tried: those that the documentation shows, and the suite's own."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -20,22 +21,28 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "versions.md
 HERE = (".".join(map(str, AIRFLOW)), minor(pyspark))
 
 
-def shown() -> set[tuple[str, str, str]]:
-    """Return the cells of the page's first table that were equal, by minor versions."""
-    lines = (line for line in PAGE.read_text().splitlines() if line.startswith("| "))
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    servers = [head.split()[-1] for head in rows[0][2:]]
+def shown() -> tuple[set[tuple[str, ...]], set[tuple[str, ...]]]:
+    """Return the cells that were equal, by minor versions: over Spark Connect, and by spark-submit."""
+    parts = PAGE.read_text().split("\n\n")
+    connect, submit = (part.splitlines() for part in parts if re.match(r"\| Airflow \| (Client|spark-submit) of", part))
+    return _equal(connect, names=2), _equal(submit, names=1)
+
+
+def _equal(lines: list[str], *, names: int) -> set[tuple[str, ...]]:
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    servers = [minor(name.split()[-1]) for name in head[names:]]
     return {
-        (minor(row[0]), minor(row[1]), minor(server))
-        for row in rows[1:]
-        for server, found in zip(servers, row[2:], strict=False)
+        (*map(minor, row[:names]), server)
+        for row in rows
+        for server, found in zip(servers, row[names:], strict=True)
         if found == "equal"
     }
 
 
 def test_what_counts_as_tried_is_what_was_seen():
-    assert shown() | {(*HERE, HERE[1])} == OVER_CONNECT
-    assert {HERE} == SUBMITTED
+    connect, submit = shown()
+    assert connect | {(*HERE, HERE[1])} == OVER_CONNECT
+    assert submit | {HERE} == SUBMITTED
 
 
 @pytest.mark.parametrize("version", ["4.0.0", "4.1.0-preview2", "5.0.0", "dev", ""])
@@ -49,8 +56,8 @@ def test_spark_submit_of_another_version_is_a_warning(caplog):
     caplog.set_level(logging.WARNING)
     warn_untried_submit(pyspark, where="yarn")
     assert caplog.messages == []
-    warn_untried_submit("3.5.9", where="yarn")
+    warn_untried_submit("3.4.9", where="yarn")
     assert caplog.messages == [
-        f"spark-submit of Spark 3.5.9 to yarn was not tried under Airflow {HERE[0]}: docs/reference/versions.md lists "
+        f"spark-submit of Spark 3.4.9 to yarn was not tried under Airflow {HERE[0]}: docs/reference/versions.md lists "
         "the versions that were."
     ]
