@@ -130,6 +130,12 @@ SUITES = (
         options=lambda rows: ["--changes", str(max(rows // 20, 10_000)), "--seconds", "60" if rows >= ROWS else "10"],
     ),
     Suite(
+        name="stream",
+        about="changes of eight tables: by one log, by a log for each, by PostgreSQL's own replication",
+        minutes=10,
+        options=_scaled("--changes", 0.03, 5_000),
+    ),
+    Suite(
         name="push",
         about="push against polling while ranges wait",
         minutes=14,

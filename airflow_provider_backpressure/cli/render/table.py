@@ -1,5 +1,6 @@
 """Many hydrations: a table with a line or two for each, and the one line of a log."""
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -21,6 +22,8 @@ STATE = max(len(state.value) for state in State)
 STYLES = {State.FAILED: "bold red", State.STALE: "yellow", State.THROTTLED: "yellow", State.SUCCEEDED: "green"}
 """Red is for faults only."""
 GAP = "  "
+SHARED_LOG = re.compile(r"^(?:(.*)\.)?backpressure_[0-9a-f]{32}$")
+"""Name of a log that tables share, alone and in the schema of their plans; dom.js has the same."""
 
 
 def overview(found: Sequence[HydrationSummary], console: Console) -> Group:
@@ -76,8 +79,9 @@ def _note(now: HydrationSummary) -> str:
 
 
 def short(identity: str) -> str:
-    """Return a table's name without its address."""
-    return identity.rpartition("/")[2]
+    """Return a table's name without its address. The id in the name of a log that tables share says nothing."""
+    name = identity.rpartition("/")[2]
+    return SHARED_LOG.sub(lambda found: f"shared log ({found[1]})" if found[1] else "shared log", name)
 
 
 def _label(identity: str) -> str:

@@ -117,8 +117,10 @@ export function named(identity) {
   const rest = identity.split("/").slice(3).join("/");
   const [place, ...table] = rest.split("/");
   const whole = table.join("/") || place || identity;
-  // A hash distinguishes a part of a table from other parts: it says nothing to people.
-  const name = whole.replace(/#[0-9a-f]{12}$/, "");
+  // A hash distinguishes a part of a table from other parts, or is the id of a log that tables share: it says nothing to people.
+  const name = whole
+    .replace(/#[0-9a-f]{12}$/, "")
+    .replace(/^(?:(.*)\.)?backpressure_[0-9a-f]{32}$/, (_, schema) => (schema ? `shared log (${schema})` : "shared log"));
   const kind = identity.split("://")[0];
   // One name may go into several kinds of target: a list has to show which.
   const label = kind === "postgres" ? name : `${name} (${kind})`;

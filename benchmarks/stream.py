@@ -1,0 +1,357 @@
+"""Changes of several tables: replayed by one log for all, by a log for each table, and by PostgreSQL's own replication.
+
+``python -m benchmarks.stream`` fills tables, lets every side copy them, and then writes a backlog that each side
+replays alone. The sides have the same source, and servers with the same settings that wait for the disk.
+"""
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.planning.stream_windows import Member, StreamPlanner
+from airflow_provider_backpressure.core.ports import Runner, Source
+from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.ports.sink import Sink
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.ledger.migration import migrate
+from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.sinks import PostgresSink
+from airflow_provider_backpressure.sources import PostgresSource
+from benchmarks import machine, page, report
+from benchmarks.accounting import Accounts
+from benchmarks.stage import LIGHT, SETTINGS, WORKERS
+from dev.databases import open_database
+from dev.fingerprints import Fingerprint
+from dev.services import Server, Services
+from dev.tpch import fingerprint
+
+HEADING = "Changes of several tables"
+SIDES = {
+    "stream": "ours, one log for all tables",
+    "slots": "ours, a log for each table",
+    "server": "PostgreSQL's logical replication",
+}
+ROWS = 20_000
+"""Of each table, before the changes."""
+IN_TRANSACTION = 20
+BUDGET = Budget(credits=2)
+PATIENCE_SECONDS = 3600
+console = Console()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What one side took for one backlog."""
+
+    side: str
+    seconds: float
+    cpu_seconds: float
+    """Of Spark, both databases and this process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Follower:
+    """One of our sides: hydrations of all tables into the schema of its name."""
+
+    side: str
+    names: Sequence[str]
+    source: Endpoint
+    sink: Endpoint
+    ledger: Ledger
+    runner: Runner
+    stream: str
+    """Id of the log that the tables share; empty where each has its own."""
+
+    def copy(self) -> None:
+        """Let the log be kept, and copy the tables."""
+        if self.stream:
+            with self._stream_planner() as planner:
+                planner.begin()
+        for name in self.names:
+            self._run(name)
+        self.replay()
+
+    def replay(self) -> None:
+        """Replay what was written by now, until nothing is left."""
+        if not self.stream:
+            for name in self.names:
+                self._run(name)
+            return
+        with ExitStack() as stack:
+            planner = stack.enter_context(self._stream_planner())
+            members = [stack.enter_context(self._member(name)) for name in self.names]
+            while (planned := planner.follow(members).planned) is not None:
+                self._drain(self.stream, planned.plan, planner.source, planner.sink)
+
+    def _run(self, name: str) -> None:
+        """Plan a table and drain it, with what follows where it has a log of its own."""
+        with self._table(name) as (planner, source, sink):
+            hydration_id, more = planner.plan().hydration.id, True
+            while more:
+                plan = self.ledger.hydration(hydration_id).plan
+                assert plan is not None
+                self._drain(hydration_id, plan, source, sink)
+                more = planner.follow()
+            # The next run plans windows behind these; it would go on with them otherwise.
+            self.ledger.finish(hydration_id)
+
+    @contextmanager
+    def _table(self, name: str) -> Iterator[tuple[Planner, Source, Sink]]:
+        declared = PostgresSource(conn_id="source", table=f"public.{name}")
+        with ExitStack() as stack:
+            source = stack.enter_context(closing(declared.open(self.source)))
+            sink = PostgresSink(conn_id="sink", table=f"{self.side}.{name}").open(self.sink)
+            stack.callback(sink.close)
+            planner = Planner(
+                source=source,
+                sink=sink,
+                runner=self.runner,
+                ledger=self.ledger,
+                budget=BUDGET,
+                mode=Mode.UPSERT,
+                consistency=Consistency.CATCH_UP,
+                owner="benchmark",
+                cluster="spark",
+                stream=self.stream,
+            )
+            yield planner, source, sink
+
+    @contextmanager
+    def _member(self, name: str) -> Iterator[Member]:
+        with self._table(name) as (_, source, sink):
+            known = self.ledger.hydrations()
+            hydration = next(one for one in known if one.sink_identity == sink.identity)
+            yield Member(hydration=hydration, source=source, sink=sink)
+
+    @contextmanager
+    def _stream_planner(self) -> Iterator[StreamPlanner]:
+        declared = PostgresSource(conn_id="source", table=f"public.{self.names[0]}")
+        tables = [f"public.{name}" for name in self.names]
+        with ExitStack() as stack:
+            source = stack.enter_context(closing(declared.open_stream(self.source, self.stream, tables)))
+            sink = PostgresSink(conn_id="sink", table=f"{self.side}.any").open_stream(self.sink, self.stream)
+            stack.callback(sink.close)
+            yield StreamPlanner(
+                stream=self.stream,
+                source=source,
+                sink=sink,
+                runner=self.runner,
+                ledger=self.ledger,
+                budget=BUDGET,
+                owner="benchmark",
+                cluster="spark",
+            )
+
+    def _drain(self, hydration_id: str, plan: Plan, source: Source, sink: Sink) -> None:
+        Hydrator(
+            hydration_id=hydration_id,
+            plan=plan,
+            lane="lane",
+            ledger=self.ledger,
+            source=source,
+            sink=sink,
+            runner=self.runner,
+            limiter=Limiter(ledger=self.ledger, hydration_id=hydration_id, budget=BUDGET, memory=self.runner.memory),
+            budget=BUDGET,
+            share=BUDGET.credits,
+            inline_wait=PATIENCE_SECONDS,
+        ).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A source and a target, each a server of its own, and the tables."""
+
+    source: Server
+    sink: Server
+    names: Sequence[str]
+
+    def fill(self) -> None:
+        """Make the tables, and those of the subscription."""
+        with open_database(self.sink, "postgres") as sink, open_database(self.source, "postgres") as source:
+            for name in self.names:
+                table = f"CREATE TABLE {name} (id int PRIMARY KEY, v int, note text, at timestamptz DEFAULT now())"
+                sink.execute(table)
+                source.execute(table)
+                source.execute(f"INSERT INTO {name} SELECT g, 0, md5(g::text) FROM generate_series(1, {ROWS}) g")
+                source.execute(f"ANALYZE {name}")
+            source.execute("CREATE PUBLICATION plain FOR ALL TABLES")
+            there = f"host={self.source.host} port={self.source.port} dbname=postgres user={self.source.user}"
+            sink.execute(
+                f"CREATE SUBSCRIPTION plain CONNECTION '{there} password={self.source.password}' PUBLICATION plain"
+            )
+            self._wait(lambda: not sink.execute("SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r'").fetchall())
+            # Its workers go on to look for work while other sides have their turn.
+            sink.execute("ALTER SUBSCRIPTION plain DISABLE")
+
+    def write(self, changes: int, draw: random.Random) -> None:
+        """Write a backlog: of ten changes six update, two insert and two delete, in transactions over two tables."""
+        made = 0
+        with open_database(self.source, "postgres") as connection:
+            while made < changes:
+                with connection.transaction():
+                    for name in draw.sample(list(self.names), min(2, len(self.names))):
+                        key = draw.randint(1, 2 * ROWS)
+                        connection.execute(
+                            f"UPDATE {name} SET v = v + 1, at = now() WHERE id BETWEEN {key} AND {key + 5}"
+                        )
+                        connection.execute(
+                            f"INSERT INTO {name} SELECT g, 1, md5(g::text) FROM generate_series({key}, {key + 7}) g"
+                            " ON CONFLICT (id) DO UPDATE SET note = excluded.note"
+                        )
+                        connection.execute(f"DELETE FROM {name} WHERE id BETWEEN {key} AND {key + 1}")
+                        made += 16
+            connection.execute("CHECKPOINT")
+
+    def replicate(self) -> None:
+        """Let the server's own replication apply what was written by now."""
+        with open_database(self.sink, "postgres") as sink, open_database(self.source, "postgres") as source:
+            (end,) = source.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()[0]
+            sink.execute("ALTER SUBSCRIPTION plain ENABLE")
+            query = f"SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots WHERE slot_name = 'plain'"
+            self._wait(lambda: source.execute(query).fetchall() == [(True,)])
+            sink.execute("ALTER SUBSCRIPTION plain DISABLE")
+
+    def check(self, schemas: Sequence[str]) -> None:
+        """Raise where a target is not its source: figures of half a job say nothing."""
+        with open_database(self.sink, "postgres") as sink, open_database(self.source, "postgres") as source:
+            for name in self.names:
+                wanted: Fingerprint = fingerprint(source, "public", name)
+                for schema in schemas:
+                    if (found := fingerprint(sink, schema, name)) != wanted:
+                        raise RuntimeError(f"{schema}.{name} is not equal to its source: {found}, not {wanted}")
+
+    def _wait(self, reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not reached():
+            if time.monotonic() > deadline:
+                raise RuntimeError("PostgreSQL's own replication does not come to its end")
+            time.sleep(0.05)
+
+
+def endpoint(server: Server, conn_id: str) -> Endpoint:
+    """Return how a server is reached."""
+    return Endpoint(
+        conn_id=conn_id,
+        host=server.host,
+        port=server.port,
+        database="postgres",
+        user=server.user or "",
+        password=server.password or "",
+    )
+
+
+def measure(services: Services, tables: int, changes: int, turns: int) -> list[Turn]:
+    """Write backlogs, and let every side replay each of them, in another order each time."""
+    logical = {"postgres": SETTINGS["postgres"] | {"wal_level": "logical", "max_replication_slots": str(tables + 8)}}
+    up = services.up("postgres:source", "postgres:sink", fsync=True, settings=logical)
+    stage = Stage(
+        source=up["postgres:source"], sink=up["postgres:sink"], names=[f"t{number}" for number in range(tables)]
+    )
+    conf = WORKERS | {"spark.driver.extraJavaOptions": LIGHT}
+    spark = services.up("connect:stream", jars=(), spark_conf=conf)["connect:stream"]
+    stage.fill()
+    with open_database(stage.sink, "postgres") as connection:
+        connection.execute("CREATE DATABASE ledger")
+    at = stage.sink
+    url = f"postgresql+psycopg://{at.user}:{at.password}@{at.host}:{at.port}/ledger"
+    migrate(url)
+    logins = {"source": endpoint(stage.source, "source"), "sink": endpoint(stage.sink, "sink")}
+    draw, found = random.Random(1), []
+    with closing(SqlLedger(url)) as ledger, closing(ConnectRunner(spark.url, logins, ui_url=spark.ui_url)) as runner:
+        ours = [
+            Follower(side=side, names=stage.names, **logins, ledger=ledger, runner=runner, stream=stream)
+            for side, stream in (("stream", uuid.uuid4().hex), ("slots", ""))
+        ]
+        for follower in ours:
+            follower.copy()
+        work = {follower.side: follower.replay for follower in ours} | {"server": stage.replicate}
+        roots = {"spark": spark.pid or 0, "source": stage.source.pid or 0, "sink": stage.sink.pid or 0}
+        for number in range(turns):
+            stage.write(changes, draw)
+            order = list(SIDES)[number % 3 :] + list(SIDES)[: number % 3]
+            for side in order:
+                # The servers are children of this process, so its own time is not that of its tree.
+                began = time.process_time()
+                with Accounts(roots, own=("spark",)) as accounts:
+                    work[side]()
+                parts = {name: tree.cpu_seconds for name, tree in accounts.trees.items()}
+                parts["client"] = time.process_time() - began
+                found.append(Turn(side=side, seconds=accounts.seconds, cpu_seconds=sum(parts.values())))
+                shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
+                console.print(f"{side}: {accounts.seconds:.1f} s, {found[-1].cpu_seconds:.1f} CPU s ({shown})")
+            stage.check(("stream", "slots", "public"))
+    return found
+
+
+def section(command: str, turns: Sequence[Turn], tables: int, changes: int, about: dict[str, str]) -> str:
+    """Return the figures as Markdown: the median of each side."""
+    figures = {}
+    for side in SIDES:
+        own = [each for each in turns if each.side == side]
+        figures[side] = tuple(
+            statistics.median(getattr(each, name) for each in own) for name in ("seconds", "cpu_seconds")
+        )
+    floor = figures["server"][1]
+    lines = [
+        f"| {SIDES[side]} | {seconds:.1f} | {changes / seconds:,.0f} | {cpu:.1f} | {cpu / changes * 1e6:.0f} | "
+        f"{cpu / floor:.2f} |"
+        for side, (seconds, cpu) in figures.items()
+    ]
+    return "\n".join(
+        [
+            f"{changes:,} changes of {tables} tables into PostgreSQL, in transactions over two tables. All are written "
+            "before they are replayed:",
+            f"\n```sh\n{command}\n```\n",
+            "| side | wall s | changes/s | CPU s | µs of CPU a change | CPU over PostgreSQL's own |",
+            "|---|---|---|---|---|---|",
+            *lines,
+            "",
+            "CPU is that of Spark, both servers and the lane, planning included. After each backlog every target is "
+            "compared with the source.\n",
+            report.machine(about),
+        ]
+    )
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stream", description=__doc__)
+    parser.add_argument("--tables", type=int, default=8)
+    parser.add_argument("--changes", type=int, default=300_000)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
+    wanted = parser.parse_args()
+    about = machine.describe(jars=())
+    with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
+        services = Services(Path(folder), owner_pid=os.getpid())
+        try:
+            turns = measure(services, wanted.tables, wanted.changes, wanted.turns)
+        finally:
+            services.down(remove=True)
+    command = f"python -m benchmarks.stream --tables {wanted.tables} --changes {wanted.changes} --turns {wanted.turns}"
+    text = section(command, turns, wanted.tables, wanted.changes, about)
+    console.print(text, markup=False)
+    if wanted.write_docs:
+        page.write(HEADING, text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
