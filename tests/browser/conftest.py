@@ -49,7 +49,8 @@ def login(browser: Browser, page: PageServer, contexts: Contexts) -> Iterator[Ca
     yield enter
     for tab in opened:
         tab.evaluate("localStorage.clear()")
-        tab.close()
+        for each in tab.context.pages:
+            each.close()
     assert faults == []
 
 

@@ -394,7 +394,7 @@ def test_it_can_be_heard_and_read_and_used_without_a_mouse(login: Login, page: P
     expect(pause).to_be_focused()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.long), "dark"])
 def test_it_follows_airflow_s_theme(login: Login, page: PageServer, pictures: Path, theme: str):
     """And a picture of each is kept, to be looked at."""
     fresh(page)

@@ -71,9 +71,8 @@ def composed(database: Endpoint, hydration: Composed) -> Composed:
 
 
 @pytest.mark.statement("X1", "X2")
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "parquet" else pytest.mark.long) for kind in lakes.KINDS]
-)
+@pytest.mark.parametrize("kind", lakes.KINDS)
+@pytest.mark.long
 def test_a_table_of_files_on_a_full_disk(
     composed: Composed, disk: Disk, session: Session, kind: str, tmp_path: Path
 ) -> None:

@@ -240,6 +240,7 @@ def test_a_range_that_holds_only_markers_is_committed(stage: Stage) -> None:
 
 @pytest.mark.statement("X6")
 @pytest.mark.fault(18)
+@pytest.mark.long
 def test_a_compacted_topic_is_read_to_its_end(stage: Stage) -> None:
     """X6: where the cleaner took records away, the rest arrives, and the ranges of the gaps are complete."""
     topic = stage.topic(

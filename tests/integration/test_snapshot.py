@@ -99,6 +99,7 @@ def test_the_total_is_that_of_the_snapshot_and_what_is_short_of_it_does_not_end(
 
 
 @pytest.mark.on_spark
+@pytest.mark.long
 def test_the_frame_path_reads_in_the_snapshot_too(composed: Composed, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(composed.source, KEYLESS)
     composed = replace(composed, transform="SELECT * FROM source")
