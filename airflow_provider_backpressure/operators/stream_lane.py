@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome
 from airflow_provider_backpressure.core.execution.work_pool import Finished
 from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.exceptions import BackpressureError, PlanOutdated, SnapshotLost, Terminal
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    PlanOutdated,
+    RangeFailed,
+    SnapshotLost,
+    Terminal,
+)
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.operators.lane_progress import ENDED, LaneClock
 from airflow_provider_backpressure.operators.table_lane import Drain, TableLane
@@ -103,13 +109,17 @@ class StreamLane:
         return self.lane.tables.retries and not all(isinstance(error, Terminal) for error in own)
 
     def _follow(self, follow: Follow) -> None:
-        """Replay the windows; a table that they cannot be replayed into is left out, and the others continue."""
+        """Replay the windows; a table that they cannot be replayed into is left out, and the others continue.
+
+        What may pass is left to a retry of the task first: a table that was left out is read again as a whole.
+        """
         while self._result is None:
             try:
                 with self.stream.open() as opened:
                     self._result, self._reminder = follow(opened, opened.ledger.hydration(self.stream.id))
-            except Terminal as error:
-                if not self.stream.park(error):
+            except (Terminal, RangeFailed) as error:
+                waits = self.lane.tables.retries and not isinstance(error, Terminal)
+                if waits or not self.stream.park(error):
                     raise
         self.committed += self._result.committed
         self.found.failed = {**self.stream.left_out, **self.stream.parked, **self.found.failed}

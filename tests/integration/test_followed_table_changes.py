@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from airflow_provider_backpressure.connectors.postgres.tasks import connections
+from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import Fold
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.stream_windows import StreamPlanner
 from airflow_provider_backpressure.exceptions import SourceUnavailable, TablesFailed
@@ -16,6 +18,7 @@ from airflow_provider_backpressure.operators import plan as planning
 from airflow_provider_backpressure.operators.table_lane import TableLane
 from tests.support.ledgers import new_ledger
 from tests.support.operator_flow import OperatorFlow
+from tests.support.postgres import connected
 
 pytestmark = pytest.mark.integration
 
@@ -31,6 +34,11 @@ def lose(flow: OperatorFlow) -> None:
     """Remove the log from the source."""
     (name,) = flow.slots()
     flow.do(f"SELECT pg_drop_replication_slot('{name}')", f"DROP PUBLICATION {name}")
+
+
+def plans(flow: OperatorFlow) -> set[str]:
+    """Return the plans by which tables were read as a whole."""
+    return {one.plan.plan_id for one in flow.hydrations() if one.plan and one.plan.stream}
 
 
 @pytest.mark.statement("W6")
@@ -95,11 +103,80 @@ def test_a_table_whose_changes_are_refused_is_parked(flow: OperatorFlow) -> None
     assert len(flow.slots()) == 1
 
 
+@pytest.mark.statement("W6")
+def test_a_table_that_is_locked_is_parked_once_no_try_is_left(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W6: retries may find it free, and a table that is left out costs a copy. Then the others continue."""
+    assert flow.run()
+    before = plans(flow)
+    flow.do(*(f"UPDATE {name} SET v = 1" for name in flow.names), "DELETE FROM b WHERE id > 90")
+    second = flow.with_run("run 2")
+    tables = second.plan()
+    monkeypatch.setitem(connections._SETTINGS, "lock_timeout", "200ms")
+    failed = r"1 of 3 tables have failed:\n- public\.b: Range 0 failed 3 times.* due to lock timeout"
+    with connected(flow.database, autocommit=False) as connection:
+        connection.execute("LOCK TABLE raw.b IN EXCLUSIVE MODE")
+        with pytest.raises(TablesFailed, match="3 of 3 tables have failed"):
+            second.hydrate(tables, tries=2)
+        assert sorted(flow.differs()) == ["a", "b", "c"]
+        with pytest.raises(TablesFailed, match=failed):
+            second.hydrate(tables)
+        connection.rollback()
+    assert flow.differs("a", "c") == {}
+    flow.do("UPDATE c SET v = 2")
+    assert flow.with_run("run 3").run()
+    assert flow.differs() == {}
+    assert len(before - plans(flow)) == 1, "one was read again"
+
+
+@pytest.mark.statement("W6")
+def test_a_table_with_a_trigger_in_the_way_is_parked(flow: OperatorFlow) -> None:
+    """W6: the trigger writes rows into the target that the source does not have."""
+    assert flow.run()
+    flow.do(
+        "CREATE FUNCTION raw.again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO raw.b VALUES (NEW.id + 1000, 0, ''); RETURN NULL; END $$",
+        "CREATE TRIGGER again AFTER UPDATE ON raw.b FOR EACH ROW EXECUTE FUNCTION raw.again()",
+        *(f"UPDATE {name} SET v = 1" for name in flow.names),
+    )
+    second = flow.with_run("run 2")
+    with pytest.raises(TablesFailed, match=r"1 of 3 tables have failed:\n- public\.b: .*a trigger or rule changed"):
+        second.hydrate(second.plan())
+    assert flow.differs("a", "c") == {}
+    flow.do("DROP TRIGGER again ON raw.b", "UPDATE b SET v = 2 WHERE id < 9")
+    assert flow.with_run("run 3").run()
+    assert flow.differs() == {}
+
+
+def test_an_error_of_the_server_parks_no_table(flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is ended while the changes of a table are written: that says nothing about the table."""
+    assert flow.run()
+    before, real = plans(flow), Fold.apply
+    flow.do(*(f"UPDATE {name} SET v = 1" for name in flow.names))
+    second = flow.with_run("run 2")
+    tables = second.plan()
+
+    def end(self, changes):
+        if self.number == 1:
+            flow.do(f"SELECT pg_terminate_backend({self.connection.info.backend_pid})")
+        real(self, changes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fold, "apply", end)
+        with pytest.raises(TablesFailed, match="3 of 3 tables have failed"):
+            second.hydrate(tables)
+    second.hydrate(tables)
+    second.verify(tables)
+    assert flow.differs() == {}
+    assert plans(flow) == before
+
+
 def test_no_window_leaves_a_table_out_that_a_retry_may_read(
     flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = flow.plan()
-    before, real = {one.plan.plan_id for one in flow.hydrations() if one.plan.stream}, TableLane._drain
+    before, real = plans(flow), TableLane._drain
 
     def fail(self, pair, drain):
         if pair.table == "public.b":
@@ -113,7 +190,7 @@ def test_no_window_leaves_a_table_out_that_a_retry_may_read(
     flow.hydrate(tables, tries=2)
     flow.verify(tables)
     assert flow.differs() == {}
-    assert {one.plan.plan_id for one in flow.hydrations() if one.plan.stream} == before, "none was read again"
+    assert plans(flow) == before, "none was read again"
 
 
 def test_a_table_that_cannot_be_planned_for_now_is_not_read_again(
@@ -121,7 +198,7 @@ def test_a_table_that_cannot_be_planned_for_now_is_not_read_again(
 ) -> None:
     assert flow.run()
     flow.do(*(f"UPDATE {name} SET v = 1" for name in flow.names))
-    before = {one.plan.plan_id for one in flow.hydrations() if one.plan.stream}
+    before = plans(flow)
     second, real = flow.with_run("run 2"), planning.PlanSnapshotOperator._plan_table
 
     def fail(self, context, tables, pair, stream):
@@ -138,7 +215,7 @@ def test_a_table_that_cannot_be_planned_for_now_is_not_read_again(
     second.hydrate(tables)
     second.verify(tables)
     assert flow.differs() == {}
-    assert {one.plan.plan_id for one in flow.hydrations() if one.plan.stream} == before
+    assert plans(flow) == before
 
 
 def test_a_table_with_a_log_of_its_own_keeps_it_until_it_is_read_again(

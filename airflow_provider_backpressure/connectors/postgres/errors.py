@@ -10,6 +10,8 @@ from airflow_provider_backpressure.exceptions import Terminal, Transient
 
 _PASSING = ("08", "40", "53", "55006", "55P03", "57014", "57P", "58")
 """Classes and codes of SQLSTATE that may be gone the next time: connection, conflict, resources, lock, shutdown."""
+_HELD_UP = ("40P01", "55006", "55P03", "57014")
+"""Of those what is about the tables of a statement: the server serves others meanwhile."""
 _REFUSED_AT_THE_DOOR = (
     *("authentication failed", "no password supplied", "does not exist", "pg_hba.conf", "permission"),
     *("certificate", "does not support SSL"),
@@ -46,6 +48,12 @@ def is_lost(error: psycopg.Error) -> bool:
     if isinstance(error, psycopg.InterfaceError):
         return True
     return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P01") in {"57P01", "57P02", "57P05"}
+
+
+def is_held_up(error: Exception) -> bool:
+    """Whether a translated error says that the tables of a statement are in use: the server serves others meanwhile."""
+    cause = error.__cause__
+    return isinstance(cause, psycopg.Error) and not is_lost(cause) and cause.sqlstate in _HELD_UP
 
 
 def words(error: psycopg.Error) -> str:

@@ -15,6 +15,7 @@ from functools import partial
 import psycopg
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.errors import is_held_up
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy as binary
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SINK
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, print_as_text
@@ -28,8 +29,8 @@ from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPos
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
-from airflow_provider_backpressure.core.snapshot.table_refusals import name_table
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.core.snapshot.table_refusals import is_of_table, name_table
+from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
 from airflow_provider_backpressure.spark.change_rows import (
     DELETE,
     FIELDS,
@@ -82,7 +83,7 @@ def _fill_tables(
     changed = _load_tables(folds, changes, total, spec.tag)
     # In the order of the message, which is the same in every attempt: two of them cannot block each other.
     for number in sorted(changed):
-        with name_table(spec.tables[number]), SINK.translate_errors(sink):
+        with name_table(spec.tables[number], names=_is_of_table), SINK.translate_errors(sink):
             folds[number].apply(changes.tables[number])
     read_at = [LogPosition.parse(table.read_at) for table in changes.tables if table.read_at]
     return SliceResult(
@@ -92,6 +93,11 @@ def _fill_tables(
         checksum=str(total),
         read_at=str(max(read_at)) if read_at else "",
     )
+
+
+def _is_of_table(error: BackpressureError) -> bool:
+    """Whether an error is about the table whose changes are written or asked for, also a lock on it."""
+    return is_of_table(error) or is_held_up(error)
 
 
 def _load_tables(folds: "Sequence[Fold]", changes: SharedChanges, total: RowSum, tag: str) -> set[int]:

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from airflow_provider_backpressure.connectors.postgres.errors import Errors
+from airflow_provider_backpressure.connectors.postgres.errors import Errors, is_held_up
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
 
@@ -37,6 +37,25 @@ def test_what_may_pass_is_transient(error: psycopg.Error) -> None:
     with pytest.raises(SourceUnavailable, match=r"db:5432/shop \(connection shop_db\)") as raised, translated():
         raise error
     assert raised.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    ("error", "held_up"),
+    [
+        (pg.LockNotAvailable("canceling statement due to lock timeout"), True),
+        (pg.DeadlockDetected("deadlock detected"), True),
+        (pg.QueryCanceled("canceling statement due to user request"), True),
+        (pg.DiskFull("No space left on device"), False),
+        (pg.AdminShutdown("terminating connection"), False),
+        (psycopg.OperationalError("the connection is lost"), False),
+        (psycopg.InterfaceError("the connection is closed"), False),
+    ],
+)
+def test_a_lock_is_no_error_of_the_server(error: psycopg.Error, held_up: bool) -> None:
+    with pytest.raises(SourceUnavailable) as raised, translated():
+        raise error
+    assert is_held_up(raised.value) is held_up
+    assert not is_held_up(SourceUnavailable("The source does not answer."))
 
 
 @pytest.mark.parametrize("error", [pg.InsufficientPrivilege("permission denied"), pg.UndefinedColumn("no column x")])
