@@ -35,7 +35,7 @@ from airflow_provider_backpressure.core.ports.sink import Activity, Marker, Mirr
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused
+from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused, SinkUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -227,6 +227,7 @@ class SparkTableTarget:
             wanted, kept = pack_state(state, plan.plan_id), self._table.properties()
             if any(kept.get(name) != value for name, value in wanted.items()):
                 self._table.keep(wanted)
+            self._table.tidy()
 
     def publish(self, plan: Plan) -> None:
         """See :meth:`..core.ports.Sink.publish`: there is no ``replace`` here."""
@@ -284,8 +285,14 @@ class SparkTableTarget:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        with translate_errors(self._name):
-            yield
+        try:
+            with translate_errors(self._name):
+                yield
+        except SinkUnavailable:
+            # A server that was started again knows this session no more.
+            self._session.forget()
+            self._opened = None
+            raise
 
     def _find_held(self, plan: Plan) -> tuple[LogState, Holder]:
         """Return the state of the table and its holder; ``PlanSuperseded`` where that is another plan."""

@@ -69,6 +69,9 @@ class DeltaTable(SparkTable):
             "userMetadata", note.to_json()
         ).append()
 
+    def tidy(self) -> None:
+        """See :meth:`SparkTable.tidy`. Files that no commit names go with a VACUUM."""
+
     def _history(self, most: int) -> list[Any]:
         history = self.session.sql(f"DESCRIBE HISTORY {self.quoted} LIMIT {most}")
         return history.select("version", "operation", "userMetadata").collect()

@@ -5,6 +5,7 @@ metadata that is repeated where another commit came first, and refused where the
 """
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from airflow_provider_backpressure.connectors.lake.spark.delta import check_form
 from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
 from airflow_provider_backpressure.core.clock import PollPolicy
-from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 WAP, PUBLISHED, SOURCE = "wap.id", "published-wap-id", "source-snapshot-id"
 HEAD = "current-snapshot-id"
 """Property in which the connector shows the snapshot that readers see."""
+_BRANCH = re.compile(f"{KEY}_[0-9a-f]{{13}}")
+"""Name of a branch that an execution writes to."""
 EXTENSIONS = "IcebergSparkSessionExtensions"
 TRIES = 12
 """Times that a commit of metadata is repeated where others come before it, beside the table's own retries."""
@@ -90,6 +93,13 @@ class IcebergTable(SparkTable):
         self._publish_branch(branch, note)
         self._commit(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS `{branch}`")
 
+    def tidy(self) -> None:
+        """See :meth:`SparkTable.tidy`. A branch keeps its snapshot, with all files, from being expired."""
+        self.refresh()
+        names = [row["name"] for row in self.sql(f"SELECT name FROM {self.quoted}.refs")]  # noqa: S608
+        for name in filter(_BRANCH.fullmatch, names):
+            self._commit(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS `{name}`")
+
     def refresh(self) -> None:
         """Let the session forget what its catalog has cached of the table."""
         self.sql(f"REFRESH TABLE {self.quoted}")
@@ -98,7 +108,7 @@ class IcebergTable(SparkTable):
         catalog, _, rest = self.name.partition(".")
         found = self.sql(f"SELECT snapshot_id, name FROM {self.quoted}.refs WHERE name = '{branch}'")  # noqa: S608
         if not found:
-            raise SinkRefused(f"The branch {branch} of {self.name} was removed while it was written; {RESTART}.")
+            raise SinkUnavailable(f"The branch {branch} of {self.name} was removed while it was written.")
         call = f"CALL `{catalog}`.system.cherrypick_snapshot('{rest}', {found[0]['snapshot_id']})"
         try:
             self._commit(call)

@@ -59,6 +59,13 @@ class SqlSession:
                 session.client.release_session()
             session.client._channel.close()
 
+    def forget(self) -> None:
+        """Let go of a session that may be gone, without a word to the server: the next question opens another one."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            session.client._channel.close()
+
     def _open(self) -> SparkSession:
         try:
             channel = DefaultChannelBuilder(self._endpoint.password)

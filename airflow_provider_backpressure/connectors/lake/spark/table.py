@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from pyspark.errors import PySparkException
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    PySparkException,
+    UnsupportedOperationException,
+)
 from pyspark.sql.types import DataType, ShortType, StructField, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, LogState, Note
@@ -30,6 +35,7 @@ MISSING = (
     "NoSuchTableException",
 )
 _LOST = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INVALID_HANDLE", "SESSION_", "Channel closed", "RETRIES_EXCEEDED")
+_REFUSALS = (AnalysisException, IllegalArgumentException, UnsupportedOperationException)
 _FIRST_LINE = 400
 
 
@@ -132,6 +138,11 @@ class SparkTable(ABC):
         ...
 
     @abstractmethod
+    def tidy(self) -> None:
+        """Remove what attempts that died have left behind and the table's own maintenance would keep."""
+        ...
+
+    @abstractmethod
     def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
         """Commit rows, or none, with the note, unless the note's token is taken. :meth:`state` says what was done."""
         ...
@@ -198,13 +209,23 @@ def first_line(error: Exception) -> str:
 
 @contextmanager
 def translate_errors(name: str) -> Iterator[None]:
-    """Raise Spark's errors as ours, in a sentence that names the table."""
+    """Raise Spark's errors as ours, in a sentence that names the table. A job that broke off may go well later."""
     try:
-        yield
+        with translate_refusals(name):
+            yield
     except PySparkException as error:
         text = first_line(error)
         if any(sign in str(error) for sign in _LOST):
             raise SinkUnavailable(f"Spark does not answer for {name}: {text}") from strip_frames(error)
         if "Conflict" in text or "CONCURRENT" in text or "Concurrent" in text or "CommitFailed" in text:
             raise SinkUnavailable(f"Another commit came before ours in {name}: {text}") from strip_frames(error)
-        raise SinkRefused(f"Spark refuses a statement on {name}: {text}") from strip_frames(error)
+        raise SinkUnavailable(f"A statement on {name} failed: {text}") from strip_frames(error)
+
+
+@contextmanager
+def translate_refusals(name: str) -> Iterator[None]:
+    """Raise ``SinkRefused`` for what Spark refuses before it runs. Other errors are left to the runner."""
+    try:
+        yield
+    except _REFUSALS as error:
+        raise SinkRefused(f"Spark refuses a statement on {name}: {first_line(error)}") from strip_frames(error)

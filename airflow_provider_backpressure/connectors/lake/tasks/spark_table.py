@@ -24,7 +24,7 @@ from airflow_provider_backpressure.connectors.lake.spark.table import (
     SparkTable,
     first_line,
     open_table,
-    translate_errors,
+    translate_refusals,
 )
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
 from airflow_provider_backpressure.core.failpoints import Step, reach
@@ -68,13 +68,13 @@ def run_range(
     """
     table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
     attempt = Attempt.create(spec, to_one_slice(spec))
-    with translate_errors(table.name):
+    with translate_refusals(table.name):
         found = _find_mark(table, attempt)
     if found is None:
         stamped = _add_stamps(make_frame(), spec.write, attempt.tag, profile, read)
         rows, mark = _stage(stamped, spec.write, attempt)
         reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
-        with translate_errors(table.name):
+        with translate_refusals(table.name):
             found = _find_mark(table, attempt) or _publish(table, attempt, mark, rows)
         reach(Step.AFTER_SINK_COMMIT, attempt.tag)
     return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(_result(found, attempt),))
@@ -95,7 +95,7 @@ def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
             total.update(cast(within(batch.rename_columns(names), window), schema))
         yield pyarrow.record_batch([pyarrow.array([_say(total)])], names=[END])
 
-    with translate_errors(table.name):
+    with translate_refusals(table.name):
         rows = session.table(table.quoted).select(*(_column(name).alias(f"_{n}") for n, name in enumerate(names)))
         said = map_batches(rows, hash_rows, f"{END} string").collect()
     count, size, checksum = _add_up(row[0] for row in said)

@@ -4,10 +4,12 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+from pyspark.errors import PySparkException
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
 from airflow_provider_backpressure.connectors.lake.spark.notes import Kind, LogState, Note, note_of_mark
+from airflow_provider_backpressure.exceptions import SinkUnavailable
 
 CLOSED, PLAN = "closed", "plan"
 
@@ -90,3 +92,15 @@ def test_a_killed_planner_leaves_the_removal_to_the_next_one(
     target_of(table, 10).begin(plan_of(PLAN), clear=CLOSED)
     assert table.cleared == 1
     assert table.notes[-1].kind is Kind.SETTLED
+
+
+@pytest.mark.statement("X2")
+def test_a_server_that_was_started_again_is_asked_in_another_session(table: ListedTable) -> None:
+    """X2: it does not know the session of before, and the next question must not fail for that."""
+    lost = Mock(state=Mock(side_effect=PySparkException("[INVALID_HANDLE.SESSION_CHANGED] No such session.")))
+    target = target_of(table, 10)
+    target._opened = lost
+    with pytest.raises(SinkUnavailable):
+        target.held()
+    cast("Mock", target._session).forget.assert_called_once_with()
+    assert target._opened is None
