@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from dev.downloads import Downloads, default_folder
 from dev.servers.registry import MISSING, find_java
 from dev.services import Server, Services
 from tests.support import faults
@@ -162,31 +161,10 @@ def connect(services: Services) -> Server:
 @pytest.fixture(scope="session")
 def lake_cluster(services: Services) -> "Cluster":
     """A real Spark Connect server with the connectors of Delta and Iceberg."""
-    from tests.support.lakes import Cluster
+    from tests.support.lakes import Cluster, make_connector_conf
 
-    folder = services.guest("lakes")
-    (folder / "iceberg" / "raw").mkdir(parents=True, exist_ok=True)
-    extensions = (
-        "io.delta.sql.DeltaSparkSessionExtension",
-        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-    )
-    conf = {
-        "spark.sql.extensions": ",".join(extensions),
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "hadoop",
-        "spark.sql.catalog.lake.warehouse": str(folder / "iceberg"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        # Two cores: what Delta reads of its own log is small.
-        "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
-    }
-    # As jars of the session they would be copied, 60 MB of them, before the server answers.
-    downloads = Downloads(folder=default_folder())
-    jars = [str(file) for group in ("jars-delta", "jars-iceberg") for file in downloads.group(group)]
-    conf["spark.driver.extraClassPath"] = ":".join(jars)
-    name = "connect:lakes"
-    server = services.up(name, jars=(), driver_memory="1500m", spark_conf=conf)[name]
+    folder, name = services.guest("lakes"), "connect:lakes"
+    server = services.up(name, jars=(), driver_memory="1500m", spark_conf=make_connector_conf(folder))[name]
     return Cluster(url=server.url, ui_url=server.ui_url, folder=folder)
 
 

@@ -38,6 +38,29 @@ READ = (
 )
 
 
+def compose(
+    database: Endpoint,
+    ledger_url: str,
+    logins: dict[str, Endpoint],
+    server: Server | lakes.Cluster,
+    into: dict[str, Any],
+) -> Composed:
+    """2,500 rows of many types, to go into a table of files in ranges of 1,000, and what comes later too."""
+    run(database, *SALES.split(";"))
+    logins["source"] = replace(database, conn_id="source")
+    return Composed(
+        source=database,
+        sink=database,
+        ledger_url=ledger_url,
+        remote=server.url,
+        ui_url=server.ui_url,
+        table="public.sales",
+        budget=Budget(credits=2, range_rows=1_000),
+        into=into,
+        reading={"increment_column": "id"},
+    )
+
+
 @pytest.fixture(params=lakes.KINDS)
 def composed(
     request: pytest.FixtureRequest,
@@ -47,20 +70,8 @@ def composed(
     logins: dict[str, Endpoint],
     tmp_path: Path,
 ) -> Composed:
-    """2,500 rows of many types, to go into a table of files in ranges of 1,000, and what comes later too."""
-    run(database, *SALES.split(";"))
-    logins["source"] = replace(database, conn_id="source")
-    return Composed(
-        source=database,
-        sink=database,
-        ledger_url=ledger_url,
-        remote=connect.url,
-        ui_url=connect.ui_url,
-        table="public.sales",
-        budget=Budget(credits=2, range_rows=1_000),
-        into=lakes.place(request.param, tmp_path),
-        reading={"increment_column": "id"},
-    )
+    """The hydration into a table of each kind that tasks write."""
+    return compose(database, ledger_url, logins, connect, lakes.place(request.param, tmp_path))
 
 
 def source_rows(database: Endpoint) -> list[tuple[Any, ...]]:
@@ -76,13 +87,13 @@ def source_rows(database: Endpoint) -> list[tuple[Any, ...]]:
         return connection.execute(READ).fetchall()
 
 
-def hydrate(composed: Composed, runner: ConnectRunner) -> tuple[Verdict, Report]:
-    """Plan, drain, verify range by range against the source, and finish."""
+def hydrate(composed: Composed, runner: ConnectRunner, verify: Verify = Verify.FULL) -> tuple[Verdict, Report]:
+    """Plan, drain, verify, by default range by range against the source, and finish."""
     with composed.open(runner) as ports:
         planned = ports.planner().plan()
         ports.hydrator().run()
         plan = ports.plan
-        report = ports.verifier().verify(ports.ledger.ranges(plan.plan_id), Verify.FULL)
+        report = ports.verifier().verify(ports.ledger.ranges(plan.plan_id), verify)
         ports.sink.complete(plan)
         ports.sink.publish(plan)
         ports.ledger.finish(ports.hydration.id)

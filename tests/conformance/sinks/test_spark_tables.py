@@ -1,10 +1,13 @@
 """The suite over tables that Spark's own connectors write, and what is so of them alone."""
 
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pyarrow
 import pytest
+from pyspark.errors import PySparkException
 
+from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
 from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_fence
 from airflow_provider_backpressure.connectors.lake.spark.table import open_table
 from airflow_provider_backpressure.connectors.lake.tasks import spark_table
@@ -107,6 +110,40 @@ def test_a_revoked_range_refuses_every_attempt(case: Case) -> None:
     assert {key: mark.revoked for key, mark in begun.markers().items()} == {"0.0": False, "1.0": True}
     with pytest.raises(PlanSuperseded, match="its range was revoked"):
         begun.write(1)
+    assert case.rows() == expected(case, 0)
+
+
+@pytest.mark.statement("K6", "X1")
+def test_rows_of_an_execution_that_was_not_counted_fail_the_write(case: Case) -> None:
+    """K6, X1: two executions of a task may leave their rows on two machines, and each reader takes either's."""
+    assert isinstance(case, SparkTableCase)
+    begun = begin(case)
+    rows = spark_session(case.cluster.url).sql(
+        "SELECT 1 AS _0, 'counted' AS _1, 7 AS backpressure_run, NULL AS backpressure_end "
+        "UNION ALL SELECT 1, 'other', 8, NULL"
+    )
+    select = spark_table._select_counted
+    assert len(select(rows, begun.plan.write, [7, 8]).collect()) == 2
+    with pytest.raises(PySparkException, match="A task ran twice"):
+        select(rows, begun.plan.write, [7]).collect()
+
+
+@pytest.mark.statement("X2")
+def test_branches_of_dead_attempts_are_dropped_at_the_end(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X2: a branch keeps its files from being expired. A branch of somebody else stays."""
+    assert isinstance(case, SparkTableCase)
+    begun = begin(case)
+    monkeypatch.setattr(IcebergTable, "_publish_branch", Mock(side_effect=KeyboardInterrupt))
+    if case.place["format"] == "iceberg":
+        spark_session(case.cluster.url).sql(f"ALTER TABLE {case.place['table']} CREATE BRANCH backpressure_mine")
+        with pytest.raises(KeyboardInterrupt):
+            begun.write(0)
+        assert len(case.cluster.list_branches(case.place)) == 3
+    monkeypatch.undo()
+    begun.write(0, attempt=2)
+    with opened(case) as sink:
+        sink.complete(begun.plan)
+    assert case.cluster.list_branches(case.place) <= {"main", "backpressure_mine"}
     assert case.rows() == expected(case, 0)
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_backpressure.connectors.lake.markers import Holder
+from airflow_provider_backpressure.connectors.lake.sink.files_target import FilesTarget, check_window
 from airflow_provider_backpressure.connectors.lake.spark.notes import (
     MARKS,
     LogState,
@@ -29,9 +30,7 @@ from airflow_provider_backpressure.connectors.lake.spark.table import (
 )
 from airflow_provider_backpressure.connectors.lake.tasks.spark_table import describe_query
 from airflow_provider_backpressure.core.config import Log, Mode
-from airflow_provider_backpressure.core.health_signals import Watched
-from airflow_provider_backpressure.core.ports import Health
-from airflow_provider_backpressure.core.ports.sink import Activity, Marker, MirrorTarget, PlanRow, ScratchSink
+from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -43,7 +42,7 @@ KIND = "spark_table"
 Submitted = Callable[[], Sequence[str]]
 
 
-class SparkTableTarget:
+class SparkTableTarget(FilesTarget):
     """Implements :class:`..core.ports.Sink`.
 
     The table accepts one commit for each token, which names plan, slice and epoch. A newer epoch takes the tokens of
@@ -51,7 +50,6 @@ class SparkTableTarget:
     slices these are; without it every slice of the plan that has no mark is fenced.
     """
 
-    modules: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = (Mode.APPEND,)
 
     def __init__(self, session: SqlSession, name: str, *, conn_id: str, format_: str | None, tasks: int) -> None:
@@ -141,9 +139,8 @@ class SparkTableTarget:
             self._settle(state, holder)
             return holder.epoch
 
-    def epoch(self, plan_id: str) -> int | None:
-        holder = _holder_of(self._state())
-        return holder.epoch if holder is not None and holder.plan_id == plan_id else None
+    def find_holder(self) -> Holder | None:
+        return _holder_of(self._state())
 
     def held(self) -> PlanRow | None:
         state = self._state()
@@ -157,32 +154,12 @@ class SparkTableTarget:
             found.setdefault(key, _make_revoked_marker(about))
         return found if slice_ids is None else {key: found[key] for key in slice_ids if key in found}
 
-    def end_attempts(self, plan_id: str, slice_id: str) -> int:
-        """See :meth:`..core.ports.Sink.end_attempts`: an attempt ends with its Spark job."""
-        return 0
-
-    def rows_in_flight(self, plan_id: str) -> dict[str, int]:
-        """See :meth:`..core.ports.Sink.rows_in_flight`: not known of files that grow."""
-        return {}
-
-    def activities(self, plan_id: str) -> dict[str, Activity]:
-        """See :meth:`..core.ports.Sink.activities`: not known of files that grow."""
-        return {}
-
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
         """See :meth:`..core.ports.Sink.slice_query`. ``SinkRefused`` for bounds: the table is compared as a whole."""
         if bounds is not None:
             raise SinkRefused(f"Rows of {self._name} are not found by the ranges that they came in.")
-        lacking = window is not None and window.column not in {column.name for column in write.columns}
-        if window is not None and lacking:
-            raise SinkRefused(
-                f"{self._name} has no column {window.column}, by which rows of this plan are found beside those of "
-                "earlier ones: keep it, or use verify='none'."
-            )
+        check_window(self._name, write, window)
         return describe_query(json.loads(write.plan_table)["format"], self._name, write, window)
-
-    def scan_queries(self, write: WriteSpec, bounds: Bounds, window: Window | None, *, parts: int) -> tuple[str, ...]:
-        return ()
 
     def find_surplus(self, plan: Plan) -> str:
         """See :meth:`..core.ports.Sink.find_surplus`: the table is compared as a whole, which finds every row."""
@@ -229,9 +206,6 @@ class SparkTableTarget:
                 self._table.keep(wanted)
             self._table.tidy()
 
-    def publish(self, plan: Plan) -> None:
-        """See :meth:`..core.ports.Sink.publish`: there is no ``replace`` here."""
-
     def scratch(self, digits: str, *, indexes: bool = True) -> ScratchSink:
         raise SinkRefused(f"{self._name} has no target beside it that a probe could write: probe a task-written sink.")
 
@@ -254,13 +228,6 @@ class SparkTableTarget:
                 state = self._take(nobody, state)
                 self._settle(state, nobody)
             self._table.forget(sorted(self._table.properties()))
-
-    def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
-        """Raise ``SinkRefused``: files have no server."""
-        raise SinkRefused(
-            f"A table of files has no server whose {watched[0].kind} could be watched: leave {watched[0].name} out, or "
-            "watch a database by its conn_id."
-        )
 
     def close(self) -> None:
         self._session.close()

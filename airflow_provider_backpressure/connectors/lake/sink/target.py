@@ -6,16 +6,14 @@ from dataclasses import asdict, replace
 
 import pyarrow
 
-from airflow_provider_backpressure.connectors.lake.last_write import of_window
 from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark
+from airflow_provider_backpressure.connectors.lake.sink.files_target import FilesTarget, check_window
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, query_of
 from airflow_provider_backpressure.connectors.lake.tasks import quarantine as beside_it
 from airflow_provider_backpressure.connectors.lake.versions import inherit_versions
 from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, format_suffix
 from airflow_provider_backpressure.core.config import Log, Mode
-from airflow_provider_backpressure.core.health_signals import Watched
-from airflow_provider_backpressure.core.ports import Health
-from airflow_provider_backpressure.core.ports.sink import Activity, Marker, MirrorTarget, PlanRow, ScratchSink
+from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -67,7 +65,7 @@ _NAMED = 3
 """Most files that a sentence names."""
 
 
-class LakeTarget:
+class LakeTarget(FilesTarget):
     """Implements :class:`..core.ports.Sink` for a kind of table of files.
 
     Attempts hold no connection that could be ended: the fence in the table is what refuses them. ``beside`` opens the
@@ -161,10 +159,9 @@ class LakeTarget:
         with self._table.translate_errors():
             return self._table.renew(plan_id)
 
-    def epoch(self, plan_id: str) -> int | None:
+    def find_holder(self) -> Holder | None:
         with self._table.translate_errors():
-            holder = self._table.holder()
-        return holder.epoch if holder is not None and holder.plan_id == plan_id else None
+            return self._table.holder()
 
     def held(self) -> PlanRow | None:
         with self._table.translate_errors():
@@ -174,18 +171,6 @@ class LakeTarget:
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
         with self._table.translate_errors():
             return {key: mark.marker() for key, mark in self._table.marks(plan_id, slice_ids).items()}
-
-    def end_attempts(self, plan_id: str, slice_id: str) -> int:
-        """See :meth:`..core.ports.Sink.end_attempts`: there is nothing to end."""
-        return 0
-
-    def rows_in_flight(self, plan_id: str) -> dict[str, int]:
-        """See :meth:`..core.ports.Sink.rows_in_flight`: not known of files that grow."""
-        return {}
-
-    def activities(self, plan_id: str) -> dict[str, Activity]:
-        """See :meth:`..core.ports.Sink.activities`: not known of files that grow."""
-        return {}
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
         """See :meth:`..core.ports.Sink.slice_query`: the files of the slice with these bounds, or of the whole plan.
@@ -202,9 +187,6 @@ class LakeTarget:
         if bounds is not None:
             raise SinkRefused(f"Rows of {self._table.name} no longer lie in the files that their ranges came in.")
         return self._query(write, None, window)
-
-    def scan_queries(self, write: WriteSpec, bounds: Bounds, window: Window | None, *, parts: int) -> tuple[str, ...]:
-        return ()
 
     def find_surplus(self, plan: Plan) -> str:
         """See :meth:`..core.ports.Sink.find_surplus`: files that no mark explains.
@@ -254,9 +236,6 @@ class LakeTarget:
             if self._aside is not None:
                 self._aside.tidy(plan.plan_id)
 
-    def publish(self, plan: Plan) -> None:
-        """See :meth:`..core.ports.Sink.publish`: there is no ``replace`` here."""
-
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """See :meth:`..core.ports.Sink.discard`: a slice's files go, where its rows lie in files of their own."""
         if self.epoch(plan.plan_id) is None:
@@ -292,13 +271,6 @@ class LakeTarget:
                 self._aside.remove()
             self._table.remove()
 
-    def health(self, watched: Sequence[Watched], *, seconds: float) -> Health:
-        """Raise ``SinkRefused``: files have no server."""
-        raise SinkRefused(
-            f"A table of files has no server whose {watched[0].kind} could be watched: leave {watched[0].name} out, or "
-            "watch a database by its conn_id."
-        )
-
     def mirror(self, write: WriteSpec | None = None) -> MirrorTarget:
         raise SinkRefused(f"{self._table.name} cannot be mirrored: a commit does not exchange the rows of a range.")
 
@@ -333,12 +305,7 @@ class LakeTarget:
         return [] if mark is None else list(mark.files)
 
     def _query(self, write: WriteSpec, files: Sequence[str] | None, window: Window | None) -> str:
-        lacking = set(of_window(window)) - {column.name for column in write.columns} if window else ()
-        if lacking:
-            raise SinkRefused(
-                f"{self._table.name} has no column {', '.join(sorted(lacking))}, by which rows of this plan are found "
-                "beside those of earlier ones: keep it, or use verify='none'."
-            )
+        check_window(self._table.name, write, window)
         return query_of(
             self._address,
             files,
