@@ -98,6 +98,8 @@ class Follower:
             members = [stack.enter_context(self._member(name)) for name in self.names]
             while (planned := planner.follow(members).planned) is not None:
                 self._drain(self.stream, planned.plan, planner.source, planner.sink)
+                if planner.find_stand()[1].reached:
+                    break
 
     def _run(self, name: str) -> None:
         """Plan a table and drain it, with what follows where it has a log of its own."""
