@@ -110,7 +110,7 @@ class Follower:
                 assert plan is not None
                 self._drain(hydration_id, plan, source, sink)
                 more = planner.follow()
-            # The next run plans windows behind these; it would go on with them otherwise.
+            # The next run plans windows behind these; it would continue with them otherwise.
             self.ledger.finish(hydration_id)
 
     @contextmanager
@@ -199,7 +199,7 @@ class Stage:
                 f"CREATE SUBSCRIPTION plain CONNECTION '{there} password={self.source.password}' PUBLICATION plain"
             )
             self._wait(lambda: not sink.execute("SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r'").fetchall())
-            # Its workers go on to look for work while other sides have their turn.
+            # Its workers continue to look for work while other sides have their turn.
             sink.execute("ALTER SUBSCRIPTION plain DISABLE")
 
     def write(self, changes: int, draw: random.Random) -> None:
